@@ -1,0 +1,164 @@
+"""Private servers for one test run: a slot of its own, a fresh database, gone when the run ends.
+
+Runs at the same time take different slots, so none waits for or disturbs another; a slot keeps its cluster, so that
+only its first use pays for making one.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Self
+
+from launcher import credentials, database, postgres, processes, valkey
+from launcher.database import Role
+from launcher.errors import LaunchError
+from launcher.home import ServerHome, abandoned_homes, server_home
+from launcher.ports import any_free
+from launcher.postgres import Cluster
+from launcher.processes import Command, Records, identify
+from launcher.valkey import Valkey
+
+MAX_SLOTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Where the servers of this run are. ``stop`` ends what was started and drops what was created; safe to repeat."""
+
+    owner_url: str = field(repr=False)
+    app_url: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    state_dir: Path
+    stop: Callable[[], None] = field(repr=False)
+
+
+def start_servers(directory: Path, *, environment: Mapping[str, str] = os.environ) -> Servers:
+    """Start PostgreSQL and Valkey below ``directory`` and create the database ``test_<pid>``.
+
+    TEST_DATABASE_URL (a superuser's) and TEST_REDIS_URL name servers to use instead. Raises LaunchError when a server
+    does not start.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _remove_dead_states(directory)
+    with ExitStack() as undo:
+        slot = _Slot.take(directory)
+        undo.callback(slot.lock.close)
+        state_dir = directory / f"state-{os.getpid()}"
+        state_dir.mkdir(mode=0o700, exist_ok=True)
+        undo.callback(shutil.rmtree, state_dir, ignore_errors=True)
+        borrowed = environment.get("TEST_DATABASE_URL")
+        owner, app = _borrow_database(borrowed, undo) if borrowed else _start_postgres(slot, undo)
+        redis_url = environment.get("TEST_REDIS_URL") or _start_valkey(slot, undo)
+        stop = undo.pop_all().close
+    return Servers(owner_url=owner, app_url=app, redis_url=redis_url, state_dir=state_dir, stop=stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Slot:
+    """A directory that this run holds by a lock, which the kernel lets go of whatever becomes of us."""
+
+    home: ServerHome
+    directory: Path
+    records: Records
+    lock: IO[bytes]
+
+    @classmethod
+    def take(cls, parent: Path) -> Self:
+        for number in range(MAX_SLOTS):
+            directory = parent / f"slot-{number}"
+            directory.mkdir(mode=0o700, exist_ok=True)
+            lock = (directory / "lock").open("wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                continue
+            records = Records(directory / "pids")
+            records.end_leftovers()
+            return cls(home=_fresh_home(directory), directory=directory, records=records, lock=lock)
+        raise LaunchError(f"{MAX_SLOTS} test runs hold a slot in {parent} already.")
+
+    def start(self, command: Command, undo: ExitStack) -> subprocess.Popen[bytes]:
+        process = processes.start(command)
+        self.records.add(name=command.name, process=process)
+        undo.callback(self.records.remove, name=command.name)
+        undo.callback(processes.end, process, asking=command.stop_signal, patience=5.0)
+        return process
+
+
+def _fresh_home(directory: Path) -> ServerHome:
+    home = server_home(state_dir=directory)
+    for abandoned in abandoned_homes(state_dir=directory):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    return home
+
+
+def _start_postgres(slot: _Slot, undo: ExitStack) -> tuple[str, str]:
+    password = credentials.load(state_dir=slot.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
+    open_cluster = partial(postgres.open_cluster, home=slot.home, password=password, durable=False)
+    try:
+        admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
+    except LaunchError:
+        # Without fsync a crash of the machine may have spoilt it, and nothing in it is worth keeping.
+        shutil.rmtree(slot.home.directory / "postgres", ignore_errors=True)
+        admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
+    for leftover in database.databases(admin=admin, prefix="test_"):
+        database.drop(admin=admin, database=leftover)
+    owner, app = _roles(prefix="platform")
+    return _create_database(admin, undo, owner=owner, app=app)
+
+
+def _run_cluster(cluster: Cluster, slot: _Slot, undo: ExitStack) -> str:
+    postgres.clear_stale(data=cluster.data)
+    log = slot.directory / "postgres.log"
+    log.unlink(missing_ok=True)
+    process = slot.start(postgres.command(cluster=cluster, settings=postgres.THROWAWAY, log=log), undo)
+    database.wait_until_ready(admin=cluster.admin, is_alive=lambda: process.poll() is None)
+    return cluster.admin
+
+
+def _start_valkey(slot: _Slot, undo: ExitStack) -> str:
+    password = credentials.generate()["VALKEY_PASSWORD"]
+    server = Valkey(program=valkey.find_program(home=slot.home), home=slot.home, port=any_free(), password=password)
+    log = slot.directory / "valkey.log"
+    log.unlink(missing_ok=True)
+    process = slot.start(valkey.command(valkey=server, log=log, durable=False), undo)
+    valkey.wait_until_ready(valkey=server, is_alive=lambda: process.poll() is None)
+    return server.url
+
+
+def _create_database(admin: str, undo: ExitStack, *, owner: Role, app: Role) -> tuple[str, str]:
+    """Returns the owner's and the application's URL."""
+    name = f"test_{os.getpid()}"
+    undo.callback(database.drop, admin=admin, database=name)
+    database.prepare(admin=admin, database=name, owner=owner, app=app)
+    host, port = database.address(admin=admin)
+    return owner.url(host=host, port=port, database=name), app.url(host=host, port=port, database=name)
+
+
+def _roles(*, prefix: str) -> tuple[Role, Role]:
+    made = credentials.generate()
+    owner = Role(name=f"{prefix}_owner", password=made["POSTGRES_OWNER_PASSWORD"])
+    return owner, Role(name=f"{prefix}_app", password=made["POSTGRES_APP_PASSWORD"])
+
+
+def _borrow_database(admin: str, undo: ExitStack) -> tuple[str, str]:
+    """On a server that others use too, roles are this run's alone, and leave with it."""
+    owner, app = _roles(prefix=f"test_{secrets.token_hex(4)}")
+    undo.callback(database.drop_role, admin=admin, role=owner)
+    undo.callback(database.drop_role, admin=admin, role=app)
+    return _create_database(admin, undo, owner=owner, app=app)
+
+
+def _remove_dead_states(directory: Path) -> None:
+    for state in directory.glob("state-*"):
+        pid = state.name.partition("-")[2]
+        if pid.isdigit() and identify(int(pid)) is None:
+            shutil.rmtree(state, ignore_errors=True)

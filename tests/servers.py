@@ -1,0 +1,37 @@
+"""A pytest plugin: private servers and a fresh database for this run, before anything reads the settings.
+
+`-p tests.servers` in pyproject.toml loads it ahead of pytest-django, so that the whole run, and every process that a
+test starts, finds its servers and secrets in the environment. It never touches the servers of a running platform.
+"""
+
+import atexit
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# pytest applies its `pythonpath` only after it has loaded the plugins of the command line.
+sys.path[:0] = [path for path in (str(ROOT / "platform"), str(ROOT)) if path not in sys.path]
+
+from launcher import credentials  # noqa: E402 - the path above comes first
+from launcher.testing import Servers, start_servers  # noqa: E402
+
+
+def _enter(servers: Servers) -> None:
+    """What a real upstream or a developer's shell has set must not reach the tests."""
+    for name in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "SEARXNG_URL", "EGRESS_ALLOW", "ALLOWED_HOSTS", "PORT"):
+        os.environ.pop(name, None)
+    made = credentials.generate()
+    os.environ.update({name: made[name] for name in credentials.APPLICATION})
+    os.environ.update(
+        DATABASE_URL=servers.app_url,
+        DATABASE_OWNER_URL=servers.owner_url,
+        REDIS_URL=servers.redis_url,
+        STATE_DIR=str(servers.state_dir),
+        DEBUG="0",
+    )
+
+
+SERVERS = start_servers(ROOT / ".test-run")
+atexit.register(SERVERS.stop)
+_enter(SERVERS)
