@@ -1,0 +1,5 @@
+"""The project: settings, URLs, the ASGI application, Celery. Importing it loads the Celery app, so that `.delay` works."""
+
+from config.celery import app as celery_app
+
+__all__ = ["celery_app"]

@@ -1,0 +1,7 @@
+"""The Celery application that workers, beat and every `.delay` share."""
+
+from celery import Celery
+
+app = Celery("platform")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks(["responses"])

@@ -1,0 +1,58 @@
+"""Probes and numbers for operators: `/livez`, `/readyz`, `/version`, `/metrics`. None of them ever calls a model."""
+
+import time
+
+import redis
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+_READY_FOR_SECONDS = 2.0
+_last_ready: list[float] = []
+
+
+async def livez(_: HttpRequest) -> HttpResponse:
+    """200 as long as the event loop turns; asks nobody else."""
+    return JsonResponse({"status": "live"})
+
+
+def readyz(_: HttpRequest) -> HttpResponse:
+    """200 when requests can be served: database, migrations, Redis. 503 with the reasons otherwise."""
+    if _last_ready and time.monotonic() - _last_ready[-1] < _READY_FOR_SECONDS:
+        return JsonResponse({"status": "ready"})
+    reasons = [reason for check in (_database, _broker) if (reason := check())]
+    if reasons:
+        return JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
+    _last_ready[:] = [time.monotonic()]
+    return JsonResponse({"status": "ready"})
+
+
+def version(_: HttpRequest) -> HttpResponse:
+    """The version that is running."""
+    return JsonResponse({"version": settings.VERSION})
+
+
+def metrics(_: HttpRequest) -> HttpResponse:
+    """This process's numbers in Prometheus' text format."""
+    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _database() -> str | None:
+    try:
+        executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
+        pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except DatabaseError:
+        return "the database does not answer"
+    return f"{len(pending)} migrations are not applied" if pending else None
+
+
+def _broker() -> str | None:
+    try:
+        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as broker:
+            broker.ping()
+    except redis.RedisError:
+        return "Redis does not answer"
+    return None

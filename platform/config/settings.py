@@ -1,0 +1,210 @@
+"""Django's settings, all of them out of the environment; every variable has a line in docs/configuration.md."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import django_stubs_ext
+from django.urls import reverse_lazy
+
+from config import env
+
+django_stubs_ext.monkeypatch()
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+VERSION = "0.1.0"
+
+DEBUG = env.flag("DEBUG", default=False)
+STATE_DIR = Path(env.text("STATE_DIR", ".run"))
+_HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/configuration.md)."
+SECRET_KEY = env.required("SECRET_KEY", why=_HINT)
+API_KEY_PEPPER = env.required("API_KEY_PEPPER", why=_HINT)
+ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")
+ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
+PORT = env.integer("PORT", default=8000, minimum=0)
+UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
+UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+
+# -- who answers -------------------------------------------------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "daphne",
+    "config",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "rest_framework",
+    "tenants",
+    "conversations",
+    "responses",
+]
+
+# The site: admin and pages. The API has a chain of its own (`config.asgi`): sessions, cookies and CSRF have no business
+# there, and each synchronous middleware would cost an asynchronous view a hop to another thread.
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "tenants.middleware.TeamScopeMiddleware",
+]
+API_MIDDLEWARE: list[str] = []
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+APPEND_SLASH = True
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.debug",
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.authentication.BearerAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_RENDERER_CLASSES": ["kernel.http.Renderer"],
+    "DEFAULT_PARSER_CLASSES": ["kernel.http.BytesParser"],
+    "EXCEPTION_HANDLER": "kernel.http.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+}
+
+# Images and files come as base64 inside of JSON; Django's default of 2.5 MB would answer an HTML page.
+MAX_BODY_BYTES = 64 * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+
+# -- where things are kept ---------------------------------------------------------------------------------------------
+
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+_DATABASE_URL = env.required("DATABASE_URL", why=_HINT)
+_DATABASE: dict[str, Any] = {
+    "ENGINE": "django.db.backends.postgresql",
+    "CONN_HEALTH_CHECKS": True,
+    "DISABLE_SERVER_SIDE_CURSORS": True,
+}
+DATABASES: dict[str, dict[str, Any]] = {
+    # The application's role: neither superuser nor BYPASSRLS nor the owner of the tables. Pooled, since under ASGI each
+    # request of a synchronous view has a thread of its own, and a connection of its own would cost 4 ms.
+    "default": {
+        **_DATABASE,
+        **env.postgres(_DATABASE_URL, name="DATABASE_URL"),
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {
+            "application_name": "platform",
+            "pool": {"min_size": 1, "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4), "timeout": 10},
+        },
+    },
+    # The owner of the tables: migrations only.
+    "owner": {
+        **_DATABASE,
+        **env.postgres(env.text("DATABASE_OWNER_URL") or _DATABASE_URL, name="DATABASE_OWNER_URL"),
+        "OPTIONS": {"application_name": "platform-owner"},
+    },
+}
+REDIS_URL = env.required("REDIS_URL", why=_HINT)
+
+CHANNEL_LAYERS = {
+    # The pubsub layer carries ten times what the core layer does; neither carries what must not be lost.
+    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}},
+}
+
+STATIC_URL = "/static/"
+STATIC_ROOT = STATE_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"] if (BASE_DIR / "static").exists() else []
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+# A lease outlives a few missed renewals, and a dead process's runs are found soon after.
+LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
+UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
+UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# A task is only a wake-up, so a short timeout costs nothing; kombu's defaults would take minutes to redeliver.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 60,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+}
+CELERY_BEAT_SCHEDULE = {
+    "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
+    "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
+}
+
+# -- safety ------------------------------------------------------------------------------------------------------------
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_AGE = 8 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_TLS = env.flag("SECURE_TLS", default=False)
+if SECURE_TLS:
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
+    SECURE_HSTS_SECONDS = 31_536_000
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SECURE_HSTS_PRELOAD = True
+    SECURE_SSL_REDIRECT = True
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+CSRF_TRUSTED_ORIGINS = env.names("CSRF_TRUSTED_ORIGINS")
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO")},
+    "loggers": {
+        # These write prompts or a line per request below WARNING.
+        "httpx2": {"level": "WARNING"},
+        "openai": {"level": "WARNING"},
+        "daphne": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},
+    },
+}
+
+UNFOLD = {
+    "SITE_TITLE": "Responses Platform",
+    "SITE_HEADER": "Responses Platform",
+    "SITE_URL": reverse_lazy("admin:index"),
+    "SITE_SYMBOL": "forum",
+}

@@ -1,0 +1,17 @@
+"""Every URL of the site and of the API. Streams are switched off to consumers in `config.asgi` before this is asked."""
+
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from config import health
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("admin/", admin.site.urls),
+    path("livez", health.livez, name="livez"),
+    path("readyz", health.readyz, name="readyz"),
+    path("version", health.version, name="version"),
+    path("metrics", health.metrics, name="metrics"),
+    path("v1/", include("responses.api.urls")),
+]

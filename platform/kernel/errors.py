@@ -1,0 +1,262 @@
+"""The one table of API errors. Statuses and codes appear here and nowhere else; `kernel.http` renders them.
+
+    ApiError
+    ├── BadRequest 400                    invalid_request_error
+    │   ├── MissingParameter              missing_required_parameter
+    │   ├── UnknownParameter              unknown_parameter
+    │   ├── UnsupportedParameter          unsupported_parameter
+    │   ├── UnsupportedValue              unsupported_value
+    │   ├── InvalidType                   invalid_type
+    │   ├── InvalidValue                  invalid_value
+    │   ├── LimitExceeded                 integer_below_min_value, string_above_max_length, …
+    │   ├── InvalidJson                   invalid_json
+    │   ├── ModelNotFound                 model_not_found
+    │   ├── PreviousResponseNotFound      previous_response_not_found
+    │   ├── ToolCallMismatch              (code null)
+    │   └── InvalidEncryptedContent       invalid_encrypted_content
+    ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
+    ├── Forbidden 403                     insufficient_scope
+    ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
+    ├── MethodNotAllowed 405
+    ├── RequestTooLarge 413               request_too_large
+    ├── RateLimited 429                   rate_limit_exceeded
+    ├── ServerError 500                   server_error
+    │   └── UpstreamError                 the model's server failed us
+    └── Overloaded 503                    server_is_overloaded
+
+Source of statuses, codes and wording: section 6 of the API surface specification.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypedDict
+
+
+class ErrorDetail(TypedDict):
+    """The inner object of OpenAI's error envelope; all four keys are always present."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(TypedDict):
+    """The JSON body of every error answer."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """The request could not be served."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    default_code: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().split("\n")[0]
+        self.param = param
+        self.code = code if code is not None else self.default_code
+        self.headers = dict(headers or {})
+        super().__init__(self.message)
+
+    def detail(self) -> ErrorDetail:
+        """The error as the wire knows it."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def envelope(self) -> ErrorEnvelope:
+        """The body of an error answer."""
+        return {"error": self.detail()}
+
+
+class BadRequest(ApiError):
+    """The request is not valid."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class MissingParameter(BadRequest):
+    """A required parameter is missing."""
+
+    default_code = "missing_required_parameter"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Missing required parameter: '{param}'.", param=param)
+
+
+class UnknownParameter(BadRequest):
+    """A parameter that the API does not know."""
+
+    default_code = "unknown_parameter"
+
+    def __init__(self, param: str, *, suggestion: str | None = None) -> None:
+        hint = f" Did you mean '{suggestion}'?" if suggestion else ""
+        super().__init__(f"Unknown parameter: '{param}'.{hint}", param=param)
+
+
+class UnsupportedParameter(BadRequest):
+    """A parameter that this server or this model does not support."""
+
+    default_code = "unsupported_parameter"
+
+
+class UnsupportedValue(BadRequest):
+    """A value that this server or this model does not support."""
+
+    default_code = "unsupported_value"
+
+
+class InvalidType(BadRequest):
+    """A value of the wrong JSON type."""
+
+    default_code = "invalid_type"
+
+    def __init__(self, param: str, *, expected: str, got: str) -> None:
+        super().__init__(f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param=param)
+
+
+class InvalidValue(BadRequest):
+    """A value outside the allowed set."""
+
+    default_code = "invalid_value"
+
+    @classmethod
+    def outside(cls, value: object, supported: Sequence[str], *, param: str) -> "InvalidValue":
+        """The error for a value that is not one of `supported`."""
+        quoted = [f"'{name}'" for name in supported]
+        listed = " and ".join(quoted) if len(quoted) < 3 else ", ".join(quoted[:-1]) + f", and {quoted[-1]}"  # noqa: PLR2004
+        return cls(f"Invalid value: '{value}'. Supported values are: {listed}.", param=param)
+
+
+class LimitExceeded(BadRequest):
+    """A number, string, list or object outside its limits; the code says which limit."""
+
+
+class InvalidJson(BadRequest):
+    """We could not parse the JSON body of your request."""
+
+    default_code = "invalid_json"
+
+
+class ModelNotFound(BadRequest):
+    """The requested model does not exist."""
+
+    default_code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The requested model '{model}' does not exist.", param="model")
+
+
+class PreviousResponseNotFound(BadRequest):
+    """The previous response does not exist, was not stored, or belongs to somebody else."""
+
+    default_code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
+
+
+class ToolCallMismatch(BadRequest):
+    """A tool call without its output, or an output without its call."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="input")
+
+
+class InvalidEncryptedContent(BadRequest):
+    """The encrypted content could not be verified."""
+
+    default_code = "invalid_encrypted_content"
+
+
+class Unauthorized(ApiError):
+    """The API key is missing or not valid."""
+
+    status = 401
+    type = "invalid_request_error"
+    default_code = "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    """The API key is not allowed to do this."""
+
+    status = 403
+    type = "permission_error"
+    default_code = "insufficient_scope"
+
+
+class NotFound(ApiError):
+    """The object does not exist, or belongs to somebody else."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class MethodNotAllowed(ApiError):
+    """The URL does not know this method."""
+
+    status = 405
+    type = "invalid_request_error"
+    default_code = "method_not_supported"
+
+
+class RequestTooLarge(ApiError):
+    """The body of the request is too large."""
+
+    status = 413
+    type = "invalid_request_error"
+    default_code = "request_too_large"
+
+
+class RateLimited(ApiError):
+    """Too many requests."""
+
+    status = 429
+    type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+
+
+class ServerError(ApiError):
+    """The server had an error while processing your request."""
+
+    default_code = "server_error"
+
+
+class UpstreamError(ServerError):
+    """The model's server failed."""
+
+
+class Overloaded(ApiError):
+    """The server is overloaded or not ready yet."""
+
+    status = 503
+    type = "service_unavailable_error"
+    default_code = "server_is_overloaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run failed: what `response.error` shows, and the HTTP answer that a JSON request gets instead of a body.
+
+    `code` is one of section 6.4 of the API surface specification.
+    """
+
+    code: str
+    message: str
+    param: str | None = None
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def as_api_error(self) -> ApiError:
+        """The same failure as an HTTP answer, for requests that have had no byte yet."""
+        kind = {400: BadRequest, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
+        return kind(self.message, param=self.param, code=self.code, headers=self.headers)

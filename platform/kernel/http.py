@@ -1,0 +1,85 @@
+"""Bytes in, bytes out: how DRF views read bodies and how every answer and error of the API is written."""
+
+import logging
+from collections.abc import Mapping
+from typing import IO, Any
+
+import orjson
+from django.core.exceptions import RequestDataTooBig
+from django.http import Http404, HttpRequest, HttpResponse
+from rest_framework import exceptions as drf
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.response import Response
+
+from kernel.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RequestTooLarge, ServerError, Unauthorized
+
+logger = logging.getLogger(__name__)
+JSON = "application/json"
+
+
+class Renderer(BaseRenderer):
+    """JSON by orjson: a tenth of the cost of DRF's."""
+
+    media_type = JSON
+    format = "json"
+    charset = None
+
+    def render(
+        self,
+        data: Any,
+        accepted_media_type: str | None = None,
+        renderer_context: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        return b"" if data is None else orjson.dumps(data)
+
+
+class BytesParser(BaseParser):
+    """Hands the body to the schema as it is: `kernel.validation.parse_json` explains what is wrong with it."""
+
+    media_type = "*/*"
+
+    def parse(
+        self,
+        stream: IO[Any],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        return bytes(stream.read())
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Whatever was raised, as one of our errors; what nobody foresaw is logged and becomes a 500."""
+    match error:
+        case ApiError():
+            return error
+        case RequestDataTooBig():
+            return RequestTooLarge()
+        case Http404():
+            return NotFound()
+        case drf.MethodNotAllowed():
+            return MethodNotAllowed(str(error.detail))
+        case drf.NotAuthenticated() | drf.AuthenticationFailed():
+            return Unauthorized()
+        case drf.APIException():
+            return BadRequest(str(error.detail))
+    logger.error("request failed unexpectedly", exc_info=error)
+    return ServerError()
+
+
+def exception_handler(error: Exception, _: Mapping[str, Any]) -> Response:
+    """DRF's hook: OpenAI's envelope for every error."""
+    api_error = as_api_error(error)
+    return Response(api_error.envelope(), status=api_error.status, headers=api_error.headers)
+
+
+def error_response(error: ApiError) -> HttpResponse:
+    """The same answer outside of DRF."""
+    return HttpResponse(
+        orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
+    )
+
+
+def unknown_url(request: HttpRequest) -> HttpResponse:
+    """The answer for a URL that the API does not have."""
+    return error_response(NotFound(f"Invalid URL ({request.method} {request.path})"))

@@ -1,0 +1,204 @@
+"""From pydantic's errors to OpenAI's: one sentence, one `param` path, one `code` for the first defect of a body.
+
+Unions in our schemas are discriminated by functions whose tags begin with `TAG`, so that the path of an error can be
+told from the branch that pydantic took. Wording and codes: section 6.3 of the API surface specification.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kernel.errors import (
+    BadRequest,
+    InvalidJson,
+    InvalidType,
+    InvalidValue,
+    LimitExceeded,
+    MissingParameter,
+    UnknownParameter,
+)
+
+TAG = "tag:"
+Schema = TypeVar("Schema", bound=BaseModel)
+
+_EXPECTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "a boolean",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "none_required": "null",
+}
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The JSON object in a request body; anything else is a 400."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as broken:
+        raise InvalidJson from broken
+    if not isinstance(parsed, dict):
+        message = f"Invalid body: expected a JSON object, but got {_kind(parsed)} instead."
+        raise BadRequest(message, code="invalid_type")
+    return parsed
+
+
+def validate(schema: type[Schema], values: Mapping[str, Any], *, prefix: str = "") -> Schema:
+    """Validate into `schema`, or raise the `BadRequest` of the first defect."""
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        raise first_defect(error, prefix=prefix) from error
+
+
+def first_defect(error: ValidationError, *, prefix: str = "") -> BadRequest:
+    """The first defect of a validation error, in OpenAI's words."""
+    details = error.errors(include_url=False)
+    detail = next((d for d in details if d["type"] != "extra_forbidden"), details[0])
+    return _defect(detail, prefix + path(detail["loc"]))
+
+
+def path(loc: tuple[str | int, ...]) -> str:
+    """`("input", 2, "tag:message", "content", 0, "type")` → `input[2].content[0].type`."""
+    text = ""
+    for step in loc:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif not step.startswith(TAG) and step != "[key]":
+            text += f".{step}" if text else step
+    return text
+
+
+def _defect(detail: ErrorDetails, param: str) -> BadRequest:
+    kind = detail["type"]
+    if kind in _EXPECTED:
+        return InvalidType(param, expected=_EXPECTED[kind], got=_kind(detail["input"]))
+    explain = _EXPLAINED.get(kind)
+    if explain is not None:
+        return explain(detail, param)
+    return InvalidValue(f"Invalid '{param}': {_sentence(detail)}", param=param)
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    """A custom error of our own validators says everything itself; pydantic's other messages become a sentence."""
+    message = detail["msg"].removeprefix("Value error, ")
+    return message if message.endswith(".") else f"{message}."
+
+
+def _literal(detail: ErrorDetails, param: str) -> BadRequest:
+    expected = detail.get("ctx", {}).get("expected", "")
+    supported = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+    if not isinstance(detail["input"], str):
+        return InvalidType(param, expected="a string", got=_kind(detail["input"]))
+    return InvalidValue.outside(detail["input"], supported, param=param)
+
+
+def _tag(detail: ErrorDetails, param: str) -> BadRequest:
+    ctx = detail.get("ctx", {})
+    supported = [part.strip(" '").removeprefix(TAG) for part in ctx.get("expected_tags", "").split(",")]
+    return InvalidValue.outside(str(ctx.get("tag", "")).removeprefix(TAG), supported, param=param)
+
+
+def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
+    """The discriminator found neither of the shapes that the union knows."""
+    if isinstance(detail["input"], dict):
+        return InvalidValue(f"Invalid value for '{param}': the object has no usable 'type'.", param=param)
+    return InvalidType(param, expected="one of an object or a string", got=_kind(detail["input"]))
+
+
+def _bound(code: str, words: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
+    def explain(detail: ErrorDetails, param: str) -> BadRequest:
+        limit = next(iter(detail.get("ctx", {}).values()), None)
+        number = "integer" if isinstance(detail["input"], int) and isinstance(limit, int) else "decimal"
+        return LimitExceeded(
+            f"Invalid '{param}': {number} {words}. Expected a value {sign} {limit}, but got {detail['input']} instead.",
+            param=param,
+            code=f"{number}_{code}",
+        )
+
+    return explain
+
+
+def _too_long_string(detail: ErrorDetails, param: str) -> BadRequest:
+    limit = detail.get("ctx", {}).get("max_length")
+    return LimitExceeded(
+        f"Invalid '{param}': string too long. Expected a string with maximum length {limit}, "
+        f"but got a string with length {len(detail['input'])} instead.",
+        param=param,
+        code="string_above_max_length",
+    )
+
+
+def _too_short_string(_: ErrorDetails, param: str) -> BadRequest:
+    return LimitExceeded(f"Invalid '{param}': empty string.", param=param, code="empty_string")
+
+
+def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
+    ctx = detail.get("ctx", {})
+    limit, actual = ctx.get("max_length"), ctx.get("actual_length")
+    if isinstance(detail["input"], dict):
+        return LimitExceeded(
+            f"Invalid '{param}': too many properties. Expected an object with at most {limit} properties, "
+            f"but got an object with {actual} properties instead.",
+            param=param,
+            code="object_above_max_properties",
+        )
+    return LimitExceeded(
+        f"Invalid '{param}': array too long. Expected an array with maximum length {limit}, "
+        f"but got an array with length {actual} instead.",
+        param=param,
+        code="array_above_max_length",
+    )
+
+
+def _too_few(detail: ErrorDetails, param: str) -> BadRequest:
+    return LimitExceeded(
+        f"Invalid '{param}': empty array. Expected an array with minimum length "
+        f"{detail.get('ctx', {}).get('min_length')}, but got an empty array instead.",
+        param=param,
+        code="empty_array",
+    )
+
+
+_EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
+    "missing": lambda _, param: MissingParameter(param),
+    "extra_forbidden": lambda _, param: UnknownParameter(param),
+    "literal_error": _literal,
+    "union_tag_invalid": _tag,
+    "union_tag_not_found": _untagged,
+    "greater_than_equal": _bound("below_min_value", "below minimum value", ">="),
+    "greater_than": _bound("below_min_value", "below minimum value", ">"),
+    "less_than_equal": _bound("above_max_value", "above maximum value", "<="),
+    "less_than": _bound("above_max_value", "above maximum value", "<"),
+    "string_too_long": _too_long_string,
+    "string_too_short": _too_short_string,
+    "too_long": _too_many,
+    "too_short": _too_few,
+}
+
+
+def _kind(value: object) -> str:
+    """The JSON type of a value, with its article."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a decimal"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,1 @@
+"""Doing inference: the loop, the stream, the API of responses and chat completions."""

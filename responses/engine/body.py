@@ -1,0 +1,60 @@
+"""The public response object: the constant part that the request fixed, and what the run has brought so far.
+
+One function makes it for events and for retrieval, so that what is retrieved equals what was streamed.
+Source: section 2 of the API surface specification.
+"""
+
+from typing import Any, NamedTuple
+
+from kernel.errors import Failure
+from responses.engine.events import Body
+from responses.engine.turns import Usage
+
+
+class Ending(NamedTuple):
+    """How a response ended, as its public object shows it. `completed_at` in Unix seconds, only with `completed`.
+
+    `failure` is not shown: it says which HTTP error a JSON request gets for a failed run.
+    """
+
+    status: str
+    completed_at: int | None = None
+    error: Body | None = None
+    incomplete_reason: str | None = None
+    service_tier: str = "default"
+    failure: Failure | None = None
+
+
+def response_body(
+    parameters: dict[str, Any],
+    *,
+    status: str,
+    output: list[Body] | None = None,
+    usage: Usage | None = None,
+    ending: Ending | None = None,
+) -> Body:
+    """The response object. `usage` None: not known yet."""
+    ending = ending or Ending(status=status)
+    reason = ending.incomplete_reason
+    running = status in {"queued", "in_progress"}
+    return {
+        **parameters,
+        "status": status,
+        "completed_at": ending.completed_at,
+        "error": ending.error,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "output": output or [],
+        "service_tier": parameters["service_tier"] if running else ending.service_tier,
+        "usage": usage_body(usage) if usage else None,
+    }
+
+
+def usage_body(usage: Usage) -> Body:
+    """Tokens as the wire shows them."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

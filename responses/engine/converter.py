@@ -1,0 +1,189 @@
+"""Chat-completion chunks in, Responses events out.
+
+One converter serves one turn. It takes the decoded chunks of each read and keeps the rules that real upstreams make
+necessary; the numbers in comments are those of the list of edge cases in the specification.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Literal
+
+from kernel.clock import now
+from kernel.errors import Failure
+from responses.engine.events import Body, Event
+from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, ReasoningSegment, SegmentQueue
+from responses.engine.turns import Call, Finish, TurnResult, Usage
+
+Chunk = dict[str, Any]
+TextKind = Literal["output_text", "refusal"]
+
+
+class ChatConverter:
+    """The state of one turn's conversion."""
+
+    def __init__(self, *, first_output_index: int, top_logprobs: int | None = None, logprobs: bool = False) -> None:
+        self._queue = SegmentQueue(first_output_index=first_output_index)
+        self._calls: dict[int, CallSegment] = {}
+        self._logprobs = logprobs
+        self._top_logprobs = top_logprobs or 0
+        self._loose_logprobs: list[Body] = []
+        self._usage: Usage | None = None
+        self._service_tier: str | None = None
+        self._failure: Failure | None = None
+        self.finish_reason: str | None = None
+        self.first_token_at: datetime | None = None
+        self.ended = False
+
+    def feed(self, chunks: Iterable[Chunk]) -> list[Event]:
+        """The events of one read's chunks."""
+        events: list[Event] = []
+        for chunk in chunks:
+            if usage := chunk.get("usage"):
+                self._usage = read_usage(usage)  # (5) cumulative in some upstreams: the last one wins
+            if choices := chunk.get("choices"):  # (1) empty in usage and filter chunks
+                self._choice(choices[0], events)
+            if tier := chunk.get("service_tier"):
+                self._service_tier = tier
+        if events and self.first_token_at is None:
+            self.first_token_at = now()
+        return events
+
+    def end(self, *, done: bool) -> list[Event]:
+        """The upstream's stream is over; `done`: it said `[DONE]`. (6) One of that and a finish reason must have come."""
+        if not done and self.finish_reason is None:
+            self.fail(Failure(code="server_error", message="The model's server ended its answer too early.", status=500))
+        self.ended = True
+        status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
+        return self._queue.end(status)
+
+    def fail(self, failure: Failure) -> None:
+        """Note why the turn cannot be finished; the first reason counts."""
+        self._failure = self._failure or failure
+
+    def interrupt(self) -> list[Event]:
+        """Close what is open: the run was stopped."""
+        self.ended = True
+        return self._queue.end("incomplete")
+
+    def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
+        """What the turn brought."""
+        segments = self._queue.closed
+        finish = Finish.INTERRUPTED if interrupted else self._finish()
+        whole = [s for s in segments if isinstance(s, CallSegment) and s.status == "completed"]
+        return TurnResult(
+            finish=finish,
+            items=[segment.body() for segment in segments],
+            # (25) A call that was cut is shown but never run.
+            calls=[
+                Call(item_id=s.id, call_id=s.call_id, name=s.name, arguments="".join(s.arguments)) for s in whole
+            ],
+            usage=self._usage,
+            failure=self._failure,
+            finish_reason=self.finish_reason,
+            first_token_at=self.first_token_at,
+            upstream_request_id=upstream_request_id,
+            service_tier=self._service_tier,
+        )
+
+    def _finish(self) -> Finish:
+        if self._failure is not None:
+            return Finish.ERROR
+        match self.finish_reason:
+            case "length":
+                return Finish.LENGTH
+            case "content_filter":
+                return Finish.CONTENT_FILTER
+        return Finish.STOP  # (24) "stop" with calls means calls; the calls themselves say so
+
+    def _choice(self, choice: Chunk, events: list[Event]) -> None:
+        if choice.get("index"):  # (3)
+            return
+        delta = choice.get("delta")
+        if delta:
+            self._delta(delta, self._logprobs_of(choice) if self._logprobs else [], events)
+        if reason := choice.get("finish_reason"):
+            self.finish_reason = reason
+
+    def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")  # (15)
+        if reasoning and isinstance(reasoning, str):
+            self._reason(reasoning, events)
+        if content := delta.get("content"):
+            self._say("output_text", content, logprobs, events)
+        elif logprobs:
+            self._loose_logprobs += logprobs  # (12) belongs to the text that follows
+        if refusal := delta.get("refusal"):
+            self._say("refusal", refusal, [], events)
+        if calls := delta.get("tool_calls"):
+            for position, call in enumerate(calls):
+                self._call(call, position, events)
+        if legacy := delta.get("function_call"):  # (24)
+            self._call({"index": 0, "function": legacy}, 0, events)
+
+    def _say(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
+        if self._loose_logprobs:
+            logprobs, self._loose_logprobs = self._loose_logprobs + logprobs, []
+        tail = self._queue.tail
+        if isinstance(tail, MessageSegment):
+            events += tail.write(kind, text, logprobs)
+            if not tail.live:
+                events += self._queue.show()
+            return
+        message = MessageSegment(hold_blank=self._queue.began)  # (10)
+        message.write(kind, text, logprobs)
+        events += self._queue.push(message)
+
+    def _reason(self, text: str, events: list[Event]) -> None:
+        tail = self._queue.tail
+        if isinstance(tail, ReasoningSegment):
+            events += tail.write(text)
+            return
+        reasoning = ReasoningSegment()  # (16) after something else: a new item
+        reasoning.write(text)
+        events += self._queue.push(reasoning)
+
+    def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
+        index = call.get("index")
+        index = position if index is None else index
+        function = call.get("function") or {}
+        segment = self._calls.get(index)
+        call_id = call.get("id") or None
+        # (20) The same index under another id is another call.
+        renewed = segment is not None and call_id and segment.upstream_id and call_id != segment.upstream_id
+        if segment is None or renewed:
+            segment = self._calls[index] = CallSegment(call_id=call_id)
+            segment.write(function.get("name"), function.get("arguments"))
+            events += self._queue.push(segment)
+            return
+        events += segment.write(function.get("name"), function.get("arguments"))
+        if not segment.live:
+            events += self._queue.show()
+
+    def _logprobs_of(self, choice: Chunk) -> list[Body]:
+        content = (choice.get("logprobs") or {}).get("content") or []
+        return [
+            {**_token(entry), "top_logprobs": [_token(top) for top in (entry.get("top_logprobs") or [])][: self._top_logprobs]}
+            for entry in content
+        ]
+
+
+def read_usage(usage: Chunk) -> Usage:
+    """A chat completion's `usage` object."""
+    prompt = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=usage.get("prompt_tokens") or 0,
+        cached_tokens=prompt.get("cached_tokens") or 0,
+        output_tokens=usage.get("completion_tokens") or 0,
+        reasoning_tokens=completion.get("reasoning_tokens") or 0,
+    )
+
+
+def _token(entry: Chunk) -> Body:
+    token = entry.get("token") or ""
+    raw = entry.get("bytes")
+    return {
+        "token": token,
+        "logprob": entry.get("logprob") or 0.0,
+        "bytes": list(token.encode()) if raw is None else raw,
+    }

@@ -1,0 +1,360 @@
+"""The loop: sample a turn, look at what it asked for, run tools or end. The same for JSON, streams and workers."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, assert_never
+
+import orjson
+
+from kernel.clock import unix
+from kernel.errors import Failure
+from kernel.ids import new_id
+from responses.engine.body import Ending, response_body
+from responses.engine.events import (
+    Body,
+    ContentPartDone,
+    ErrorEvent,
+    Event,
+    FunctionCallArgumentsDone,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputTextDone,
+    ReasoningTextDone,
+    RefusalDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+)
+from responses.engine.state import Fragment, OutputItem, PendingCall, RunContext, RunState
+from responses.engine.steps import (
+    CallRecord,
+    Emitted,
+    FragmentsClosed,
+    RunEnded,
+    Step,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnRecord,
+)
+from responses.engine.tools import Toolbox
+from responses.engine.turns import Call, Finish, Model, TurnRequest, TurnResult, TurnStream, Usage
+
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """The turn asked for hosted tools."""
+
+    calls: list[Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Nothing is left to do for us; calls to the client's functions may be outstanding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A limit or a filter cut the answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run cannot go on."""
+
+    failure: Failure
+
+
+NextStep = RunTools | Finished | Incomplete | Failed
+
+
+def opening(parameters: dict[str, Any]) -> list[Event]:
+    """The events that a run begins with. They are committed with the response itself, before the upstream is asked."""
+    return [
+        ResponseCreated(response=response_body(parameters, status="in_progress")),
+        ResponseInProgress(response=response_body(parameters, status="in_progress")),
+    ]
+
+
+class Run:
+    """One execution of a response, from any persisted state to a terminal one."""
+
+    def __init__(
+        self, context: RunContext, state: RunState, *, model: Model, tools: Toolbox, now: Callable[[], datetime]
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._model = model
+        self._tools = tools
+        self._now = now
+        self._stream: TurnStream | None = None
+        self._turn_started = now()
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
+        if self._state.fragments:
+            yield self._close_fragments()
+        async for step in self._run_pending():
+            yield step
+            if isinstance(step, RunEnded):
+                return
+        while True:
+            async with aclosing(self._sample()) as sampling:
+                async for emitted in sampling:
+                    yield emitted
+            result = self._take_result()
+            match self._next(result):
+                case RunTools(calls):
+                    yield self._turn_ended(result, calls)
+                    async for step in self._run_pending():
+                        yield step
+                case Finished() | Incomplete() | Failed() as end:
+                    yield self._run_ended(result, end)
+                    return
+                case never:
+                    assert_never(never)
+
+    def interrupt(self, ending: Ending) -> RunEnded:
+        """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
+        events, result = self._stream.interrupt() if self._stream else ([], None)
+        self._stream = None
+        items, turn = [], None
+        if result is not None:
+            items = [OutputItem(body=body) for body in result.items]
+            turn = self._record(result)
+        return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+
+    # -- sampling ------------------------------------------------------------------------------------------------------
+
+    async def _sample(self) -> AsyncGenerator[Emitted, None]:
+        self._turn_started = self._now()
+        self._stream = self._model.open(self._request())
+        async with aclosing(self._stream.events()) as turn:
+            async for events in turn:
+                if events:
+                    yield Emitted(events)
+
+    def _request(self) -> TurnRequest:
+        context, state = self._context, self._state
+        sampling = context.sampling
+        if sampling.max_output_tokens is not None and state.turn:
+            left = max(1, sampling.max_output_tokens - state.usage.output_tokens)
+            sampling = replace(sampling, max_output_tokens=left)
+        return TurnRequest(
+            model=context.model,
+            instructions=context.instructions,
+            items=[*context.items, *state.context_items()],
+            sampling=sampling,
+            first_output_index=state.next_output_index,
+        )
+
+    def _take_result(self) -> TurnResult:
+        stream, self._stream = self._stream, None
+        if stream is None:
+            msg = "a turn was ended that never began"
+            raise RuntimeError(msg)
+        return stream.result()
+
+    # -- what next -----------------------------------------------------------------------------------------------------
+
+    def _next(self, result: TurnResult) -> NextStep:
+        if result.failure is not None:
+            return Failed(result.failure)
+        match result.finish:
+            case Finish.LENGTH:
+                return Incomplete("max_output_tokens")
+            case Finish.CONTENT_FILTER:
+                return Incomplete("content_filter")
+        hosted = [call for call in result.calls if self._tools.kind(call.name) is not None]
+        if not hosted:
+            return Finished()
+        if self._state.turn + 1 >= self._context.max_turns:
+            message = f"The run was stopped after {self._context.max_turns} turns."
+            return Failed(Failure(code="server_error", message=message))
+        return RunTools(hosted)
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    async def _run_pending(self) -> AsyncGenerator[Step, None]:
+        """Make the hosted calls that have no stored output; one that has is never made again."""
+        for pending in list(self._state.pending):
+            if pending.started and not self._tools.may_repeat(pending.call.name):
+                message = f"The call of '{pending.call.name}' was interrupted, and it is not known to be repeatable."
+                yield self._end(failed(Failure(code="server_error", message=message)), at=self._now())
+                return
+            yield ToolStarted(call=pending.call, turn=pending.turn, started_at=self._now())
+            result = await self._tools.call(pending.call)
+            yield self._tool_finished(pending, result.output, result=result)
+
+    def _tool_finished(self, pending: PendingCall, output: str, *, result: Any) -> ToolFinished:
+        body = {
+            "id": new_id("fco"),
+            "type": "function_call_output",
+            "status": "completed",
+            "call_id": pending.call.call_id,
+            "output": output,
+        }
+        index = self._state.next_output_index
+        item = OutputItem(body=body)
+        self._state.output.append(item)
+        self._state.pending = [other for other in self._state.pending if other.call != pending.call]
+        return ToolFinished(
+            call=pending.call,
+            turn=pending.turn,
+            result=result,
+            ended_at=self._now(),
+            item=item,
+            events=[OutputItemAdded(output_index=index, item=body), OutputItemDone(output_index=index, item=body)],
+        )
+
+    # -- endings -------------------------------------------------------------------------------------------------------
+
+    def _turn_ended(self, result: TurnResult, hosted: list[Call]) -> TurnEnded:
+        record = self._record(result)
+        items = [OutputItem(body=body) for body in result.items]
+        self._state.output += items
+        self._state.pending = [PendingCall(call=call, turn=record.number) for call in hosted]
+        return TurnEnded(events=[], turn=record, items=items, calls=self._calls(result, record.number))
+
+    def _run_ended(self, result: TurnResult, end: Finished | Incomplete | Failed) -> RunEnded:
+        record = self._record(result)
+        items = [OutputItem(body=body) for body in result.items]
+        tier = result.service_tier or "default"
+        match end:
+            case Finished():
+                ending = Ending(status="completed", completed_at=unix(record.ended_at), service_tier=tier)
+            case Incomplete(reason):
+                ending = Ending(status="incomplete", incomplete_reason=reason, service_tier=tier)
+            case Failed(failure):
+                ending = failed(failure)
+        calls = self._calls(result, record.number)
+        return self._end(ending, at=record.ended_at, items=items, turn=record, calls=calls)
+
+    def _record(self, result: TurnResult) -> TurnRecord:
+        """Close the books of a turn: its tokens are the run's, whatever became of it."""
+        usage = result.usage or self._estimate(result)
+        record = TurnRecord(
+            number=self._state.turn,
+            started_at=self._turn_started,
+            ended_at=self._now(),
+            result=result,
+            usage=usage,
+        )
+        self._state.turn += 1
+        self._state.usage += usage
+        self._state.tool_calls += len(result.calls)
+        return record
+
+    def _calls(self, result: TurnResult, turn: int) -> list[CallRecord]:
+        return [CallRecord(call=call, turn=turn, kind=self._tools.kind(call.name) or "function") for call in result.calls]
+
+    def _estimate(self, result: TurnResult) -> Usage:
+        """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
+        read = sum(len(item.model_dump_json()) for item in [*self._context.items, *self._state.context_items()])
+        wrote = sum(len(orjson.dumps(body.get("content") or body.get("arguments"))) for body in result.items)
+        if result.failure is not None and not result.items:
+            return Usage(estimated=True)
+        return Usage(
+            input_tokens=-(-read // _CHARACTERS_PER_TOKEN),
+            output_tokens=-(-wrote // _CHARACTERS_PER_TOKEN),
+            estimated=True,
+        )
+
+    def _end(
+        self,
+        ending: Ending,
+        *,
+        at: datetime,
+        events: list[Event] | None = None,
+        items: list[OutputItem] | None = None,
+        turn: TurnRecord | None = None,
+        calls: list[CallRecord] | None = None,
+    ) -> RunEnded:
+        items = items or []
+        self._state.output += items
+        body = response_body(
+            self._context.parameters,
+            status=ending.status,
+            output=self._state.bodies(),
+            usage=self._state.usage if self._state.turn else None,
+            ending=ending,
+        )
+        return RunEnded(
+            events=[*(events or []), *closing(ending, body)],
+            ending=ending,
+            ended_at=at,
+            response=body,
+            usage=self._state.usage,
+            turn=turn,
+            items=items,
+            calls=calls or [],
+        )
+
+    def _close_fragments(self) -> FragmentsClosed:
+        items = []
+        events: list[Event] = []
+        for fragment in self._state.fragments:
+            body, closed = close_fragment(fragment)
+            items.append(OutputItem(body=body, in_context=False))
+            events += closed
+        self._state.fragments = []
+        self._state.output += items
+        return FragmentsClosed(events=events, items=items)
+
+
+def failed(failure: Failure) -> Ending:
+    """The ending of a run that cannot go on."""
+    return Ending(status="failed", error={"code": failure.code, "message": failure.message}, failure=failure)
+
+
+def closing(ending: Ending, body: Body) -> list[Event]:
+    """The events that a run ends with. A cancelled one just ends: there is no event for it."""
+    match ending.status:
+        case "completed":
+            return [ResponseCompleted(response=body)]
+        case "incomplete":
+            return [ResponseIncomplete(response=body)]
+        case "failed":
+            error = ending.error or {}
+            kind = "server_error" if error.get("code") == "server_error" else "invalid_request_error"
+            detail = {"type": kind, "code": error.get("code"), "message": error.get("message"), "param": None}
+            return [ErrorEvent(error=detail), ResponseFailed(response=body)]
+    return []
+
+
+def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
+    """The final body of an item that was cut, and the events that close it."""
+    body = {**fragment.body, "status": "incomplete"}
+    events: list[Event] = []
+    index = fragment.output_index
+    if body["type"] == "function_call":
+        events.append(
+            FunctionCallArgumentsDone(
+                item_id=body["id"], output_index=index, name=body["name"], arguments=body["arguments"]
+            )
+        )
+    elif fragment.open_part is not None:
+        events += _close_part(body, index, fragment.open_part)
+    return body, [*events, OutputItemDone(output_index=index, item=body)]
+
+
+def _close_part(body: Body, output_index: int, content_index: int) -> list[Event]:
+    part = body["content"][content_index]
+    place = {"item_id": body["id"], "output_index": output_index, "content_index": content_index}
+    done: Event
+    match part["type"]:
+        case "refusal":
+            done = RefusalDone(**place, refusal=part["refusal"])
+        case "reasoning_text":
+            done = ReasoningTextDone(**place, text=part["text"])
+        case _:
+            done = OutputTextDone(**place, text=part["text"], logprobs=part["logprobs"])
+    return [done, ContentPartDone(**place, part=part)]

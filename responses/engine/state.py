@@ -1,0 +1,77 @@
+"""What a run starts from, fresh or handed on: its context (constant) and its state (what the log and the rows say)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conversations.items import StoredItem, from_wire
+from responses.engine.events import Body
+from responses.engine.turns import Call, Sampling, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What does not change while a response runs. `parameters` is the constant part of the public object."""
+
+    response_id: str
+    parameters: dict[str, Any]
+    model: str
+    instructions: str | None
+    items: Sequence[StoredItem]
+    sampling: Sampling
+    max_turns: int = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputItem:
+    """An item of the output. Fragments of a turn that was cut are shown, but not sent to a model again."""
+
+    body: Body
+    in_context: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A hosted tool call that a turn asked for and that has no stored output yet. `started`: it may have taken effect."""
+
+    call: Call
+    turn: int
+    started: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Where a run stands after its last committed step.
+
+    `turn` counts finished upstream calls. `fragments` are items that were open when the run was cut: they are closed as
+    incomplete before anything else happens.
+    """
+
+    turn: int = 0
+    output: list[OutputItem] = field(default_factory=list)
+    pending: list[PendingCall] = field(default_factory=list)
+    fragments: list["Fragment"] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    tool_calls: int = 0
+
+    @property
+    def next_output_index(self) -> int:
+        """The index that the next item gets; fragments keep theirs."""
+        return len(self.output) + len(self.fragments)
+
+    def context_items(self) -> list[StoredItem]:
+        """The output so far, as the next turn reads it."""
+        return [from_wire(item.body) for item in self.output if item.in_context]
+
+    def bodies(self) -> list[Body]:
+        """The output as the wire shows it."""
+        return [item.body for item in self.output]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """An item whose `output_item.added` is in the log and whose `output_item.done` is not."""
+
+    output_index: int
+    body: Body
+    open_part: int | None = None

@@ -1,0 +1,134 @@
+"""What goes into a turn and what comes out of it: values that the loop, the adapters and the recorder share."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from conversations.items import StoredItem
+from kernel.errors import Failure
+from responses.engine.events import Body, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one upstream call or of a whole run. `input_tokens` includes the cached ones."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            estimated=self.estimated or other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
+    """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the model is to write. What is None was not sent by the client and is not sent to the upstream."""
+
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: str | FunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_logprobs: int | None = None
+    logprobs: bool = False
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    response_format: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One upstream call: what the model is to read, and how it is to write."""
+
+    model: str
+    instructions: str | None
+    items: Sequence[StoredItem]
+    sampling: Sampling
+    first_output_index: int
+
+
+class Finish(StrEnum):
+    """Why the model stopped."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call that the model asked for."""
+
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """What a turn brought. `items` are final bodies in output order; `usage` None: the upstream did not say."""
+
+    finish: Finish
+    items: list[Body] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    usage: Usage | None = None
+    failure: Failure | None = None
+    finish_reason: str | None = None
+    first_token_at: datetime | None = None
+    upstream_request_id: str | None = None
+    service_tier: str | None = None
+
+
+class TurnStream(Protocol):
+    """A turn that is being sampled: iterate its events once, then ask for its result."""
+
+    def events(self) -> AsyncGenerator[list[Event], None]:
+        """The events in the order of the wire, a list for each read. Closing it closes the upstream's connection."""
+        ...
+
+    def result(self) -> TurnResult:
+        """What the turn brought; only after the iteration has ended."""
+        ...
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        """End the turn where it stands: the events that close the open item, and what there is."""
+        ...
+
+
+class Model(Protocol):
+    """A model behind some upstream."""
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        """Begin a turn. Failures of the upstream are part of the result, never raised."""
+        ...

@@ -1,0 +1,181 @@
+"""Responses and what their runs leave behind. Every table is under row-level security (first migration)."""
+
+from django.contrib.postgres.indexes import GinIndex
+from django.db import models
+from django.db.models import Q
+from django.utils.timezone import now
+
+from kernel.ids import new_id
+from tenants.models import ApiKey, IdField, Team
+
+
+def response_id() -> str:
+    """A fresh id of a response."""
+    return new_id("resp")
+
+
+class Status(models.TextChoices):
+    """The states of a response, as the wire names them."""
+
+    QUEUED = "queued", "Queued"
+    IN_PROGRESS = "in_progress", "In progress"
+    COMPLETED = "completed", "Completed"
+    INCOMPLETE = "incomplete", "Incomplete"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
+TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+
+
+class Mode(models.TextChoices):
+    """How the client asked to be answered."""
+
+    JSON = "json", "JSON"
+    STREAM = "stream", "Stream"
+
+
+class Response(models.Model):
+    """A response: what was asked, the state of its run, and as columns what lists filter by.
+
+    `parameters` holds the constant part of the public object (section 2 of the API surface specification), so that what
+    is retrieved equals what was streamed; items stand in `conversations.Item`. A run that executes it holds the lease:
+    its writes name `lease_token`, and change nothing once a successor has counted it up.
+    """
+
+    id = IdField(default=response_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=now)
+    status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
+    mode = models.CharField(max_length=10, choices=Mode.choices)
+    stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
+    previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    model = models.CharField(max_length=200)
+    upstream_id = models.CharField(max_length=64)
+    upstream_model = models.CharField(max_length=200)
+    parameters = models.JSONField(default=dict)
+    options = models.JSONField(default=dict, help_text="What the request fixed and the public object does not show.")
+    service_tier = models.CharField(max_length=20, null=True, blank=True)
+    metadata = models.JSONField(default=dict)
+    end_user = models.CharField(max_length=128, null=True, blank=True)
+    request_id = models.CharField(max_length=64, default="")
+    client_request_id = models.CharField(max_length=512, default="", blank=True)
+
+    input_preview = models.CharField(max_length=120, default="", blank=True)
+    output_preview = models.CharField(max_length=120, default="", blank=True)
+
+    first_token_ms = models.PositiveIntegerField(null=True)
+    duration_ms = models.PositiveIntegerField(null=True)
+    completed_at = models.DateTimeField(null=True, help_text="Set exactly when the status is completed.")
+    ended_at = models.DateTimeField(null=True)
+    turns = models.PositiveIntegerField(default=0)
+    tool_calls = models.PositiveIntegerField(default=0)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+    error = models.JSONField(null=True)
+    error_code = models.CharField(max_length=60, null=True, blank=True)
+    incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
+
+    lease_owner = models.CharField(max_length=120, null=True, blank=True)
+    lease_token = models.PositiveIntegerField(default=1)
+    lease_until = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(completed_at__isnull=False, status=Status.COMPLETED)
+                | (Q(completed_at__isnull=True) & ~Q(status=Status.COMPLETED)),
+                name="response_completed_at_iff_completed",
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=False, status__in=TERMINAL)
+                | Q(ended_at__isnull=True, status__in=RUNNING),
+                name="response_ended_iff_terminal",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="response_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="response_by_time"),
+            models.Index(fields=["previous_response_id"], name="response_by_previous"),
+            models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
+            GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Turn(models.Model):
+    """One upstream call of a run. No foreign key may point here: the table is to be partitioned by time."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set")
+    number = models.PositiveIntegerField()
+    state = models.CharField(max_length=12)
+    started_at = models.DateTimeField()
+    first_token_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+    finish_reason = models.CharField(max_length=40, null=True)
+    upstream_request_id = models.CharField(max_length=200, null=True)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["response", "number"], name="turn_number_once")]
+
+    def __str__(self) -> str:
+        return f"{self.response_id} turn {self.number}"
+
+
+class ToolCall(models.Model):
+    """A tool call that a turn asked for: run by us, or by the client (then the next response brings its output)."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set")
+    turn = models.PositiveIntegerField()
+    call_id = models.CharField(max_length=64, db_collation="C")
+    kind = models.CharField(max_length=40)
+    name = models.CharField(max_length=200)
+    arguments = models.TextField()
+    output = models.TextField(null=True)
+    status = models.CharField(max_length=12)
+    attempt = models.PositiveIntegerField(default=1)
+    error = models.TextField(null=True)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]
+        indexes = [models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.call_id}"
+
+
+class EventBatch(models.Model):
+    """A run's events `first_sequence` to `last_sequence`, as the server-sent-events bytes that clients got.
+
+    PostgreSQL compresses the bytes (TOAST). The unique first number is also the fence of the log: a run that lost its
+    lease cannot append where its successor has. Nothing may point here: the table is to be partitioned by time.
+    """
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="event_batches")
+    first_sequence = models.PositiveIntegerField()
+    last_sequence = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=now)
+    frames = models.BinaryField()
+
+    class Meta:
+        verbose_name_plural = "event batches"
+        constraints = [models.UniqueConstraint(fields=["response", "first_sequence"], name="event_batch_first_once")]
+        indexes = [models.Index(fields=["created_at"], name="event_batch_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"

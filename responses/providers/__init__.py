@@ -1,0 +1,1 @@
+"""Adapters to upstreams, each behind the engine's `Model` port."""

@@ -1,0 +1,135 @@
+"""The openai SDK as client of any upstream: one pooled client per upstream and event loop, raw bytes out.
+
+The SDK gives configuration, authentication and retries before the first byte. Its typed stream costs ten times the raw
+bytes, so requests go through `client.post` with bytes in, and the undecoded response out. That form leans on a header
+which is the SDK's own business (`X-Stainless-Raw-Response`); only this module knows, and a contract test holds it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import httpx2
+import openai
+import orjson
+from django.conf import settings
+from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
+
+from kernel.errors import Failure
+from tenants.directory import Upstream
+
+_MAX_RETRIES = 2
+_MAX_CONNECTIONS = 2000
+_Clients = dict[tuple[str, str, str], AsyncOpenAI]
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+
+
+class UpstreamFailed(Exception):
+    """The upstream answered with an error, not at all, or with something that is no answer."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.message)
+
+
+def client_for(upstream: Upstream) -> AsyncOpenAI:
+    """The client of an upstream in this loop; a changed address or key gets a new one."""
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    key = (upstream.id, upstream.base_url, upstream.api_key)
+    if key not in clients:
+        clients[key] = _new_client(upstream)
+    return clients[key]
+
+
+def _new_client(upstream: Upstream) -> AsyncOpenAI:
+    idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
+    timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
+    return AsyncOpenAI(
+        base_url=upstream.base_url,
+        # The SDK insists on some key; servers that need none ignore it.
+        api_key=upstream.api_key or "none",
+        max_retries=_MAX_RETRIES,
+        timeout=timeout,
+        http_client=DefaultAioHttpClient(
+            timeout=timeout,
+            limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS),
+        ),
+    )
+
+
+@asynccontextmanager
+async def post(upstream: Upstream, path: str, body: dict[str, Any]) -> AsyncIterator[httpx2.Response]:
+    """Send a request; the answer has status 200 and an unread body. Raises `UpstreamFailed`.
+
+    Leaving the block closes the connection if the body was not read to its end.
+    """
+    client = client_for(upstream)
+    try:
+        raw = cast(
+            "AsyncAPIResponse[object]",
+            await client.post(
+                path,
+                content=orjson.dumps(body),
+                cast_to=object,
+                options={"headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "application/json"}},
+            ),
+        )
+    except openai.APIError as error:
+        raise UpstreamFailed(failure_of(error)) from error
+    response = raw.http_response
+    try:
+        yield response
+    finally:
+        await response.aclose()
+
+
+async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """The body in pieces as they come; a broken or silent connection raises `UpstreamFailed`."""
+    try:
+        async for piece in response.aiter_bytes():
+            yield piece
+    except httpx2.TimeoutException as error:
+        message = "The model's server fell silent in the middle of its answer."
+        raise UpstreamFailed(Failure(code="server_error", message=message)) from error
+    except httpx2.HTTPError as error:
+        message = "The connection to the model's server broke in the middle of its answer."
+        raise UpstreamFailed(Failure(code="server_error", message=message)) from error
+
+
+def failure_of(error: openai.APIError) -> Failure:
+    """What a caller is told of an upstream's error: never its address, its key, or more of its words than is needed."""
+    if isinstance(error, openai.APITimeoutError):
+        return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
+    if not isinstance(error, openai.APIStatusError):
+        return Failure(code="server_error", message="The model's server could not be reached.", status=503)
+    return failure_of_status(error.status_code, error.body, retry_after=error.response.headers.get("retry-after"))
+
+
+def failure_of_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
+    """The failure for an upstream's HTTP error."""
+    message = _message_in(body)
+    if status == httpx2.codes.TOO_MANY_REQUESTS:
+        headers = {"retry-after": retry_after} if retry_after else {}
+        text = "The model's server is receiving too many requests. Please retry."
+        return Failure(code="rate_limit_exceeded", message=text, status=429, headers=headers)
+    if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+        return Failure(code="server_error", message="The model's server refused this platform's credentials.")
+    if status == httpx2.codes.NOT_FOUND:
+        return Failure(code="server_error", message="The model's server does not know this model.", status=500)
+    if httpx2.codes.is_client_error(status):
+        text = f"The model's server rejected the request: {message}" if message else "The request was rejected."
+        return Failure(code="invalid_prompt", message=text, status=400)
+    if status == httpx2.codes.SERVICE_UNAVAILABLE:
+        return Failure(code="server_is_overloaded", message="The model's server is overloaded.", status=503)
+    return Failure(code="server_error", message=f"The model's server failed (HTTP {status}).", status=500)
+
+
+def _message_in(body: object) -> str:
+    """The upstream's own sentence, shortened; the SDK has already unwrapped `error`."""
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        return str(message or "")[:500]
+    return ""

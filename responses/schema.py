@@ -1,0 +1,229 @@
+"""The body of `POST /v1/responses`: JSON in, a typed and closed value out.
+
+Fields stand in the order in which OpenAI reports their defects. A parameter is honoured, or stored and echoed because
+that is its whole meaning, or refused by name; nothing is ignored. Source: section 1.1.1 of the API surface specification.
+"""
+
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from conversations.items import InputItem, Wire
+from kernel.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter, UnsupportedValue
+from kernel.validation import TAG, first_defect, path
+
+NAME = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class FunctionToolParam(Wire):
+    """A function of the client's, in the flat shape."""
+
+    type: Literal["function"]
+    name: Annotated[str, NAME]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+def _tool_tag(tool: Any) -> str | None:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return None if kind is None else f"{TAG}{kind}"
+
+
+ToolParam = Annotated[Annotated[FunctionToolParam, Tag(f"{TAG}function")], Discriminator(_tool_tag)]
+
+
+class FunctionChoice(Wire):
+    """Forces one function."""
+
+    type: Literal["function"]
+    name: str
+
+
+def _choice_tag(choice: Any) -> str | None:
+    if isinstance(choice, str):
+        return f"{TAG}mode"
+    return _tool_tag(choice)
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")] | Annotated[FunctionChoice, Tag(f"{TAG}function")],
+    Discriminator(_choice_tag),
+]
+
+
+class TextFormat(Wire):
+    """Plain text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Wire):
+    """Some JSON object (legacy)."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Wire):
+    """JSON of a schema."""
+
+    # The wire name is `schema`, which pydantic's own method of that name does not mind being shadowed by an alias.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["json_schema"]
+    name: Annotated[str, NAME]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+Format = Annotated[
+    Annotated[TextFormat, Tag(f"{TAG}text")]
+    | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
+    | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
+    Discriminator(_tool_tag),
+]
+
+
+class TextParam(Wire):
+    """How the text is to look."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class StreamOptions(Wire):
+    """Options of the stream itself."""
+
+    include_obfuscation: bool | None = None
+
+
+class ReasoningParam(Wire):
+    """How hard the model is to think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: None = None
+
+
+def _input_tag(value: Any) -> str:
+    return f"{TAG}text" if isinstance(value, str) else f"{TAG}items"
+
+
+Input = Annotated[
+    Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")] | Annotated[list[InputItem], Tag(f"{TAG}items")],
+    Discriminator(_input_tag),
+]
+
+
+class CreateResponse(Wire):
+    """A request to create a response. What was not sent is not in `model_fields_set`."""
+
+    input: Input
+    previous_response_id: str | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoice | None = None
+    metadata: Metadata | None = None
+    text: TextParam | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    background: Literal[False] | None = None
+    max_output_tokens: Annotated[int, Field(ge=16)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    reasoning: ReasoningParam | None = None
+    user: str | None = None
+    safety_identifier: Annotated[str, Field(max_length=128)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
+    truncation: Literal["disabled"] | None = None
+    instructions: str | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    model: str
+
+
+_REFUSED = {
+    "conversation",
+    "prompt",
+    "moderation",
+    "context_management",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "image",
+    "access_programs",
+    "multi_agent",
+    "generate",
+}
+_EMPTY_INPUT = (
+    "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
+)
+
+
+def parse_create(values: dict[str, Any]) -> CreateResponse:
+    """Validate a body; the first defect is raised as OpenAI words it.
+
+    `null` means "not sent" for everything but `model` and `input`.
+    """
+    _refuse_by_name(values)
+    sent = {name: value for name, value in values.items() if value is not None or name in {"model", "input"}}
+    if "model" in sent and sent["model"] is None:
+        raise InvalidType("model", expected="a string", got="null")
+    if "input" not in sent:
+        raise MissingParameter("input")
+    if sent["input"] in ("", []) and "previous_response_id" not in sent:
+        raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
+    try:
+        return CreateResponse.model_validate(sent)
+    except ValidationError as error:
+        raise _in_our_words(error) from error
+
+
+def _refuse_by_name(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if name == "messages":
+            message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
+            raise UnsupportedParameter(message, param=name)
+        if name in _REFUSED and value is not None:
+            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+        if name not in CreateResponse.model_fields and name not in _REFUSED:
+            near = get_close_matches(name, CreateResponse.model_fields, n=1)
+            raise UnknownParameter(name, suggestion=near[0] if near else None)
+
+
+_ONE_VALUE = {
+    ("background",): "Background responses are not supported by this server.",
+    ("truncation",): "Truncation is not supported by this server; only 'disabled' is.",
+    ("reasoning", "summary"): "Reasoning summaries are not supported by this server.",
+}
+
+
+def _in_our_words(error: ValidationError) -> BadRequest:
+    """What the wire knows and this server does not do is `unsupported_value`, not a mistake of the client's."""
+    for detail in error.errors(include_url=False):
+        where = tuple(step for step in detail["loc"] if not str(step).startswith(TAG))
+        if where in _ONE_VALUE and detail["type"] in {"literal_error", "none_required"} and _is_known(where, detail["input"]):
+            return UnsupportedValue(_ONE_VALUE[where], param=path(detail["loc"]))
+        if detail["type"] == "union_tag_invalid" and where[0] in {"tools", "tool_choice"}:
+            kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
+            param = f"{path(detail['loc'])}.type"
+            return UnsupportedValue(f"The tool type '{kind}' is not supported by this server.", param=param)
+        break
+    return first_defect(error)
+
+
+def _is_known(where: tuple[int | str, ...], value: object) -> bool:
+    known: dict[tuple[int | str, ...], tuple[object, ...]] = {
+        ("background",): (True,),
+        ("truncation",): ("auto",),
+        ("reasoning", "summary"): ("auto", "concise", "detailed"),
+    }
+    return value in known[where]

@@ -1,0 +1,173 @@
+"""Between the typed request and what is kept of it: the public parameters, the hidden options, and back to sampling.
+
+`parameters` is the constant part of the response object with every default filled in; `options` is what the object does
+not show, above all which parameters were sent at all: only those go to the upstream.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from conversations.items import InputMessage
+from kernel.clock import unix
+from responses.engine.turns import FunctionTool, Sampling
+from responses.schema import CreateResponse, FunctionToolParam, JsonSchemaFormat
+
+# Parameters whose names are the same in the request, in the public object and in `Sampling`.
+_PLAIN = (
+    "parallel_tool_calls",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "user",
+)
+_DEFAULTS: dict[str, Any] = {
+    "parallel_tool_calls": True,
+    "max_output_tokens": None,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
+    "service_tier": "auto",
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "user": None,
+}
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def public_parameters(body: CreateResponse, *, response_id: str, created_at: datetime) -> dict[str, Any]:
+    """The constant part of the response object, in the order in which OpenAI writes it."""
+    plain = {name: _or(getattr(body, name), default) for name, default in _DEFAULTS.items()}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": unix(created_at),
+        "status": "in_progress",
+        "background": False,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": plain["max_output_tokens"],
+        "max_tool_calls": body.max_tool_calls,
+        "model": body.model,
+        "output": [],
+        "parallel_tool_calls": plain["parallel_tool_calls"],
+        "presence_penalty": plain["presence_penalty"],
+        "frequency_penalty": plain["frequency_penalty"],
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": plain["prompt_cache_key"],
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "safety_identifier": plain["safety_identifier"],
+        "service_tier": plain["service_tier"],
+        "store": _or(body.store, default=True),
+        "temperature": plain["temperature"],
+        "text": _text(body),
+        "tool_choice": _tool_choice(body),
+        "tools": [_tool(tool) for tool in body.tools or []],
+        "top_logprobs": plain["top_logprobs"],
+        "top_p": plain["top_p"],
+        "truncation": "disabled",
+        "usage": None,
+        "user": plain["user"],
+        "metadata": body.metadata or {},
+    }
+
+
+def hidden_options(body: CreateResponse) -> dict[str, Any]:
+    """What must survive a hand-over of the run and is not in the public object."""
+    obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
+    sent = [name for name in (*_PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
+    if body.text and body.text.verbosity:
+        sent.append("verbosity")
+    return {"sent": sent, "logprobs": _LOGPROBS in (body.include or []), "obfuscate": _or(obfuscate, default=True)}
+
+
+def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
+    """How the model is to write, from what is stored."""
+    sent = set(options["sent"])
+    tools = tuple(_function(tool) for tool in parameters["tools"])
+    text = parameters["text"] if "text" in sent else {}
+    return Sampling(
+        tools=tools,
+        tool_choice=_choice(parameters["tool_choice"]) if "tool_choice" in sent else None,
+        logprobs=options["logprobs"],
+        reasoning_effort=parameters["reasoning"]["effort"],
+        verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
+        response_format=_response_format(text.get("format")),
+        **{name: parameters[name] for name in _PLAIN if name in sent},
+    )
+
+
+def input_items(body: CreateResponse) -> list[Any]:
+    """The input as items, a string being one user message."""
+    return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _text(body: CreateResponse) -> dict[str, Any]:
+    text = body.text
+    verbosity = text.verbosity if text else None
+    shown: dict[str, Any] = {"type": "text"}
+    match text.format if text else None:
+        case JsonSchemaFormat() as schema:
+            shown = {
+                "type": "json_schema",
+                "name": schema.name,
+                "description": schema.description,
+                "schema": schema.json_schema,
+                "strict": bool(schema.strict),
+            }
+        case None:
+            pass
+        case other:
+            shown = {"type": other.type}
+    return {"format": shown, "verbosity": verbosity or "medium"}
+
+
+def _tool(tool: FunctionToolParam) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
+
+
+def _tool_choice(body: CreateResponse) -> Any:
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return {"type": "function", "name": choice.name}
+
+
+def _function(tool: dict[str, Any]) -> FunctionTool:
+    return FunctionTool(
+        name=tool["name"], description=tool["description"], parameters=tool["parameters"], strict=tool["strict"]
+    )
+
+
+def _choice(choice: Any) -> str | FunctionTool:
+    return choice if isinstance(choice, str) else FunctionTool(name=choice["name"])
+
+
+def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The format in the nested shape of chat completions; None for plain text."""
+    match shown:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_schema"}:
+            schema = {key: value for key, value in shown.items() if key != "type" and value is not None}
+            return {"type": "json_schema", "json_schema": schema}
+    return {"type": "json_object"}

@@ -1,0 +1,149 @@
+"""Keys and model routes, looked up in the database and remembered for a second.
+
+One second, and no invalidation to get wrong: a revoked key, a changed route, a renamed model are known everywhere
+within that time (the promise is two), and a busy key costs one query a second per process.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from django.db.models import Q
+
+from kernel import clock
+from kernel.crypto import keyed_digest
+from kernel.dbthreads import in_db_thread
+from kernel.errors import ModelNotFound, Unauthorized
+from tenants import scope
+from tenants.models import ApiKey, Model
+from tenants.principal import Principal
+
+REMEMBER_SECONDS = 1.0
+_MAX_ENTRIES = 10_000
+_TOUCH_EVERY = timedelta(minutes=1)
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where to send a model's requests. `base_url` ends in /v1; `api_key` is plain, so this value is never logged."""
+
+    id: str
+    base_url: str
+    api_key: str
+
+    def __repr__(self) -> str:
+        return f"Upstream({self.id!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A public model name, and what answers for it."""
+
+    model: str
+    upstream_model: str
+    upstream: Upstream
+
+
+class Remembered(Generic[Found]):
+    """A look-up by a tuple of strings whose results, None included, are kept for `REMEMBER_SECONDS`."""
+
+    def __init__(self, look_up: Callable[..., Found]) -> None:
+        self._look_up = look_up
+        self._entries: dict[tuple[str, ...], tuple[float, Found]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, *name: str) -> Found:
+        """The result, from memory or from the database, for synchronous callers."""
+        entry = self._fresh(name)
+        return entry[0] if entry else self._keep(name, self._look_up(*name))
+
+    async def aget(self, *name: str) -> Found:
+        """The same from the event loop; only a miss leaves it."""
+        entry = self._fresh(name)
+        return entry[0] if entry else await in_db_thread(lambda: self.get(*name))
+
+    def _fresh(self, name: tuple[str, ...]) -> tuple[Found] | None:
+        entry = self._entries.get(name)
+        return (entry[1],) if entry and entry[0] > time.monotonic() else None
+
+    def _keep(self, name: tuple[str, ...], found: Found) -> Found:
+        with self._lock:
+            if len(self._entries) >= _MAX_ENTRIES:
+                self._entries.clear()
+            self._entries[name] = (time.monotonic() + REMEMBER_SECONDS, found)
+        return found
+
+
+def _find_key(digest: str) -> ApiKey | None:
+    """The key of this digest; notes at most once a minute that it was used."""
+    with scope.every_team():
+        key = ApiKey.objects.select_related("team").filter(digest=digest).first()
+        if key is not None:
+            now = clock.now()
+            if key.last_used_at is None or now - key.last_used_at > _TOUCH_EVERY:
+                ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+        return key
+
+
+def _find_route(team_id: str, name: str) -> Route | None:
+    """The route of a name: its own before `*`, the team's before everybody's, the default upstream's before others."""
+    visible = Q(teams__isnull=True) | Q(teams=team_id)
+    # Not `scope.team`: it would hide that a model belongs to other teams, and so make it everybody's.
+    with scope.every_team():
+        candidates = list(
+            Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
+            .select_related("upstream")
+            .annotate(for_team=Q(teams=team_id))
+            .order_by("created_at")
+        )
+    if not candidates or name == "*":
+        return None
+    best = max(candidates, key=lambda m: (m.name == name, bool(m.for_team), m.upstream.is_default))
+    upstream = Upstream(id=best.upstream.id, base_url=best.upstream.base_url, api_key=best.upstream.api_key)
+    return Route(model=name, upstream_model=best.upstream_model or name, upstream=upstream)
+
+
+_keys = Remembered(_find_key)
+_routes = Remembered(_find_route)
+
+
+def principal(bearer: str) -> Principal:
+    """Who this key belongs to; 401 for unknown, revoked and expired ones."""
+    return _admit(_keys.get(keyed_digest(bearer)))
+
+
+async def aprincipal(bearer: str) -> Principal:
+    """`principal` from the event loop."""
+    return _admit(await _keys.aget(keyed_digest(bearer)))
+
+
+async def aroute(caller: Principal, model: str) -> Route:
+    """Where the model's requests go; one that the key may not use is answered like one that does not exist."""
+    route = await _routes.aget(caller.team_id, model) if caller.may_use(model) else None
+    if route is None:
+        raise ModelNotFound(model)
+    return route
+
+
+def _admit(key: ApiKey | None) -> Principal:
+    if key is None:
+        raise Unauthorized("Incorrect API key provided.")
+    if key.revoked_at is not None:
+        raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
+    if key.expires_at is not None and key.expires_at <= clock.now():
+        raise Unauthorized("This API key has expired.", code="api_key_expired")
+    return Principal(
+        team_id=key.team_id,
+        key_id=key.pk,
+        scopes=frozenset(key.scopes),
+        allowed_models=frozenset(key.allowed_models) if key.allowed_models else None,
+        expires_at=key.expires_at,
+        grace_seconds=key.team.disconnect_grace_seconds,
+    )
+
+

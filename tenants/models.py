@@ -1,0 +1,218 @@
+"""The tables of the tenancy. Those with a `team_id` are under row-level security (first migration)."""
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.timezone import now
+
+from kernel.crypto import EncryptedTextField
+from kernel.ids import new_id
+
+
+def team_id() -> str:
+    """A fresh id of a team."""
+    return new_id("team")
+
+
+def key_id() -> str:
+    """A fresh id of an API key."""
+    return new_id("key")
+
+
+def upstream_id() -> str:
+    """A fresh id of an upstream."""
+    return new_id("upst")
+
+
+class IdField(models.CharField[str, str]):
+    """A wire id as primary key: byte order, so that ids of one kind sort by age on every server."""
+
+    def __init__(self, **options: object) -> None:
+        defaults = {"max_length": 64, "primary_key": True, "editable": False, "db_collation": "C"}
+        super().__init__(**{**defaults, **options})  # type: ignore[arg-type]  # Django's stubs want literal keywords
+
+
+class Team(models.Model):
+    """A tenant."""
+
+    id = IdField(default=team_id)
+    name = models.CharField(max_length=120, unique=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+    disconnect_grace_seconds = models.PositiveIntegerField(
+        default=30,
+        null=True,
+        blank=True,
+        help_text="How long a stored run goes on after its client has gone. 0: not at all; empty: to its end.",
+    )
+    log_retention_hours = models.PositiveIntegerField(
+        default=24, help_text="How long the event log of a response can be replayed after its end."
+    )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Role(models.TextChoices):
+    """What a member may do in a team."""
+
+    TEAM_LEAD = "team_lead", "Team lead"
+    DEVELOPER = "developer", "Developer"
+    AUDITOR = "auditor", "Auditor"
+
+
+class Membership(models.Model):
+    """A person's role in a team."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=20, choices=Role.choices, default=Role.DEVELOPER)
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "user"], name="membership_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.team}"
+
+
+class Scope(models.TextChoices):
+    """What a key may be used for; a key without a scope is refused with 403."""
+
+    ALL = "*", "Everything"
+    RESPONSES_READ = "responses.read", "Read responses"
+    RESPONSES_WRITE = "responses.write", "Create responses"
+    RESPONSES_DELETE = "responses.delete", "Delete responses"
+    CHAT_WRITE = "chat_completions.write", "Create chat completions"
+    MODELS_READ = "models.read", "List models"
+
+
+def _all_scopes() -> list[str]:
+    return [Scope.ALL.value]
+
+
+class ApiKey(models.Model):
+    """A team's key. Only its HMAC is kept; `prefix` and `last_four` let people recognise it."""
+
+    id = IdField(default=key_id)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=120)
+    digest = models.CharField(max_length=64, editable=False)
+    prefix = models.CharField(max_length=24, editable=False)
+    last_four = models.CharField(max_length=4, editable=False)
+    scopes = ArrayField(models.CharField(max_length=40), default=_all_scopes)
+    allowed_models = ArrayField(
+        models.CharField(max_length=200), null=True, blank=True, help_text="Empty: every model that the team has."
+    )
+    created_at = models.DateTimeField(default=now, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
+    )
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name = "API key"
+        constraints = [models.UniqueConstraint(fields=["digest"], name="api_key_digest_once")]
+        indexes = [models.Index(fields=["team", "created_at"], name="api_key_by_team")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…{self.last_four})"
+
+
+class Upstream(models.Model):
+    """A server that speaks chat completions."""
+
+    id = IdField(default=upstream_id)
+    name = models.CharField(max_length=120, unique=True)
+    base_url = models.URLField(help_text="Up to and including /v1.")
+    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest, never shown again.")
+    is_default = models.BooleanField(default=False, help_text="Wins where several upstreams route the same name.")
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Model(models.Model):
+    """A public model name and the upstream that answers for it; `*` routes every name that nothing else claims."""
+
+    name = models.CharField(max_length=200, help_text="The name that clients use, or * for every other name.")
+    upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE, related_name="models")
+    upstream_model = models.CharField(
+        max_length=200, blank=True, default="", help_text="The upstream's own name; empty: the same."
+    )
+    teams = models.ManyToManyField(
+        Team, through="ModelVisibility", blank=True, help_text="Who may use it; nobody chosen: every team."
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["name", "upstream"], name="model_once_per_upstream")]
+
+    def __str__(self) -> str:
+        return f"{self.name} → {self.upstream}"
+
+
+class ModelVisibility(models.Model):
+    """One team that may use a model."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["model", "team"], name="model_visibility_once")]
+
+    def __str__(self) -> str:
+        return f"{self.model} for {self.team}"
+
+
+class UsageRecord(models.Model):
+    """The ledger: one row per upstream call (and, where they cost, per hosted tool call), written where it happens.
+
+    `input_tokens` includes the cached ones. No foreign key may point here: the table is to be partitioned by time.
+    """
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+")
+    occurred_at = models.DateTimeField(default=now)
+    endpoint = models.CharField(max_length=40)
+    object_id = models.CharField(max_length=64, db_collation="C", help_text="The response or chat completion.")
+    turn = models.PositiveIntegerField(default=0)
+    model = models.CharField(max_length=200)
+    upstream_id = models.CharField(max_length=64)
+    upstream_model = models.CharField(max_length=200)
+    outcome = models.CharField(max_length=20)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+    estimated = models.BooleanField(default=False, help_text="The upstream said nothing; counted by us.")
+    duration_ms = models.PositiveIntegerField(default=0)
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        indexes = [models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time")]
+
+    def __str__(self) -> str:
+        return f"{self.object_id} turn {self.turn}"
+
+
+class AuditEvent(models.Model):
+    """Who did what to which object. Append-only; secrets never stand in `before` or `after`."""
+
+    team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+")
+    occurred_at = models.DateTimeField(default=now)
+    actor = models.CharField(max_length=120, help_text="user:…, key:… or system")
+    action = models.CharField(max_length=60)
+    target = models.CharField(max_length=120)
+    before = models.JSONField(default=dict)
+    after = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        indexes = [models.Index(fields=["team", "occurred_at"], name="audit_by_team_and_time")]
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.target}"
