@@ -1,0 +1,132 @@
+"""The command line: `python -m benchmarks [--smoke] [--check] [--profile] …`; see README.md beside this file."""
+
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from benchmarks import report
+from benchmarks.cells import BURST, FULL, SMOKE, Cell, Group, Scale, chosen
+from benchmarks.load import Pace
+from benchmarks.profiling import recording, summarised
+from benchmarks.rounds import Results, Session
+from benchmarks.rows import Count, counted
+from benchmarks.stack import running
+from launcher.errors import LaunchError
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PROFILE_SECONDS = 5.0
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _end)
+    scale, stamp = _scale(options), time.strftime("%Y%m%d-%H%M%S")
+    RESULTS.mkdir(exist_ok=True)
+    directory = HERE / "build" / f"run-{os.getpid()}"
+    with running(directory=directory, server=options.server, proxy_python=options.proxy_python) as stack:
+        session = Session(stack=stack, tell=_tell)
+        results = session.measure_all(list(chosen(options.groups, scale)), rounds=scale.rounds)
+        if options.profile:
+            _profile(session, RESULTS / f"{stamp}-profile.txt")
+        counts = counted(admin=stack.admin, asked=session.asked)
+    judged = report.floors(results=results, counts=counts, scale=scale)
+    machine = _machine(options, proxy_parts=stack.proxy_parts)
+    _write(RESULTS / f"{stamp}.json", machine=machine, results=results, counts=counts, judged=judged)
+    print(report.text(results=results, counts=counts, judged=judged, proxy_parts=stack.proxy_parts))
+    return 1 if options.check and not all(floor.holds for floor in judged) else 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="seconds instead of minutes: does everything work?")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a floor is missed")
+    parser.add_argument("--rounds", type=int, help=f"how often each cell is measured (default {FULL.rounds})")
+    parser.add_argument("--concurrency", type=_numbers, help="of the matrix, as in 1,64")
+    parser.add_argument("--seconds", type=float, help=f"window of each measurement (default {FULL.seconds})")
+    parser.add_argument("--server", choices=("daphne", "uvicorn"), default="daphne", help="the platform's ASGI server")
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        type=Group,
+        choices=list(Group),
+        default=list(Group),
+        help="what to measure (default all)",
+    )
+    parser.add_argument("--profile", action="store_true", help="record the web process with py-spy at the end")
+    parser.add_argument(
+        "--proxy-python", default=sys.executable, help="interpreter of the proxy, to give it uvloop and httptools"
+    )
+    return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _scale(options: Namespace) -> Scale:
+    given = {name: getattr(options, name) for name in ("rounds", "concurrency", "seconds")}
+    return replace(SMOKE if options.smoke else FULL, **{name: value for name, value in given.items() if value})
+
+
+def _profile(session: Session, file: Path) -> None:
+    """Streams at the judged concurrency under py-spy, which slows them: their figures are not in the table."""
+    pace = Pace(connections=report.JUDGED_CONCURRENCY, seconds=PROFILE_SECONDS, warm_up=1.0)
+    raw = file.with_suffix(".raw")
+    with recording(pid=session.stack.platform.pid, seconds=PROFILE_SECONDS, file=raw):
+        session.measure(Cell(name="profile", stream=True, model=BURST, pace=pace), session.stack.platform)
+    file.write_text(summarised(raw.read_text()).text())
+    print(file.read_text())
+
+
+def _machine(options: Namespace, *, proxy_parts: str) -> dict[str, Any]:
+    return {
+        "options": vars(options),
+        "proxy": proxy_parts,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _write(
+    file: Path,
+    *,
+    machine: dict[str, Any],
+    results: Results,
+    counts: Sequence[Count],
+    judged: Sequence[report.Floor],
+) -> None:
+    content = {
+        "machine": machine,
+        "results": [result.model_dump() for result in results.values()],
+        "rows": [asdict(count) for count in counts],
+        "floors": [{**asdict(floor), "holds": floor.holds} for floor in judged],
+    }
+    file.write_text(json.dumps(content, indent=1))
+    _tell(f"written to {file}")
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM unwinds like an exception, so that everything that was started is ended."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LaunchError as failed:
+        sys.exit(str(failed))

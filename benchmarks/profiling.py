@@ -1,0 +1,97 @@
+"""Where the web process spends its time: py-spy beside a load, and what its samples say."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SAMPLES_PER_SECOND = 200
+
+
+@contextmanager
+def recording(*, pid: int, seconds: float, file: Path) -> Iterator[None]:
+    """Sample the process and its children for so many seconds from now on; the file is complete when the block ends.
+
+    py-spy must be allowed to read another process' memory: as root, or with kernel.yama.ptrace_scope at 0.
+    """
+    command = [
+        str(Path(sys.executable).with_name("py-spy")),
+        "record",
+        "--subprocesses",
+        "--threads",
+        "--full-filenames",
+    ]
+    command += ["--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--duration", str(max(1, round(seconds)))]
+    recorder = subprocess.Popen(
+        [*command, "--output", str(file), "--pid", str(pid)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield
+    finally:
+        output, _ = recorder.communicate(timeout=60)
+    if recorder.returncode:
+        raise SystemExit(f"py-spy could not record the web process:\n{output}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Samples by where they were taken, and by what was on the stack then."""
+
+    samples: int
+    packages: Counter[str]
+    functions: Counter[str]
+    ours: Counter[str]
+    libraries: Counter[str]
+
+    def text(self) -> str:
+        parts = (
+            ("by package, own time", self.packages, 12),
+            ("by function, own time", self.functions, 20),
+            ("our functions, with what they call", self.ours, 40),
+            ("functions of libraries, with what they call", self.libraries, 40),
+        )
+        return "\n".join(
+            line for title, counter, length in parts for line in (f"-- {title}", *self._lines(counter, length))
+        )
+
+    def _lines(self, counter: Counter[str], length: int) -> list[str]:
+        return [f"  {100 * count / max(1, self.samples):5.1f} %  {name}" for name, count in counter.most_common(length)]
+
+
+def summarised(raw: str) -> Profile:
+    """Read py-spy's raw format: a line per stack, frames from the outermost, then the number of samples."""
+    packages, functions, ours, libraries = (Counter[str]() for _ in range(4))
+    for line in raw.splitlines():
+        stack, _, number = line.rpartition(" ")
+        frames = [_frame(frame) for frame in stack.split(";") if not frame.startswith(("thread", "process"))]
+        if not frames:
+            continue
+        packages[_package(frames[-1])] += int(number)
+        functions[frames[-1]] += int(number)
+        for frame in set(frames):
+            (ours if _is_ours(frame) else libraries)[frame] += int(number)
+    return Profile(samples=functions.total(), packages=packages, functions=functions, ours=ours, libraries=libraries)
+
+
+def _frame(text: str) -> str:
+    """`function (path:line)` without the line, and with a path that starts at the library or at our checkout."""
+    without_line = re.sub(r":\d+\)$", ")", text)
+    return re.sub(r"\([^)]*(?:site-packages|python3\.\d+)/", "(", without_line.replace(f"({ROOT}/", "(./"))
+
+
+def _is_ours(frame: str) -> bool:
+    return "(./" in frame
+
+
+def _package(frame: str) -> str:
+    found = re.search(r"\((?:\./(?:platform/)?)?([^/).]+)", frame)
+    name = found.group(1) if found else "?"
+    return f"{name} (ours)" if _is_ours(frame) else name

@@ -1,0 +1,100 @@
+"""Measures the cells, target after target in each round, so that a drift of the machine hits all of them alike."""
+
+import json
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from benchmarks.cells import PROMPT, SHORT, Cell
+from benchmarks.load import Measurement, Target, measure
+from benchmarks.rows import Asked, Statements
+from benchmarks.stack import Stack
+
+
+class Result(BaseModel):
+    """One cell at one target: the medians, and the rounds that they are made of."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cell: str
+    target: str
+    median: Measurement
+    rounds: list[Measurement]
+
+
+Results = dict[tuple[str, str], Result]
+"""By name of the cell and of the target."""
+
+
+@dataclass(kw_only=True)
+class Session:
+    """Measurements on one stack, and the tally of what was asked of the platform in all of them."""
+
+    stack: Stack
+    tell: Callable[[str], None]
+    asked: Asked = field(default_factory=Asked)
+    _chains: dict[int, str] = field(default_factory=dict)
+
+    def measure_all(self, cells: Sequence[Cell], *, rounds: int) -> Results:
+        measured: defaultdict[tuple[str, str], list[Measurement]] = defaultdict(list)
+        for number in range(1, rounds + 1):
+            for cell in cells:
+                self.tell(f"round {number} of {rounds}: {cell.name}")
+                for target in self.stack.targets:
+                    if target.name in cell.targets:
+                        measured[cell.name, target.name].append(self.measure(cell, target))
+        return {
+            (cell, target): Result(cell=cell, target=target, median=Measurement.of_rounds(each), rounds=each)
+            for (cell, target), each in measured.items()
+        }
+
+    def measure(self, cell: Cell, target: Target) -> Measurement:
+        if target is not self.stack.platform:
+            body = cell.body(api=target.api, previous=None)
+            return measure(target, body=body, pace=cell.pace, bystanders=self._bystanders(target))
+        previous = self._chain(cell.history) if cell.history and not cell.inline else None
+        before = Statements.read(self.stack.admin)
+        body = cell.body(api=target.api, previous=previous)
+        measurement = measure(target, body=body, pace=cell.pace, bystanders=self._bystanders(target))
+        self.asked = self.asked.plus(cell, measurement)
+        return _with_statements(measurement, Statements.read(self.stack.admin).since(before))
+
+    def _bystanders(self, target: Target) -> list[int]:
+        return [other.pid for other in self.stack.targets if other is not target]
+
+    def _chain(self, turns: int) -> str:
+        """The id of the last response of a chain of so many turns, which is made at its first use."""
+        if turns not in self._chains:
+            self.tell(f"making a chain of {turns} turns")
+            last = None
+            for _ in range(turns):
+                last = _respond(self.stack.platform, previous=last)
+            self._chains[turns] = last or ""
+            self.asked = Asked(stored=self.asked.stored + turns, unstored=self.asked.unstored, failed=self.asked.failed)
+        return self._chains[turns]
+
+
+def _with_statements(measurement: Measurement, statements: Statements) -> Measurement:
+    requests = max(1, measurement.started)
+    return measurement.model_copy(
+        update={
+            "statements_per_request": statements.calls / requests,
+            "rows_per_request": statements.rows / requests,
+        }
+    )
+
+
+def _respond(platform: Target, *, previous: str | None) -> str:
+    """Create a stored response behind another one; its id."""
+    body = {"model": SHORT, "input": PROMPT, **({"previous_response_id": previous} if previous else {})}
+    headers = dict(header.split(": ", 1) for header in platform.headers)
+    request = urllib.request.Request(
+        f"{platform.url}/v1/responses",
+        data=json.dumps(body).encode(),
+        headers={**headers, "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(json.load(answer)["id"])

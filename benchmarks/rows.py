@@ -1,0 +1,103 @@
+"""Counts what the platform stored, and compares it with what it was asked for."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import psycopg
+
+from benchmarks.cells import Cell
+from benchmarks.load import Measurement
+
+# Read as a superuser: row-level security shows nothing to anybody else who has not named a team.
+STORED = {
+    "responses": "SELECT count(*) FROM responses_response",
+    "responses completed": "SELECT count(*) FROM responses_response WHERE status = 'completed'",
+    "items": "SELECT count(*) FROM conversations_item",
+    "placements": "SELECT count(*) FROM conversations_placement",
+    "turns": "SELECT count(*) FROM responses_turn",
+    "usage rows": "SELECT count(*) FROM tenants_usagerecord",
+    "responses with a whole log": """
+        SELECT count(*) FROM (
+            SELECT response_id FROM responses_eventbatch GROUP BY response_id
+            HAVING min(first_sequence) = 0 AND sum(last_sequence - first_sequence + 1) = max(last_sequence) + 1
+        ) AS gapless""",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was asked of the platform and answered as completed, to the last request; ``failed`` ones were not.
+
+    ``stored`` are responses that keep their items and their log; those with ``store: false`` leave a row alone.
+    """
+
+    stored: int = 0
+    unstored: int = 0
+    failed: int = 0
+
+    def plus(self, cell: Cell, measurement: Measurement) -> Self:
+        stored, unstored = (measurement.completed, 0) if cell.stored else (0, measurement.completed)
+        return type(self)(
+            stored=self.stored + stored,
+            unstored=self.unstored + unstored,
+            failed=self.failed + measurement.failed,
+        )
+
+    def expected(self) -> dict[str, int]:
+        """One input item, one output item, one upstream call and one gapless log for each stored response."""
+        completed = self.stored + self.unstored
+        return {
+            "responses": completed,
+            "responses completed": completed,
+            "items": 2 * self.stored,
+            "placements": 2 * self.stored,
+            "turns": completed,
+            "usage rows": completed,
+            "responses with a whole log": self.stored,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Rows of one kind: what must be there and what is."""
+
+    kind: str
+    expected: int
+    found: int
+
+    @property
+    def matches(self) -> bool:
+        return self.expected == self.found
+
+
+def counted(*, admin: str, asked: Asked) -> list[Count]:
+    """Count at once: whatever was announced to a client must have been committed before."""
+    with psycopg.connect(admin) as connection:
+        found = {kind: _number(connection, query) for kind, query in STORED.items()}
+    return [Count(kind=kind, expected=number, found=found[kind]) for kind, number in asked.expected().items()]
+
+
+def _number(connection: psycopg.Connection[tuple[int]], query: str) -> int:
+    row = connection.execute(query.encode()).fetchone()
+    return row[0] if row else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statements:
+    """How many SQL statements the database has executed and how many rows it has returned or changed."""
+
+    calls: int
+    rows: int
+
+    @classmethod
+    def read(cls, admin: str) -> Self:
+        """Of everybody but the superuser, who only reads this; BEGIN and COMMIT are not counted."""
+        query = """
+            SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint FROM pg_stat_statements
+            WHERE userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)"""
+        with psycopg.connect(admin) as connection:
+            row = connection.execute(query).fetchone()
+        return cls(calls=row[0], rows=row[1]) if row else cls(calls=0, rows=0)
+
+    def since(self, earlier: Self) -> Self:
+        return type(self)(calls=self.calls - earlier.calls, rows=self.rows - earlier.rows)

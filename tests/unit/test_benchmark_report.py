@@ -1,0 +1,151 @@
+"""The benchmark's own arithmetic, and its two C programs against each other."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.cells import FULL, SMOKE, Cell, Group, chosen
+from benchmarks.load import Answers, Measurement, Pace, Spread, Target, measure
+from benchmarks.native import program
+from benchmarks.profiling import ROOT, summarised
+from benchmarks.report import Floor, floors
+from benchmarks.rounds import Result, Results
+from benchmarks.rows import Asked, Count
+from launcher.ports import any_free
+from launcher.processes import wait_until
+
+TIMES = Spread(count=9, p50=1, p95=2, p99=3, max=4)
+
+
+def measured(*, per_second: float = 100, cpu_ms: float = 1, failed: int = 0) -> Measurement:
+    return Measurement(
+        connections=64,
+        started=10,
+        completed=10 - failed,
+        failed=failed,
+        measured=9,
+        seconds=1,
+        per_second=per_second,
+        events_per_request=72,
+        driver_cpu_seconds=0,
+        total_ms=TIMES,
+        first_event_ms=TIMES,
+        first_delta_ms=TIMES,
+        connect_ms=TIMES,
+        delta_age_ms=None,
+        failures={"bad_status": failed},
+        first_error="",
+        cpu_ms_per_request=cpu_ms,
+        database_ms_per_request=None,
+        resident_mb=100,
+        foreign_cores=0,
+    )
+
+
+def streams(*, proxy: Measurement, platform: Measurement) -> Results:
+    pair = {"proxy": proxy, "platform": platform}
+    return {
+        ("stream c=64", name): Result(cell="stream c=64", target=name, median=each, rounds=[each])
+        for name, each in pair.items()
+    }
+
+
+def missed(results: Results) -> list[str]:
+    return [floor.name for floor in floors(results=results, counts=[], scale=FULL) if not floor.holds]
+
+
+def test_it_accepts_a_platform_at_a_sixteenth_of_the_proxys_rate_and_24_times_its_cost() -> None:
+    assert missed(streams(proxy=measured(per_second=1600), platform=measured(per_second=100, cpu_ms=24))) == []
+
+
+def test_it_refuses_a_platform_that_is_slower_or_dearer_than_that() -> None:
+    names = missed(streams(proxy=measured(per_second=1601), platform=measured(per_second=100, cpu_ms=24.1)))
+    assert names == ["streams/s c=64: proxy ÷ platform", "CPU per stream c=64: platform ÷ proxy"]
+
+
+def test_it_refuses_any_failed_request_even_in_a_smoke() -> None:
+    results = streams(proxy=measured(), platform=measured(failed=1))
+    judged = floors(results=results, counts=[], scale=SMOKE)
+    assert [floor.figure for floor in judged if not floor.holds] == [1]
+
+
+def test_a_figure_that_could_not_be_measured_is_a_miss() -> None:
+    assert not Floor(name="delay", figure=None, limit=40).holds
+
+
+def test_a_missing_and_a_surplus_row_are_both_a_miss() -> None:
+    counts = [Count(kind="items", expected=4, found=found) for found in (3, 4, 5)]
+    judged = floors(results={}, counts=counts, scale=SMOKE)
+    assert [floor.holds for floor in judged] == [True, False, True, False]
+
+
+def test_rounds_become_their_medians_and_the_sum_of_what_failed() -> None:
+    rounds = [measured(per_second=rate, failed=1) for rate in (10, 30, 20)]
+    total = Measurement.of_rounds(rounds)
+    assert (total.per_second, total.failed, total.started) == (20, 3, 30)
+
+
+def test_a_response_that_is_not_stored_leaves_no_items_to_expect() -> None:
+    inline = next(cell for cell in chosen([Group.CHAIN], SMOKE) if cell.inline)
+    expected = Asked().plus(inline, measured()).expected()
+    assert (expected["responses"], expected["items"]) == (10, 0)
+
+
+def test_the_chain_sends_others_the_messages_that_the_platform_sends_upstream() -> None:
+    last = next(cell for cell in chosen([Group.CHAIN], FULL) if cell.history and not cell.inline)
+    assert len(last.body(api="chat", previous=None)["messages"]) == 2 * 199 + 1
+    assert last.body(api="responses", previous="resp_1")["previous_response_id"] == "resp_1"
+
+
+def test_a_profile_gives_own_time_to_the_innermost_frame_and_the_rest_to_all_of_them() -> None:
+    ours, library = f"run ({ROOT}/responses/runner.py:9)", "loads (/x/lib/python3.11/site-packages/orjson/a.py:1)"
+    profile = summarised(f"thread (1): main;{ours};{library} 3\nthread (1): main;{ours} 1\n")
+    assert (profile.samples, profile.packages["orjson"], profile.packages["responses (ours)"]) == (4, 3, 1)
+    assert profile.ours["run (./responses/runner.py)"] == 4
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Target]:
+    if not shutil.which("cc"):
+        pytest.skip("there is no C compiler")
+    port = any_free()
+    process = subprocess.Popen([program("mock"), "--port", str(port)])
+    target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat")
+    assert wait_until(lambda: drive(target, model="mock-t1").failed == 0, seconds=10)
+    yield target
+    process.terminate()
+    process.wait()
+
+
+def drive(target: Target, *, model: str, stream: bool = True, stamped: bool = False) -> Answers:
+    pace = Pace(connections=3, requests=5, stamped=stamped)
+    cell = Cell(name="test", stream=stream, model=model, pace=pace)
+    return measure(target, body=cell.body(api="chat", previous=None), pace=pace)
+
+
+def test_the_driver_counts_every_event_of_every_stream(mock: Target) -> None:
+    answers = drive(mock, model="mock-t7")
+    # A role, seven tokens, the finish reason, the usage and the end.
+    assert (answers.completed, answers.failed, answers.events_per_request) == (5, 0, 11)
+
+
+def test_the_driver_reads_how_old_each_delta_is(mock: Target) -> None:
+    answers = drive(mock, model="mock-t4-d2-ts", stamped=True)
+    assert answers.delta_age_ms is not None
+    assert (answers.delta_age_ms.count, 0 < answers.delta_age_ms.p50 < 1000) == (20, True)
+
+
+def test_the_mock_keeps_its_delays(mock: Target) -> None:
+    answers = drive(mock, model="mock-t3-d10-f20")
+    assert answers.first_delta_ms is not None
+    assert answers.total_ms is not None
+    assert answers.first_delta_ms.p50 >= 20
+    assert answers.total_ms.p50 >= 40
+
+
+def test_an_error_status_is_a_failure_with_its_text(mock: Target) -> None:
+    answers = drive(mock, model="mock-e503", stream=False)
+    assert (answers.failures["bad_status"], answers.completed) == (5, 0)
+    assert "as the model name asked" in answers.first_error
