@@ -4,9 +4,7 @@ The owner role migrates and owns every table; the application role, which web an
 row-level security nor create anything. What it may do with a table is granted by the migrations.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic, sleep
 from typing import LiteralString
 from urllib.parse import quote
 
@@ -98,25 +96,15 @@ def address(*, admin: str) -> tuple[str, int]:
     return str(parts.get("host") or "127.0.0.1"), int(parts.get("port") or 5432)
 
 
-def wait_until_ready(*, admin: str, is_alive: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Wait until the server lets its superuser in; recovery after a crash may take a while.
-
-    Raises LaunchError when the server has ended, refuses the password, or is not ready in time.
-    """
-    deadline = monotonic() + seconds
-    while True:
-        try:
-            psycopg.connect(admin, connect_timeout=5).close()
-        except psycopg.OperationalError as refused:
-            if "password authentication failed" in str(refused):
-                raise LaunchError(
-                    "The PostgreSQL data was made with other passwords than those in secrets.json; restore that file, "
-                    "or move the data away to start empty."
-                ) from refused
-            if not is_alive():
-                raise LaunchError("PostgreSQL ended while it was starting.") from refused
-            if monotonic() > deadline:
-                raise LaunchError(f"PostgreSQL did not become ready within {seconds:.0f} s.") from refused
-        else:
-            return
-        sleep(0.02)
+def is_ready(*, admin: str) -> bool:
+    """Whether the server lets its superuser in now. Raises LaunchError when it never will."""
+    try:
+        psycopg.connect(admin, connect_timeout=5).close()
+    except psycopg.OperationalError as refused:
+        if "password authentication failed" not in str(refused):
+            return False
+        raise LaunchError(
+            "The PostgreSQL data was made with other passwords than those in secrets.json; restore that file, or move "
+            "the data away to start empty."
+        ) from refused
+    return True

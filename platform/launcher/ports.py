@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import zlib
 
 from launcher.errors import LaunchError
 
@@ -33,6 +34,14 @@ def any_free(*, host: str = "127.0.0.1") -> int:
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def usual(*, base: int, key: str) -> int:
+    """A port between ``base`` and ``base`` + 2,500 that is always the same for one key.
+
+    Instances in different directories so start at the same moment without choosing the same port.
+    """
+    return base + zlib.crc32(key.encode()) % 2500
 
 
 def prefer(*, host: str, port: int) -> int:

@@ -196,6 +196,7 @@ def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> Comm
         environment=_environment(),
         account=cluster.home.account,
         stop_signal=signal.SIGINT,
+        last_signal=signal.SIGQUIT,
         death_signal=signal.SIGINT,
     )
 

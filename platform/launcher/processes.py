@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from launcher.accounts import Account
+from launcher.errors import LaunchError
 
 PR_SET_PDEATHSIG = 1
 # Loaded before any fork: between fork and exec nothing may be imported or allocated needlessly.
@@ -30,7 +31,8 @@ class Command:
     """What to run and how to end it.
 
     ``stdin`` is written once and closed, for what must not be seen in a process list. Output is appended to ``log``.
-    ``stop_signal`` asks for an orderly end; ``death_signal`` is what the kernel sends when the supervisor is gone.
+    ``stop_signal`` asks for an orderly end and ``last_signal`` for an end at once; ``death_signal`` is what the kernel
+    sends when the supervisor is gone.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Command:
     account: Account | None = None
     stdin: bytes = field(default=b"", repr=False)
     stop_signal: signal.Signals = signal.SIGTERM
+    last_signal: signal.Signals = signal.SIGKILL
     death_signal: signal.Signals = signal.SIGKILL
 
 
@@ -108,6 +111,14 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 def identify(pid: int) -> Identity | None:
     """Who runs under that pid now; None when nobody does, or only a zombie whose parent has not looked."""
     return _identify_by_proc(pid) if sys.platform == "linux" else _identify_by_ps(pid)
+
+
+def current() -> Identity:
+    """Who we are, for a record that others check."""
+    us = identify(os.getpid())
+    if us is None:
+        raise LaunchError("This system does not say which processes run (no /proc, no ps).")
+    return us
 
 
 def _identify_by_proc(pid: int) -> Identity | None:

@@ -22,7 +22,7 @@ from launcher.errors import LaunchError
 from launcher.home import ServerHome, abandoned_homes, server_home
 from launcher.ports import any_free
 from launcher.postgres import Cluster
-from launcher.processes import Command, Records, identify
+from launcher.processes import Command, Records, identify, wait_until
 from launcher.valkey import Valkey
 
 MAX_SLOTS = 100
@@ -120,7 +120,7 @@ def _run_cluster(cluster: Cluster, slot: _Slot, undo: ExitStack) -> str:
     log = slot.directory / "postgres.log"
     log.unlink(missing_ok=True)
     process = slot.start(postgres.command(cluster=cluster, settings=postgres.THROWAWAY, log=log), undo)
-    database.wait_until_ready(admin=cluster.admin, is_alive=lambda: process.poll() is None)
+    _await(process, partial(database.is_ready, admin=cluster.admin), what="PostgreSQL")
     return cluster.admin
 
 
@@ -130,8 +130,13 @@ def _start_valkey(slot: _Slot, undo: ExitStack) -> str:
     log = slot.directory / "valkey.log"
     log.unlink(missing_ok=True)
     process = slot.start(valkey.command(valkey=server, log=log, durable=False), undo)
-    valkey.wait_until_ready(valkey=server, is_alive=lambda: process.poll() is None)
+    _await(process, partial(valkey.is_ready, valkey=server), what="Valkey")
     return server.url
+
+
+def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], *, what: str) -> None:
+    if not wait_until(lambda: process.poll() is not None or ready(), seconds=60) or process.poll() is not None:
+        raise LaunchError(f"{what} did not start; its log lies in the slot's directory.")
 
 
 def _create_database(admin: str, undo: ExitStack, *, owner: Role, app: Role) -> tuple[str, str]:

@@ -4,12 +4,11 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, sleep
 
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
@@ -103,22 +102,11 @@ def command(*, valkey: Valkey, log: Path, durable: bool = True) -> Command:
     )
 
 
-def wait_until_ready(*, valkey: Valkey, is_alive: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until it answers PING, which it does after it has loaded its file.
+def is_ready(*, valkey: Valkey) -> bool:
+    """Whether it answers PING, which it does once it has loaded its file.
 
-    Raises LaunchError when it has ended or is not ready in time.
+    Asked over the bare protocol: importing the client for one PING would cost more than the server's whole start.
     """
-    deadline = monotonic() + seconds
-    while not _answers(valkey):
-        if not is_alive():
-            raise LaunchError("Valkey ended while it was starting.")
-        if monotonic() > deadline:
-            raise LaunchError(f"Valkey did not become ready within {seconds:.0f} s.")
-        sleep(0.02)
-
-
-def _answers(valkey: Valkey) -> bool:
-    """Ask over the bare protocol: importing the client for one PING would cost more than the server's whole start."""
     try:
         with socket.create_connection(("127.0.0.1", valkey.port), timeout=2) as connection:
             connection.sendall(f"AUTH {valkey.password}\r\nPING\r\n".encode())

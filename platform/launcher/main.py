@@ -1,0 +1,79 @@
+"""What `manage.py` does with its arguments. Standard library only, until the environment is entered."""
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import bootstrap, state
+from launcher.errors import LaunchError
+from launcher.options import Options
+
+DESCRIPTION = "Start the whole platform: database, broker, web, worker and beat."
+
+
+def main(*, root: Path, argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    try:
+        match list(argv[1:]):
+            case ["up", *arguments]:
+                return _up(root=root, argv=argv, arguments=arguments)
+            case ["test", *arguments]:
+                return _test(root=root, argv=argv, arguments=arguments)
+            case _:
+                return _django(root=root, argv=argv)
+    except LaunchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # before the supervisor takes care of it: while installing
+        return 130
+
+
+def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
+    # Parsed first: a wrong option is not worth half a minute of installing.
+    options = _parse(arguments)
+    bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv)
+    from launcher import up
+
+    return up.run(root=root, options=options, environment=os.environ)
+
+
+def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
+    bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv)
+    os.chdir(root)
+    sys.stdout.flush()
+    # The last -m wins, so that `test -m slow` means what it says.
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *arguments])  # noqa: S606
+
+
+def _django(*, root: Path, argv: Sequence[str]) -> int:
+    bootstrap.enter_existing(root=root, argv=argv)
+    running = state.read_environment(state=state.locate(root=root, environment=os.environ))
+    if "DATABASE_URL" in os.environ:  # another database than the running one's: its owner is not ours
+        running.pop("DATABASE_OWNER_URL", None)
+    for name, value in running.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(list(argv))
+    return 0
+
+
+def _parse(arguments: list[str]) -> Options:
+    parser = ArgumentParser(prog="manage.py up", description=DESCRIPTION)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
+    parser.add_argument(
+        "--no-input", action="store_true", help="for scripts: plain lines, nothing that expects a person at a terminal"
+    )
+    parsed = parser.parse_args(arguments)
+    return Options(host=parsed.host, port=parsed.port, plain=parsed.no_input)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise ValueError
+    return number

@@ -1,0 +1,59 @@
+"""What a newcomer reads when the platform is up: where it is, how to get in, and a line that works as printed."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.address import Address
+from launcher.credentials import write_private
+from launcher.errors import LaunchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What `prepare_demo` made or found; the password only when it was made just now."""
+
+    team: str
+    key: str
+    admin_user: str
+    admin_password: str | None
+
+
+def parse(text: str) -> Prepared:
+    """Read the JSON object of `prepare_demo`. Raises LaunchError when it is none."""
+    try:
+        made = json.loads(text)
+        return Prepared(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
+    except (ValueError, KeyError, TypeError) as unreadable:
+        raise LaunchError(f"`prepare_demo` did not answer with its JSON object: {unreadable!r}.") from unreadable
+
+
+def password_hint(*, prepared: Prepared, state_dir: Path) -> str:
+    """The password when it is new, and afterwards where it was kept."""
+    kept = state_dir / "admin-password"
+    if prepared.admin_password:
+        write_private(path=kept, text=f"{prepared.admin_password}\n")
+        return f"password {prepared.admin_password}"
+    if kept.exists():
+        return f"password in {kept} unless you changed it"
+    return f"your password (or: python3 manage.py changepassword {prepared.admin_user})"
+
+
+def curl(*, address: Address, key: str, model: str) -> str:
+    body = json.dumps({"model": model, "input": "Hello"}, separators=(",", ":"))
+    return (
+        f'curl {address.url}/v1/responses -H "Authorization: Bearer {key}" -H "Content-Type: application/json" '
+        f"-d {shlex.quote(body)}"
+    )
+
+
+def block(*, address: Address, prepared: Prepared, hint: str, model: str, logs: Path) -> list[tuple[str, str]]:
+    """Labels and values, in the order of the terminal."""
+    return [
+        ("API", f"{address.url}/v1"),
+        ("Admin", f"{address.url}/admin/  user {prepared.admin_user}, {hint}"),
+        ("Key", prepared.key),
+        ("Logs", str(logs)),
+        ("Try it", curl(address=address, key=prepared.key, model=model)),
+    ]

@@ -1,0 +1,55 @@
+"""What the person at the terminal sees: steps with their time, one line that moves while something takes long."""
+
+import shutil
+import sys
+from time import monotonic
+from typing import TextIO
+
+PLAIN_INTERVAL = 5.0  # seconds between signs of life where a line cannot be rewritten
+
+
+class Report:
+    """Progress on a stream. ``plain`` (or a stream that is no terminal) means whole lines and no colour."""
+
+    def __init__(self, *, stream: TextIO = sys.stdout, plain: bool = False) -> None:
+        self._stream = stream
+        self._moving = stream.isatty() and not plain
+        self._started = monotonic()
+        self._last_sign = self._started
+        self._has_status = False
+
+    @property
+    def elapsed(self) -> float:
+        return monotonic() - self._started
+
+    def step(self, text: str) -> None:
+        """Something is done; the line says when, in seconds since the start."""
+        self._last_sign = monotonic()
+        self.line(f"{self._dim(f'{self.elapsed:6.1f} s')}  {text}")
+
+    def status(self, text: str) -> None:
+        """Something goes on: a line that the next one replaces, or now and then a line where that is impossible."""
+        line = f"{self.elapsed:6.1f} s  {text}"
+        if self._moving:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"\r\033[K{line[:width]}")
+            self._has_status = True
+        elif monotonic() - self._last_sign > PLAIN_INTERVAL:
+            self._last_sign = monotonic()
+            self._write(f"{line}\n")
+
+    def line(self, text: str = "") -> None:
+        if self._has_status:
+            self._write("\r\033[K")
+            self._has_status = False
+        self._write(f"{text}\n")
+
+    def strong(self, text: str) -> str:
+        return f"\033[1m{text}\033[0m" if self._moving else text
+
+    def _dim(self, text: str) -> str:
+        return f"\033[2m{text}\033[0m" if self._moving else text
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -1,0 +1,184 @@
+"""Keeps the platform's processes running and ends them in order. One thread, no work between events."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from subprocess import Popen
+from time import monotonic
+
+from launcher import processes
+from launcher.errors import LaunchError
+from launcher.interrupts import Interrupts
+from launcher.logs import LogWatch, tail
+from launcher.processes import Command, Records
+from launcher.report import Report
+
+QUICK = 10.0  # seconds; who lives shorter died of something that a restart does not cure
+MAX_QUICK_DEATHS = 4
+LONGEST_DELAY = 8.0
+LAST_LINES = 15
+# Seconds until everything is ended, in the order of Stage: a worker may finish what it is about to finish.
+STAGE_PATIENCE = {0: 6.0, 1: 2.5}
+
+
+class Stage(IntEnum):
+    """The order of ending: what uses the servers goes before the servers."""
+
+    APPLICATION = 0
+    SERVERS = 1
+
+
+@dataclass(kw_only=True)
+class Restarts:
+    """Decides when a child that died starts again."""
+
+    quick_deaths: int = 0
+
+    def delay_after(self, *, lived: float) -> float | None:
+        """Seconds to wait before the next start; None when too many died young in a row."""
+        self.quick_deaths = self.quick_deaths + 1 if lived < QUICK else 1
+        if self.quick_deaths >= MAX_QUICK_DEATHS:
+            return None
+        return min(0.5 * 2.0 ** (self.quick_deaths - 1), LONGEST_DELAY)
+
+
+@dataclass(kw_only=True)
+class _Service:
+    command: Command
+    stage: Stage
+    before: Callable[[], None]
+    watch: LogWatch
+    process: Popen[bytes]
+    started: float
+    restarts: Restarts = field(default_factory=Restarts)
+    restart_at: float | None = None
+
+
+def _nothing() -> None:
+    """What most children need before a start."""
+
+
+class Supervisor:
+    """Starts children, restarts those that die, shows their serious log lines, ends all of them."""
+
+    def __init__(self, *, records: Records, interrupts: Interrupts, report: Report) -> None:
+        self._records = records
+        self._interrupts = interrupts
+        self._report = report
+        self._services: list[_Service] = []
+
+    def start(self, command: Command, *, stage: Stage, before: Callable[[], None] = _nothing) -> None:
+        """Start a child and keep it running from now on; ``before`` runs ahead of every start."""
+        watch = LogWatch(command.log)
+        before()
+        service = _Service(
+            command=command,
+            stage=stage,
+            before=before,
+            watch=watch,
+            process=self._spawn(command),
+            started=monotonic(),
+        )
+        self._services.append(service)
+
+    def run_once(self, command: Command) -> None:
+        """Run a command to its end. Raises LaunchError, with the end of its log shown, when it fails."""
+        process = self._spawn(command)
+        try:
+            self.wait_for(lambda: process.poll() is not None, seconds=600, what=f"`{command.name}`")
+        finally:
+            processes.end(process, asking=command.stop_signal, patience=2.0)
+            self._records.remove(name=command.name)
+        if process.returncode != 0:
+            self._show_tail(command)
+            raise LaunchError(f"`{command.name}` failed: {_how_it_ended(process.returncode)}.")
+
+    def wait_for(self, condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+        """Keep everything running until the condition holds. Raises LaunchError when it does not come true in time."""
+        deadline = monotonic() + seconds
+        while not condition():
+            if monotonic() > deadline:
+                raise LaunchError(f"{what} was not ready within {seconds:.0f} s; its log may say why.")
+            self.look_after()
+            self._interrupts.pause(0.03)
+
+    def is_running(self, name: str) -> bool:
+        return any(service.command.name == name and service.process.poll() is None for service in self._services)
+
+    def run_forever(self) -> None:
+        """Look after the children until something raises: Stopped, or LaunchError when one cannot be kept running."""
+        while True:
+            self.look_after()
+            for service in self._services:
+                service.watch.keep_small()
+            self._interrupts.pause(self._until_next_restart())
+
+    def look_after(self) -> None:
+        for service in self._services:
+            for line in service.watch.serious_lines():
+                self._report.line(f"{service.command.name:>10} | {line[:300]}")
+            if service.restart_at is not None:
+                if monotonic() >= service.restart_at:
+                    self._restart(service)
+            elif service.process.poll() is not None:
+                self._plan_restart(service)
+
+    def _until_next_restart(self) -> float:
+        waits = [service.restart_at - monotonic() for service in self._services if service.restart_at is not None]
+        return min([1.0, *waits])
+
+    def _plan_restart(self, service: _Service) -> None:
+        name, how = service.command.name, _how_it_ended(service.process.returncode)
+        processes.signal_group(service.process.pid, signal.SIGKILL)  # what it started must not work on beside the next
+        delay = service.restarts.delay_after(lived=monotonic() - service.started)
+        if delay is None:
+            self._show_tail(service.command)
+            raise LaunchError(
+                f"{name} died {MAX_QUICK_DEATHS} times in a row ({how}); its log is {service.command.log}."
+            )
+        self._report.step(f"{name} died ({how}), starting it again in {delay:.1f} s")
+        service.restart_at = monotonic() + delay
+
+    def _restart(self, service: _Service) -> None:
+        service.restart_at = None
+        service.before()
+        service.process = self._spawn(service.command)
+        service.started = monotonic()
+
+    def _spawn(self, command: Command) -> Popen[bytes]:
+        process = processes.start(command)
+        self._records.add(name=command.name, process=process)
+        return process
+
+    def _show_tail(self, command: Command) -> None:
+        for line in tail(command.log, lines=LAST_LINES):
+            self._report.line(f"{command.name:>10} | {line[:300]}")
+
+    def stop(self) -> None:
+        """End everything, users of the servers first. Takes at most the sum of STAGE_PATIENCE and a moment."""
+        for stage in Stage:
+            self._end([service for service in self._services if service.stage is stage], patience=STAGE_PATIENCE[stage])
+        self._services.clear()
+
+    def _end(self, services: list[_Service], *, patience: float) -> None:
+        for service in services:
+            if service.process.poll() is None:
+                service.process.send_signal(service.command.stop_signal)
+        deadline = monotonic() + patience
+        while any(service.process.poll() is None for service in services):
+            if monotonic() > deadline or self._interrupts.impatient:
+                break
+            self._interrupts.rest(0.1)
+        for service in services:
+            processes.end(service.process, asking=service.command.last_signal, patience=0.4)
+            self._records.remove(name=service.command.name)
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,171 @@
+"""`manage.py up`: one foreground process that starts everything, keeps it running and ends it.
+
+Servers that the environment names (DATABASE_URL, REDIS_URL, UPSTREAM_BASE_URL) are used instead of our own.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher import address, credentials, health, ports, ready, state
+from launcher.address import LOOPBACK, Address
+from launcher.home import abandoned_homes, server_home
+from launcher.interrupts import Interrupts, Stopped
+from launcher.options import Options
+from launcher.processes import Command, Records
+from launcher.ready import Prepared
+from launcher.report import Report
+from launcher.servers import Servers
+from launcher.state import Claim, State
+from launcher.supervisor import Stage, Supervisor
+
+DEMO_PORTS = 26000
+READY_SECONDS = 60.0
+# What an instance was configured with: its other commands must see the same.
+CONFIGURATION = (
+    "DATABASE_URL",
+    "DATABASE_OWNER_URL",
+    "REDIS_URL",
+    *credentials.APPLICATION,
+    "UPSTREAM_BASE_URL",
+    "UPSTREAM_API_KEY",
+    "SEARXNG_URL",
+    "ALLOWED_HOSTS",
+    "PORT",
+    "STATE_DIR",
+    "EGRESS_ALLOW",
+    "DEBUG",
+)
+
+
+def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
+    """Run the platform until it is asked to stop; returns the exit code. Raises LaunchError when it cannot go on."""
+    report = Report(plain=options.plain)
+    here = state.locate(root=root, environment=environment)
+    claim = Claim(here)
+    interrupts = Interrupts()
+    records = Records(here.records)
+    supervisor = Supervisor(records=records, interrupts=interrupts, report=report)
+    try:
+        for name in records.end_leftovers():
+            report.step(f"Ended {name}, which a killed start had left behind")
+        platform = Platform(root=root, here=here, environment=environment, report=report, supervisor=supervisor)
+        platform.start(options=options, claim=claim)
+        supervisor.run_forever()
+    except Stopped:
+        report.line()
+        report.step("Stopping")
+    finally:
+        supervisor.stop()
+        here.environment_file.unlink(missing_ok=True)
+        claim.release()
+    report.step("Stopped")
+    return 0
+
+
+class Platform:
+    """The steps of a start, in their order. The environment grows to what the children get."""
+
+    def __init__(
+        self, *, root: Path, here: State, environment: Mapping[str, str], report: Report, supervisor: Supervisor
+    ) -> None:
+        self._root = root
+        self._here = here
+        self._report = report
+        self._supervisor = supervisor
+        self._secrets = credentials.load(state_dir=here.directory, environment=environment)
+        self._environment = {**environment, "STATE_DIR": str(here.directory), "PYTHONUNBUFFERED": "1"}
+        # For `python -m`: these two are what manage.py puts first as well.
+        paths = [str(root / "platform"), str(root), *filter(None, [environment.get("PYTHONPATH")])]
+        self._environment["PYTHONPATH"] = os.pathsep.join(paths)
+        self._default({name: self._secrets[name] for name in credentials.APPLICATION})
+
+    def start(self, *, options: Options, claim: Claim) -> None:
+        """Start everything, say how to use it, and return when requests are served."""
+        chosen = self._choose_address(options)
+        claim.announce(url=chosen.url)
+        self._start_servers()
+        demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
+        prepared = self._prepare(demo_url)
+        variables = {name: self._environment[name] for name in CONFIGURATION if name in self._environment}
+        state.write_environment(state=self._here, variables=variables)
+        self._start_application(chosen)
+        self._say_ready(chosen, prepared, model="demo" if demo_url else "MODEL")
+
+    def _choose_address(self, options: Options) -> Address:
+        chosen = address.choose(options=options, environment=self._environment)
+        if options.port is None and "PORT" not in self._environment and chosen.port != address.DEFAULT_PORT:
+            self._report.step(f"Port {address.DEFAULT_PORT} is in use, so this uses {chosen.port}")
+        self._environment["PORT"] = str(chosen.port)
+        return chosen
+
+    def _start_servers(self) -> None:
+        home = server_home(state_dir=self._here.directory)
+        for abandoned in abandoned_homes(state_dir=self._here.directory):
+            self._report.line(f"          {abandoned} holds data of a deleted state directory; remove it if unneeded")
+        servers = Servers(
+            home=home,
+            logs=self._here.logs,
+            supervisor=self._supervisor,
+            report=self._report,
+            secrets=self._secrets,
+        )
+        if not self._is_set("DATABASE_URL"):
+            self._environment.update(servers.start_postgres())
+        if not self._is_set("REDIS_URL"):
+            self._environment.update(servers.start_valkey())
+
+    def _start_demo_upstream(self) -> str:
+        """Returns the base URL of its API."""
+        port = ports.prefer(host=LOOPBACK, port=ports.usual(base=DEMO_PORTS, key=str(self._here.directory)))
+        command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
+        self._supervisor.start(command, stage=Stage.SERVERS)
+        return f"http://{LOOPBACK}:{port}/v1"
+
+    def _prepare(self, demo_url: str | None) -> Prepared:
+        result = self._here.directory / "prepared.json"
+        arguments = ["--demo-upstream", demo_url] if demo_url else []
+        try:
+            self._supervisor.run_once(self._python("prepare", "-m", "launcher.prepare", str(result), *arguments))
+            prepared = ready.parse(result.read_text())
+        finally:
+            result.unlink(missing_ok=True)
+        self._report.step("Database migrated, team, key and admin user prepared")
+        return prepared
+
+    def _start_application(self, chosen: Address) -> None:
+        manage = str(self._root / "manage.py")
+        web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
+        # Web first: the others would only take its processor while somebody waits for the page.
+        for command in (web, self._python("worker", manage, "worker"), self._python("beat", manage, "beat")):
+            self._supervisor.start(command, stage=Stage.APPLICATION)
+        probe = health.Probe(address=chosen, host_header=health.host_header(self._environment))
+        self._supervisor.wait_for(probe.is_ready, seconds=READY_SECONDS, what="web")
+        self._report.step("web, worker and beat are running")
+
+    def _say_ready(self, chosen: Address, prepared: Prepared, *, model: str) -> None:
+        hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
+        self._report.line()
+        for label, value in ready.block(
+            address=chosen, prepared=prepared, hint=hint, model=model, logs=self._here.logs
+        ):
+            self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")
+        self._report.line()
+        self._report.step("Ready. Ctrl-C stops everything.")
+
+    def _python(self, name: str, *arguments: str) -> Command:
+        return Command(
+            name=name,
+            argv=(sys.executable, *arguments),
+            log=self._here.logs / f"{name.replace(' ', '-')}.log",
+            directory=self._root,
+            environment=dict(self._environment),
+        )
+
+    def _is_set(self, name: str) -> bool:
+        """Directly or, as the settings allow, as NAME_FILE."""
+        return bool(self._environment.get(name) or self._environment.get(f"{name}_FILE"))
+
+    def _default(self, values: Mapping[str, str]) -> None:
+        self._environment.update({name: value for name, value in values.items() if not self._is_set(name)})
