@@ -1,0 +1,117 @@
+"""The HTTP side: routes, error envelopes, counters. `create_app()` is all that a test needs to run it in process."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from hashlib import blake2b
+
+import orjson
+from aiohttp import web
+
+from demo_upstream import embeddings, faults, models
+from demo_upstream.conversation import Conversation
+from demo_upstream.delivery import deliver
+from demo_upstream.errors import ApiError
+from demo_upstream.generation import generate
+from demo_upstream.models import Model
+from demo_upstream.request import ChatRequest, parse_chat, parse_embeddings
+from demo_upstream.stats import Stats
+from demo_upstream.stream import Presenter
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Clock = Callable[[], float]
+
+LARGEST_BODY = 128 * 1024 * 1024
+STATS: web.AppKey[Stats] = web.AppKey("stats", Stats)
+CLOCK: web.AppKey[Clock] = web.AppKey("clock")
+JSON = "application/json"
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+def create_app(*, clock: Clock = time.time) -> web.Application:
+    """The demo upstream as an aiohttp application; `clock` dates the completions."""
+    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_envelopes])
+    app[STATS] = Stats()
+    app[CLOCK] = clock
+    app.add_routes(
+        [
+            web.get("/health", _health),
+            web.get("/stats", _stats),
+            web.get("/v1/models", _list_models),
+            web.get("/v1/models/{id}", _show_model),
+            web.post("/v1/chat/completions", _chat),
+            web.post("/v1/embeddings", _embed),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def _envelopes(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error leaves in OpenAI's envelope, those of the HTTP server included."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error.response()
+    except web.HTTPException as error:
+        return ApiError(f"{error.reason}: {request.method} {request.path}", status=error.status).response()
+    except ConnectionError:
+        # Nobody is there to read it; aiohttp wants an answer all the same.
+        return web.Response(status=499)
+
+
+async def _health(_request: web.Request) -> web.Response:
+    return _json(b'{"status":"ok"}')
+
+
+async def _stats(request: web.Request) -> web.Response:
+    return _json(orjson.dumps(asdict(request.app[STATS])))
+
+
+async def _list_models(_request: web.Request) -> web.Response:
+    cards = [models.card(name) for name in models.LISTED]
+    return _json(orjson.dumps({"object": "list", "data": cards}))
+
+
+async def _show_model(request: web.Request) -> web.Response:
+    return _json(orjson.dumps(models.card(models.find(request.match_info["id"]).id)))
+
+
+async def _chat(request: web.Request) -> web.StreamResponse:
+    with request.app[STATS].counting():
+        body = await request.read()
+        chat = parse_chat(body)
+        model = models.find(chat.model)
+        if not model.chats:
+            raise ApiError(f"'{model.id}' makes embeddings only.", param="model", code="unsupported_value")
+        faults.raise_instead_of_answering(model.fault)
+        return await _answer(request, chat, model, seed=blake2b(body, digest_size=16).digest())
+
+
+async def _answer(request: web.Request, chat: ChatRequest, model: Model, *, seed: bytes) -> web.StreamResponse:
+    """The answer, streamed or not; everything in it but `created` follows from the bytes of the request."""
+    presenter = Presenter(
+        request=chat,
+        generation=generate(Conversation(chat, model), seed=seed),
+        id=f"chatcmpl-{seed.hex()[:24]}",
+        created=int(request.app[CLOCK]()),
+    )
+    if chat.stream:
+        steps = faults.streamed(presenter.script(), pace=model.pace, fault=model.fault)
+        return await deliver(request, steps, content_type=EVENTS)
+    seconds = len(presenter.generation.pieces) * model.pace
+    steps = faults.whole(presenter.completion(), seconds=seconds, fault=model.fault)
+    return await deliver(request, steps, content_type=JSON)
+
+
+async def _embed(request: web.Request) -> web.StreamResponse:
+    with request.app[STATS].counting():
+        wanted = parse_embeddings(await request.read())
+        model = models.find(wanted.model)
+        faults.raise_instead_of_answering(model.fault)
+        steps = faults.whole(embeddings.body(wanted), seconds=0, fault=model.fault)
+        return await deliver(request, steps, content_type=JSON)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type=JSON)

@@ -1,0 +1,100 @@
+"""What a text offers for the values of a schema: `key=value`, quoted strings, numbers, and a phrase such as "in Paris".
+
+Each quoted string, number and phrase is given out once, in the order of the text: two properties get two values.
+"""
+
+import re
+from typing import Self
+
+LONGEST_PLACE = 80
+PLACES = frozenset({"city", "location", "place", "country", "region", "town", "address", "destination"})
+
+NAMED = re.compile(r"(?<!\w)([A-Za-z_]\w*)=(?:\"([^\"]*)\"|'([^']*)'|([^\s,;]+))")
+QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|`([^`]*)`|(?<!\w)'([^']*)'(?!\w)")
+NUMBER = re.compile(r"(?<![\w.])-?\d{1,15}(?:\.\d{1,15})?(?!\w)")
+BEFORE_PLACE = re.compile(r"\b(?:in|for|at|near|from|to|of)\s+(?=\w)", re.IGNORECASE)
+SUBJECT = re.compile(r"\b(?:in|for|about|on|with|at|of|to|named|called)\s+([^.?!,;:\n]+)", re.IGNORECASE)
+FILLER = re.compile(
+    r"^(?:tool|function|please|with|and|then|now)\b\s*|\s*\b(?:and|then|also|please|the|call|use)$", re.IGNORECASE
+)
+
+
+class Clues:
+    """The clues of one text; where it has none left, those of `beyond` are used."""
+
+    def __init__(self, text: str, *, beyond: Self | None = None) -> None:
+        self._text = text
+        self._beyond = beyond
+        self._named = {match[1].lower(): match[2] or match[3] or match[4] or "" for match in NAMED.finditer(text)}
+        loose = NAMED.sub(" ", text)
+        self._quoted = ["".join(groups) for groups in QUOTED.findall(loose)]
+        loose = QUOTED.sub(" ", loose)
+        self._numbers = [float(number) if "." in number else int(number) for number in NUMBER.findall(loose)]
+        self._loose = loose
+
+    def named(self, name: str) -> str | None:
+        """The value of `name=value`."""
+        value = self._named.get(name.lower())
+        if value is None and self._beyond is not None:
+            return self._beyond.named(name)
+        return value if value is None else value.rstrip(".?!")
+
+    def quoted(self) -> str | None:
+        """The next quoted string."""
+        if self._quoted:
+            return self._quoted.pop(0)
+        return self._beyond.quoted() if self._beyond is not None else None
+
+    def number(self) -> float | None:
+        """The next number; an int where the text has one."""
+        if self._numbers:
+            return self._numbers.pop(0)
+        return self._beyond.number() if self._beyond is not None else None
+
+    def integer(self) -> int | None:
+        """The next whole number; fractions are left for others."""
+        for position, number in enumerate(self._numbers):
+            if isinstance(number, int):
+                del self._numbers[position]
+                return number
+        return self._beyond.integer() if self._beyond is not None else None
+
+    def place(self) -> str | None:
+        """The capitalised words after "in", "for", "at": `Weather in New York please` → `New York`."""
+        for match in BEFORE_PLACE.finditer(self._loose):
+            words = _capitalised(self._loose[match.end() : match.end() + LONGEST_PLACE])
+            if words:
+                self._loose = ""
+                return words
+        return self._beyond.place() if self._beyond is not None else None
+
+    def subject(self) -> str | None:
+        """What the text is about: the words after "for", "about", "with", or else all that is left of it."""
+        found = SUBJECT.search(self._loose)
+        words = _without_filler(found[1] if found else self._loose)
+        self._loose = ""
+        return words or None
+
+    def mentions(self, word: str) -> bool:
+        """Whether the text has that word, in any case."""
+        if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self._text, re.IGNORECASE):
+            return True
+        return self._beyond is not None and self._beyond.mentions(word)
+
+
+def _capitalised(text: str) -> str:
+    words = []
+    for word in text.split():
+        if not word[0].isupper():
+            break
+        words.append(word.rstrip(".,;:?!"))
+        if words[-1] != word:
+            break
+    return " ".join(words)
+
+
+def _without_filler(text: str) -> str:
+    before = None
+    while before != text:
+        before, text = text, FILLER.sub("", text.strip(" .,;:?!\n"))
+    return text

@@ -1,0 +1,58 @@
+"""Embeddings without a model: each word is hashed into a dimension with a sign, so texts that share words are near.
+
+Words without content of their own count only where a text has no others.
+"""
+
+import base64
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import orjson
+
+from demo_upstream import tokens
+from demo_upstream.request import EmbeddingsRequest
+
+WORD = re.compile(r"\w+")
+COMMON_WORDS = frozenset(
+    WORD.findall(
+        "a an and are as at be by can do for from has have how i in is it its my of on or that the this to was what "
+        "when where which who why will with you your"
+    )
+)
+
+
+def embed(text: str, *, dimensions: int) -> list[float]:
+    """A vector of length 1."""
+    vector = [0.0] * dimensions
+    for word, times in _weights(text).items():
+        place = int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
+        vector[(place >> 1) % dimensions] += math.sqrt(times) * (1 if place & 1 else -1)
+    length = math.hypot(*vector)
+    if length == 0:
+        # Words of opposite signs met in every dimension that they touched.
+        return [1.0, *vector[1:]]
+    return [value / length for value in vector]
+
+
+def body(request: EmbeddingsRequest) -> bytes:
+    """The JSON answer to a request."""
+    vectors = [embed(text, dimensions=request.dimensions) for text in request.input]
+    encoded = [_base64(vector) for vector in vectors] if request.encoding_format == "base64" else vectors
+    spent = sum(tokens.count(text) for text in request.input)
+    entries = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(encoded)]
+    usage = {"prompt_tokens": spent, "total_tokens": spent}
+    return orjson.dumps({"object": "list", "data": entries, "model": request.model, "usage": usage})
+
+
+def _weights(text: str) -> Counter[str]:
+    words = WORD.findall(text.lower()) or [text]
+    return Counter([word for word in words if word not in COMMON_WORDS] or words)
+
+
+def _base64(vector: Sequence[float]) -> str:
+    """Little-endian 32-bit floats, as OpenAI's SDK decodes them."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,126 @@
+"""From a reply to what is generated: pieces, each of them one token, cut at a stop sequence or at the token limit.
+
+A completion and a stream are both made from the pieces, so they cannot differ.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+
+from demo_upstream import rules, tokens
+from demo_upstream.conversation import Conversation
+from demo_upstream.request import ChatRequest
+from demo_upstream.rules import Called, Refused, Reply
+from demo_upstream.tools import Call
+
+THOUGHTS = {"none": 0, "minimal": 1, "low": 1, "medium": 2}
+
+
+class Kind(Enum):
+    """What a piece belongs to; the value is its field in a message and in a delta."""
+
+    REASONING = "reasoning_content"
+    TEXT = "content"
+    REFUSAL = "refusal"
+    CALL = "tool_calls"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The start of a tool call."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token; `call` is the index of the tool call that it belongs to, `opening` is set on the first of each."""
+
+    kind: Kind
+    text: str
+    call: int = 0
+    opening: Opening | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """All that is generated for a request, and what it cost."""
+
+    pieces: tuple[Piece, ...]
+    finish_reason: str
+    prompt_tokens: int
+
+    def of(self, kind: Kind) -> list[Piece]:
+        """The pieces of one kind, in order."""
+        return [piece for piece in self.pieces if piece.kind is kind]
+
+    def usage(self) -> dict[str, object]:
+        """The token counts as the wire has them."""
+        generated = len(self.pieces)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": self.prompt_tokens + generated,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": len(self.of(Kind.REASONING))},
+        }
+
+
+def generate(conversation: Conversation, *, seed: bytes) -> Generation:
+    """What the demo says to a conversation; the ids of calls follow from `seed`, so the same request gets the same."""
+    rule, reply = rules.reply(conversation)
+    request = conversation.request
+    pieces = [*_thoughts(rule, conversation), *_pieces(reply, stops=request.stop or [], seed=seed)]
+    limit = request.token_limit
+    if limit is not None and len(pieces) > limit:
+        pieces, finish_reason = pieces[:limit], "length"
+    else:
+        finish_reason = "tool_calls" if isinstance(reply, Called) else "stop"
+    return Generation(pieces=tuple(pieces), finish_reason=finish_reason, prompt_tokens=prompt_tokens(request))
+
+
+def prompt_tokens(request: ChatRequest) -> int:
+    """The tokens of all that was sent: texts, calls, offered functions; what is no text counts one."""
+    total = 0
+    for message in request.messages:
+        total += sum(1 if part.text is None else tokens.count(part.text) for part in message.content)
+        total += sum(1 + tokens.count(call.function.arguments) for call in message.calls)
+    return total + sum(tokens.count(function.model_dump_json()) for function in request.functions)
+
+
+def _thoughts(rule: str, conversation: Conversation) -> Iterator[Piece]:
+    """An honest chain of thought: which rule matched, and that no thinking took place."""
+    if not conversation.model.reasons:
+        return
+    thoughts = (
+        f"I go through my table of rules; the first that fits is “{rule}”.",
+        f" The message has {tokens.count(conversation.asked)} tokens.",
+        " A demo does not really think.",
+    )
+    effort = conversation.request.reasoning_effort or "medium"
+    text = "".join(thoughts[: THOUGHTS.get(effort, len(thoughts))])
+    yield from (Piece(Kind.REASONING, token) for token in tokens.split(text))
+
+
+def _pieces(reply: Reply, *, stops: Sequence[str], seed: bytes) -> Iterator[Piece]:
+    if isinstance(reply, Called):
+        for index, call in enumerate(reply.calls):
+            yield from _call_pieces(call, index=index, seed=seed)
+    elif isinstance(reply, Refused):
+        yield from (Piece(Kind.REFUSAL, token) for token in tokens.split(reply.text))
+    else:
+        yield from (Piece(Kind.TEXT, token) for token in tokens.split(_until(reply.text, stops)))
+
+
+def _call_pieces(call: Call, *, index: int, seed: bytes) -> Iterator[Piece]:
+    identity = blake2b(seed + index.to_bytes(4), digest_size=12).hexdigest()
+    yield Piece(Kind.CALL, "", call=index, opening=Opening(id=f"call_{identity}", name=call.name))
+    yield from (Piece(Kind.CALL, token, call=index) for token in tokens.split(call.arguments))
+
+
+def _until(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of the stop sequences."""
+    ends = [position for stop in stops if stop and (position := text.find(stop)) >= 0]
+    return text[: min(ends, default=len(text))]

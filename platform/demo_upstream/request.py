@@ -1,0 +1,280 @@
+"""What clients send, parsed once into typed values.
+
+Types are strict (no "5" for 5) and unknown parameters are refused, so that a client learns here what it would learn
+from a real upstream. Sampling parameters are checked and have no effect: a rule gives one answer at any temperature.
+"""
+
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from demo_upstream.errors import ApiError, first_defect
+
+Body = TypeVar("Body", bound=BaseModel)
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_parts(value: object) -> object:
+    if value is None:
+        return []
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def _as_choice(value: object) -> object:
+    return {"type": value} if isinstance(value, str) else value
+
+
+class Strict(BaseModel):
+    """Takes JSON types as they are; fields that it does not know are skipped, since clients replay whole messages."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Part(Strict):
+    """One part of a message's content; of images, audio and files only the type matters to a demo."""
+
+    type: Literal["text", "image_url", "input_audio", "file", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _text_parts_have_text(self) -> Self:
+        if self.type == "text" and self.text is None:
+            raise ValueError("a text part needs a text")
+        return self
+
+
+class CalledFunction(Strict):
+    """The name and the arguments (a JSON text) of a call."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Strict):
+    """A call that an assistant made earlier."""
+
+    id: str
+    function: CalledFunction
+
+
+class Message(Strict):
+    """One message of the history."""
+
+    role: Role
+    content: Annotated[list[Part], BeforeValidator(_as_parts)] = []
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.role != "assistant" and not self.content:
+            raise ValueError(f"a {self.role} message needs content")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a tool message needs a tool_call_id")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The text of all parts, one part per line."""
+        return "\n".join(part.text for part in self.content if part.text is not None)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls that the message makes, if any."""
+        return self.tool_calls or []
+
+
+class Function(Strict):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """An offered tool; the demo knows functions only."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Strict):
+    """The function that a tool choice names."""
+
+    name: str
+
+
+class ToolChoice(Strict):
+    """Which tools may or must be called; plain strings are read as their type."""
+
+    type: Literal["none", "auto", "required", "function"]
+    function: FunctionName | None = None
+
+
+class JsonSchema(Strict):
+    """The schema that an answer must fit."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    definition: dict[str, JsonValue] = Field(alias="schema")
+
+
+class ResponseFormat(Strict):
+    """The shape of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Strict):
+    """What a stream carries beside the answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatRequest(Strict):
+    """The body of `POST /v1/chat/completions`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    n: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Annotated[Annotated[list[str], Field(max_length=4)] | None, BeforeValidator(_listed)] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(_as_choice)] = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+
+    # Checked and without effect: no rule looks at chance, caches, tiers or people.
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, JsonValue] | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most pieces that the answer may have, reasoning included."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions that may be called in this turn."""
+        if self.tool_choice is not None and self.tool_choice.type == "none":
+            return []
+        return [tool.function for tool in self.tools or []]
+
+
+class EmbeddingsRequest(Strict):
+    """The body of `POST /v1/embeddings`; texts only, token arrays belong to real models."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    input: Annotated[
+        list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=2048), BeforeValidator(_listed)
+    ]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1, le=4096)] = 256
+    user: str | None = None
+
+
+def parse_embeddings(body: bytes) -> EmbeddingsRequest:
+    """The request in a body, or the `ApiError` of its first defect."""
+    return _parse(EmbeddingsRequest, body)
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """The request in a body, or the `ApiError` of its first defect, contradictions between parameters included."""
+    chat = _parse(ChatRequest, body)
+    _check_limits(chat)
+    _check_stream(chat)
+    _check_format(chat)
+    _check_tools(chat)
+    _check_tool_messages(chat.messages)
+    return chat
+
+
+def _parse(schema: type[Body], body: bytes) -> Body:
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        raise first_defect(error) from error
+
+
+def _check_limits(chat: ChatRequest) -> None:
+    if chat.n not in (None, 1):
+        raise ApiError("The demo model gives one answer: 'n' must be 1.", param="n", code="unsupported_value")
+    if chat.max_tokens is not None and chat.max_completion_tokens is not None:
+        message = "Set 'max_tokens' or 'max_completion_tokens', not both."
+        raise ApiError(message, param="max_tokens", code="invalid_parameter_combination")
+
+
+def _check_stream(chat: ChatRequest) -> None:
+    if chat.stream_options is not None and not chat.stream:
+        raise ApiError("'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise ApiError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
+
+
+def _check_format(chat: ChatRequest) -> None:
+    wanted = chat.response_format
+    if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+        param = "response_format.json_schema"
+        raise ApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def _check_tools(chat: ChatRequest) -> None:
+    if chat.tool_choice is None:
+        return
+    if not chat.tools:
+        raise ApiError("'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
+    if chat.tool_choice.type == "function":
+        named = chat.tool_choice.function
+        if named is None or all(tool.function.name != named.name for tool in chat.tools):
+            raise ApiError("'tool_choice' names no offered function.", param="tool_choice", code="invalid_value")
+
+
+def _check_tool_messages(messages: list[Message]) -> None:
+    """Every call is answered right after its message and nothing else is, as OpenAI demands it."""
+    waiting: set[str] = set()
+    for position, message in enumerate(messages):
+        param = f"messages[{position}]"
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
+                raise ApiError("A tool message must answer a preceding tool call.", param=param, code="invalid_value")
+            waiting.discard(message.tool_call_id)
+        elif waiting:
+            raise ApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")
+        else:
+            waiting = {call.id for call in message.calls}
+    if waiting:
+        raise ApiError(f"No tool message answers the call {min(waiting)}.", param="messages", code="invalid_value")

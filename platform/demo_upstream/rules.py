@@ -1,0 +1,288 @@
+"""How the demo answers: one table of small rules, of which the first that has an answer wins.
+
+`RULES` decides what is answered, `MANNERS` how it is said: instructions such as "answer in capitals" visibly work.
+To teach the demo something, write a function from a conversation to a reply or None, and put it into the table.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from demo_upstream import arithmetic, facts, schema, tools
+from demo_upstream.clues import Clues
+from demo_upstream.conversation import Conversation
+from demo_upstream.errors import ApiError
+from demo_upstream.schema import Fill, UnfillableError
+from demo_upstream.tools import Call
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer in words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """A JSON document; manners do not touch it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Called:
+    """Calls of tools."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A refusal, with its reason."""
+
+    text: str
+
+
+Reply = Said | Written | Called | Refused
+Rule = Callable[[Conversation], Reply | None]
+
+ABOUT = (
+    "I am the demo model of this platform: a small set of rules, not a language model. I can echo (say hello), "
+    "compute (what is 12*7?), remember (my name is Ada), call the tools that you offer when you name them, and fill "
+    "JSON schemas."
+)
+HOW_TO_GO_ON = (
+    "For real answers add an upstream: set UPSTREAM_BASE_URL and UPSTREAM_API_KEY and start again, or add one in the "
+    "admin."
+)
+SHORT = 80
+
+ECHO = re.compile(
+    r"\s*(?:please\s+)?(?:echo\b|repeat after me\b|say\b|(?:reply|respond|answer) with(?: exactly)?\b):?\s*(\S.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+IN_CAPITALS = r"in (?:all )?(?:capitals|caps|capital letters|upper ?case)"
+CAPITALS = re.compile(rf"\b{IN_CAPITALS}\b|\ball caps\b|\bshout\b", re.IGNORECASE)
+REPEAT = r"(?:say|repeat|shout|write|give me) (?:that|it|the same|(?:your|the) (?:last |previous )?answer)(?: again)?"
+AGAIN = re.compile(
+    rf"(?:(?:and|now|please|can you|could you) )*(?:{REPEAT}(?:,? {IN_CAPITALS})?|{IN_CAPITALS})(?:,? please)?[.!? ]*",
+    re.IGNORECASE,
+)
+TELLS = re.compile(r"\bmy ((?:\w+ ){0,2}?\w+) is ([^.?!,;\n]+?)(?= and | but |[.?!,;\n]|$)", re.IGNORECASE)
+ASKS = re.compile(
+    r"\b(?:what(?: is|['’]s| was)|who is|do you (?:know|remember)) my ((?:\w+ ){0,2}?\w+?)(?: again)?(?:\?|[.! ]*$)",
+    re.IGNORECASE,
+)
+GREETS = re.compile(r"\s*(?:hi|hello|hey|greetings|good (?:morning|afternoon|evening))\b", re.IGNORECASE)
+WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\s*help\b[?!. ]*$", re.IGNORECASE)
+
+
+def reply(conversation: Conversation) -> tuple[str, Reply]:
+    """The name of the rule that answers, and its answer in the manner that the instructions ask for."""
+    answers = ((rule.__name__, rule(conversation)) for rule in RULES)
+    name, answer = next((name, answer) for name, answer in answers if answer is not None)
+    return name.replace("_", " "), _with_manners(answer, conversation)
+
+
+def declines(conversation: Conversation) -> Reply | None:
+    """`demo-refuse` declines whatever it is asked."""
+    return Refused("I cannot help with that: this demo model always declines.") if conversation.model.refuses else None
+
+
+def calls_the_demanded_tool(conversation: Conversation) -> Reply | None:
+    """`tool_choice` insists on a call: of the named function, of those that the text names, or of the first one."""
+    choice = conversation.request.tool_choice
+    if choice is None or choice.type in ("none", "auto"):
+        return None
+    functions = conversation.request.functions
+    if choice.function is not None:
+        functions = [function for function in functions if function.name == choice.function.name]
+    named = tools.named(conversation.asked, functions)
+    return _at_once(named or (tools.call(functions[0], words=conversation.asked, text=""),), conversation)
+
+
+def calls_the_named_tools(conversation: Conversation) -> Reply | None:
+    """The user names offered tools and they have not answered yet."""
+    calls = () if conversation.results else tools.named(conversation.asked, conversation.request.functions)
+    return _at_once(calls, conversation) if calls else None
+
+
+def fills_the_schema(conversation: Conversation) -> Reply | None:
+    """`response_format` has a JSON schema: a document that is valid for it, with the user's text in its strings."""
+    wanted = conversation.request.response_format
+    if wanted is None or wanted.json_schema is None:
+        return None
+    text = " ".join(result.text for result in conversation.results) or conversation.asked
+    try:
+        document = schema.fill(
+            wanted.json_schema.definition, clues=Clues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
+        )
+    except UnfillableError as reason:
+        message = f"The demo model cannot fill this schema: {reason}."
+        raise ApiError(message, param="response_format.json_schema.schema", code="invalid_json_schema") from reason
+    return Written(json.dumps(document, ensure_ascii=False))
+
+
+def quotes_the_tool_results(conversation: Conversation) -> Reply | None:
+    """The tools have answered."""
+    if not conversation.results:
+        return None
+    quotes = "; ".join(f"{result.tool} answered “{_short(result.text, 500)}”" for result in conversation.results)
+    return Said(f"The demo model asked your tools: {quotes}.")
+
+
+def counts_the_attachments(conversation: Conversation) -> Reply | None:
+    """There are images, audio or files, which a demo cannot see, hear or read."""
+    kinds = {"image_url": "image", "input_audio": "recording", "file": "file"}
+    counted = [_counted(conversation.attachments(kind), noun) for kind, noun in kinds.items()]
+    given = " and ".join(part for part in counted if part)
+    if not given:
+        return None
+    said = f" You wrote: “{_short(conversation.asked)}”." if conversation.asked else ""
+    return Said(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{said}")
+
+
+def repeats_its_previous_answer(conversation: Conversation) -> Reply | None:
+    """ "Say that again", "shout it", "in capitals"."""
+    if not AGAIN.fullmatch(conversation.asked.strip()):
+        return None
+    answer = conversation.previous_answer or "There is nothing to repeat yet, says the demo model."
+    return Said(answer.upper() if CAPITALS.search(conversation.asked) else answer)
+
+
+def echoes(conversation: Conversation) -> Reply | None:
+    """ "Echo: text", "say text", "repeat after me: text": exactly the text, without quotation marks around it."""
+    found = ECHO.fullmatch(conversation.asked)
+    if found is None:
+        return None
+    text = found[1]
+    return Said(text[1:-1] if text[0] + text[-1] in ('""', "''", "“”") and len(text) > 2 else text)
+
+
+def remembers(conversation: Conversation) -> Reply | None:
+    """ "What is my name?": the newest "my name is Ada" of the history."""
+    asked = ASKS.search(conversation.asked)
+    if asked is None:
+        return None
+    what = asked[1].lower()
+    told = [match for text in conversation.told for match in TELLS.finditer(text) if match[1].lower() == what]
+    if not told:
+        return Said(f"You have not told this demo your {what} in this conversation.")
+    return Said(f"Your {what} is {told[-1][2].strip()}, as you told this demo earlier.")
+
+
+def takes_note(conversation: Conversation) -> Reply | None:
+    """ "My name is Ada": acknowledged; the history is all the memory that there is."""
+    told = TELLS.search(conversation.asked)
+    if told is None or "?" in conversation.asked:
+        return None
+    return Said(f"Noted: your {told[1]} is {told[2].strip()}. This demo remembers it as long as the history is sent.")
+
+
+def computes(conversation: Conversation) -> Reply | None:
+    """Arithmetic."""
+    result = arithmetic.solve(conversation.asked)
+    return Said(f"{result}, says the demo model.") if result else None
+
+
+def knows_a_fact(conversation: Conversation) -> Reply | None:
+    """One of the few facts."""
+    fact = facts.find(conversation.asked)
+    return Said(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
+
+
+def introduces_itself(conversation: Conversation) -> Reply | None:
+    """A greeting, or a question who is speaking."""
+    asked = conversation.asked
+    if WONDERS.search(asked):
+        return Said(f"{ABOUT} {HOW_TO_GO_ON}")
+    return Said(f"Hello! {ABOUT}") if GREETS.match(asked) else None
+
+
+def admits_being_a_demo(conversation: Conversation) -> Reply:
+    """No rule knows better."""
+    sentences = ["This is a demo model without an answer to this."]
+    if conversation.asked:
+        sentences.append(f"You wrote: “{_short(conversation.asked)}”.")
+    if conversation.instructions:
+        sentences.append(f"My instructions are: “{_short(conversation.instructions)}”.")
+    if conversation.request.functions:
+        names = ", ".join(function.name for function in conversation.request.functions)
+        sentences.append(f"I call an offered tool when you name it: {names}.")
+    return Said(" ".join([*sentences, HOW_TO_GO_ON]))
+
+
+RULES: tuple[Rule, ...] = (
+    declines,
+    calls_the_demanded_tool,
+    calls_the_named_tools,
+    fills_the_schema,
+    quotes_the_tool_results,
+    counts_the_attachments,
+    repeats_its_previous_answer,
+    echoes,
+    remembers,
+    takes_note,
+    computes,
+    knows_a_fact,
+    introduces_itself,
+    admits_being_a_demo,
+)
+
+
+def answers_as_told(text: str, instructions: str) -> str:
+    """ "Always answer with X": X whatever was asked."""
+    told = re.search(rf"\balways (?:answer|reply|respond) with {QUOTABLE}", instructions, re.IGNORECASE)
+    return _quotable(told) if told else text
+
+
+def talks_like_a_pirate(text: str, instructions: str) -> str:
+    """The instruction of many a first example."""
+    return f"Arr! {text}" if re.search(r"\bpirate\b", instructions, re.IGNORECASE) else text
+
+
+def ends_as_told(text: str, instructions: str) -> str:
+    """ "Always end with X", "end every answer with X"."""
+    told = re.search(rf"\bend (?:\w+ ){{0,3}}?with {QUOTABLE}", instructions, re.IGNORECASE)
+    return f"{text} {_quotable(told)}" if told else text
+
+
+def speaks_in_capitals(text: str, instructions: str) -> str:
+    """ "Answer in capitals"."""
+    return text.upper() if CAPITALS.search(instructions) else text
+
+
+MANNERS = (answers_as_told, talks_like_a_pirate, ends_as_told, speaks_in_capitals)
+QUOTABLE = r"(?:the words? )?(?:[\"“'](?P<quoted>[^\"”'\n]+)[\"”']|(?P<plain>[^.\n]+))"
+
+
+def _with_manners(answer: Reply, conversation: Conversation) -> Reply:
+    if not isinstance(answer, Said):
+        return answer
+    text = answer.text
+    for manner in MANNERS:
+        text = manner(text, conversation.instructions)
+    wanted = conversation.request.response_format
+    if wanted is not None and wanted.type == "json_object":
+        return Written(json.dumps({"answer": text}, ensure_ascii=False))
+    return Said(text)
+
+
+def _quotable(told: re.Match[str]) -> str:
+    return (told["quoted"] or told["plain"]).strip()
+
+
+def _at_once(calls: tuple[Call, ...], conversation: Conversation) -> Called:
+    """All calls in one turn, or only the first where the client wants no parallel ones."""
+    return Called(calls[:1] if conversation.request.parallel_tool_calls is False else calls)
+
+
+def _short(text: str, length: int = SHORT) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= length else f"{one_line[: length - 1]}…"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}" if count else ""

@@ -1,0 +1,327 @@
+"""A JSON value that fits a JSON schema, filled from the clues of a text.
+
+Understood: type (also a list of types), properties, required, items, prefixItems, minItems, maxItems, uniqueItems,
+enum, const, anyOf, oneOf, allOf, $ref into the same document, default, examples, minimum, maximum, exclusiveMinimum,
+exclusiveMaximum, multipleOf, minLength, maxLength, common formats. What constrains values in a way that the demo cannot
+serve is refused, so that a value that comes out is valid.
+"""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+from pydantic import JsonValue
+
+from demo_upstream import bounds
+from demo_upstream.clues import PLACES, Clues
+
+Node = dict[str, JsonValue]
+Value = TypeVar("Value")
+Number = TypeVar("Number", int, float)
+
+# Below this depth only what must be there is made: recursive schemas end.
+DEEP = 4
+DEEPEST = 32
+MOST_NODES = 5_000
+LONGEST_STRING = 10_000
+UNSUPPORTED = frozenset(
+    {
+        "pattern",
+        "not",
+        "if",
+        "contains",
+        "minProperties",
+        "propertyNames",
+        "dependentRequired",
+        "dependentSchemas",
+        "$dynamicRef",
+    }
+)
+FORMATS = {
+    "date-time": "2025-01-01T12:00:00Z",
+    "date": "2025-01-01",
+    "time": "12:00:00Z",
+    "duration": "PT1M",
+    "email": "demo@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
+
+
+class UnfillableError(Exception):
+    """The demo cannot make a value for this schema; the message says which part of it."""
+
+
+class Fill(Enum):
+    """How much of an object is made."""
+
+    ALL = "all"
+    """Every property, as a document wants it."""
+    NEEDED = "needed"
+    """Required properties and those that the text names, null where it may be: as a caller fills arguments."""
+
+
+def fill(schema: Node, *, clues: Clues, otherwise: str, extent: Fill) -> JsonValue:
+    """A value that is valid for `schema`; `otherwise` is the string where the text has no better one."""
+    return _Filler(schema, clues=clues, otherwise=otherwise, extent=extent).value(schema, name="", depth=0)
+
+
+class _Filler:
+    def __init__(self, root: Node, *, clues: Clues, otherwise: str, extent: Fill) -> None:
+        self._root = root
+        self._clues = clues
+        self._otherwise = otherwise
+        self._extent = extent
+        self._nodes = 0
+        self._makers: dict[str, Callable[[Node, str, int], JsonValue]] = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "integer": self._integer,
+            "number": self._number,
+            "boolean": self._boolean,
+            "null": self._null,
+        }
+
+    def value(self, schema: JsonValue, *, name: str, depth: int) -> JsonValue:
+        """The value of one node; `name` is the property that it belongs to."""
+        self._nodes += 1
+        if self._nodes > MOST_NODES or depth > DEEPEST:
+            raise UnfillableError("the schema never ends")
+        node = self._resolved(schema)
+        if "const" in node:
+            return node["const"]
+        if "enum" in node:
+            return self._chosen(node["enum"], name)
+        branches = _listed(node.get("anyOf", node.get("oneOf")))
+        if branches:
+            rest = _without(node, "anyOf", "oneOf")
+            return self.value(_merged(rest, self._branch(branches, name, depth)), name=name, depth=depth + 1)
+        return self._made(node, name, depth)
+
+    def _made(self, node: Node, name: str, depth: int) -> JsonValue:
+        kinds = _kinds(node)
+        if "null" in kinds and len(kinds) > 1:
+            kinds = ["null"] if self._prefers_null(name, depth) else [kind for kind in kinds if kind != "null"]
+        maker = self._makers.get(kinds[0])
+        if maker is None:
+            raise UnfillableError(f"there is no type {kinds[0]!r}")
+        return maker(node, name, depth)
+
+    def _resolved(self, schema: JsonValue, *, depth: int = 0) -> Node:
+        """The node itself: references followed, `allOf` merged, `true` read as a schema without demands."""
+        node = {} if schema is True else schema
+        for _ in range(DEEPEST - depth):
+            if not isinstance(node, dict):
+                raise UnfillableError("a schema must be an object")
+            if "$ref" in node:
+                node = _merged(_without(node, "$ref"), self._referenced(node["$ref"]))
+            elif "allOf" in node:
+                parts = _listed(node["allOf"])
+                node = _without(node, "allOf")
+                for part in parts:
+                    node = _merged(node, self._resolved(part, depth=depth + 1))
+            else:
+                _refuse_unsupported(node)
+                return node
+        raise UnfillableError("its references run in a circle")
+
+    def _referenced(self, reference: JsonValue) -> JsonValue:
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise UnfillableError(f"the reference {reference!r} leaves the schema")
+        found: JsonValue = dict(self._root)
+        for step in reference.lstrip("#").split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or key not in found:
+                raise UnfillableError(f"the reference {reference!r} leads nowhere")
+            found = found[key]
+        return found
+
+    def _branch(self, branches: list[JsonValue], name: str, depth: int) -> JsonValue:
+        nulls = [branch for branch in branches if self._resolved(branch).get("type") == "null"]
+        if nulls and self._prefers_null(name, depth):
+            return nulls[0]
+        real = [branch for branch in branches if branch not in nulls] or branches
+        if depth > DEEP:
+            real = [branch for branch in real if not (isinstance(branch, dict) and "$ref" in branch)] or real
+        return real[0]
+
+    def _prefers_null(self, name: str, depth: int) -> bool:
+        return depth > DEEP or (self._extent is Fill.NEEDED and self._clues.named(name) is None)
+
+    def _chosen(self, enum: JsonValue, name: str) -> JsonValue:
+        choices = _listed(enum)
+        if not choices:
+            raise UnfillableError("an enum needs values")
+        named = self._clues.named(name)
+        by_name = (choice for choice in choices if named is not None and str(choice).lower() == named.lower())
+        by_mention = (choice for choice in choices if isinstance(choice, str) and self._clues.mentions(choice))
+        return next(by_name, next(by_mention, choices[0]))
+
+    def _object(self, node: Node, _name: str, depth: int) -> JsonValue:
+        properties = node.get("properties", {})
+        if not isinstance(properties, dict):
+            raise UnfillableError("'properties' must be an object")
+        required = [key for key in _listed(node.get("required")) if isinstance(key, str)]
+        wanted = [key for key in properties if key in required or self._wants(key, depth)]
+        wanted += [key for key in required if key not in properties]
+        return {key: self.value(properties.get(key, True), name=key, depth=depth + 1) for key in wanted}
+
+    def _wants(self, optional: str, depth: int) -> bool:
+        if depth > DEEP:
+            return False
+        return self._extent is Fill.ALL or self._clues.named(optional) is not None
+
+    def _array(self, node: Node, name: str, depth: int) -> JsonValue:
+        leading = _listed(node.get("prefixItems"))
+        values = [self.value(part, name=name, depth=depth + 1) for part in leading]
+        least, most = _size(node, "minItems", 0), _size(node, "maxItems", math.inf)
+        items = node.get("items", True)
+        if items is not False:
+            wanted = max(least, 0 if depth > DEEP or leading else min(1, most))
+            self._extend(values, self._resolved(items), wanted=wanted, most=most, name=name, depth=depth)
+        if node.get("uniqueItems") is True:
+            values = [value for position, value in enumerate(values) if value not in values[:position]]
+        if not least <= len(values) <= most:
+            raise UnfillableError(f"the array {name!r} cannot have the size that it needs")
+        return values
+
+    def _extend(
+        self, values: list[JsonValue], items: Node, *, wanted: float, most: float, name: str, depth: int
+    ) -> None:
+        """Add what the text has for a list of strings or numbers, then made-up values until there are enough."""
+        offered = self._offered(items) if depth <= DEEP else []
+        values += offered[: int(min(most - len(values), len(offered)))]
+        while len(values) < wanted:
+            values.append(self.value(items, name=name, depth=depth + 1))
+
+    def _offered(self, items: Node) -> list[JsonValue]:
+        """All quoted strings or numbers that are left in the text, when plain ones are what the items are."""
+        sources: dict[str, Callable[[], JsonValue]] = {
+            "string": self._clues.quoted,
+            "integer": self._clues.integer,
+            "number": self._clues.number,
+        }
+        source = sources.get(str(items.get("type")))
+        if source is None or set(items) - {"type", "title", "description"}:
+            return []
+        return list(iter(source, None))
+
+    def _string(self, node: Node, name: str, _depth: int) -> JsonValue:
+        text = _first(
+            lambda: self._clues.named(name),
+            lambda: _given(node, str),
+            lambda: FORMATS.get(str(node.get("format"))),
+            self._clues.quoted,
+            lambda: self._phrase(name),
+        )
+        least, most = _size(node, "minLength", 0), _size(node, "maxLength", math.inf)
+        if text is None or least > min(most, LONGEST_STRING):
+            raise UnfillableError(f"the string {name!r} cannot have the length that it needs")
+        return text[: int(min(most, len(text)))].ljust(int(least), ".")
+
+    def _phrase(self, name: str) -> str:
+        place = self._clues.place() if name.lower() in PLACES else None
+        subject = self._clues.subject() if place is None and self._extent is Fill.NEEDED else None
+        return place or subject or self._otherwise
+
+    def _integer(self, node: Node, name: str, _depth: int) -> JsonValue:
+        wished = _first(lambda: _read(int, self._clues.named(name)), lambda: _given(node, int), self._clues.integer)
+        return int(self._within_bounds(node, wished or 0, whole=True))
+
+    def _number(self, node: Node, name: str, _depth: int) -> JsonValue:
+        wished = _first(
+            lambda: _read(float, self._clues.named(name)),
+            lambda: _given(node, float),
+            lambda: _given(node, int),
+            self._clues.number,
+        )
+        return self._within_bounds(node, wished or 0, whole=False)
+
+    def _within_bounds(self, node: Node, wished: float, *, whole: bool) -> float:
+        number = bounds.nearest(node, wished=wished, whole=whole)
+        if number is None:
+            raise UnfillableError("no number is within its bounds")
+        return number
+
+    def _boolean(self, node: Node, name: str, _depth: int) -> JsonValue:
+        named = self._clues.named(name)
+        if named is not None:
+            return named.lower() in TRUE_WORDS
+        return node.get("default") is True
+
+    def _null(self, _node: Node, _name: str, _depth: int) -> JsonValue:
+        return None
+
+
+def _kinds(node: Node) -> list[str]:
+    """The types that a node allows; told by its other keywords when it names none."""
+    declared = node.get("type")
+    kinds = [declared] if isinstance(declared, str) else [kind for kind in _listed(declared) if isinstance(kind, str)]
+    if kinds:
+        return kinds
+    if "properties" in node or "required" in node:
+        return ["object"]
+    if "items" in node or "prefixItems" in node:
+        return ["array"]
+    return ["number"] if bounds.KEYWORDS.intersection(node) else ["string"]
+
+
+def _refuse_unsupported(node: Node) -> None:
+    for keyword in UNSUPPORTED.intersection(node):
+        raise UnfillableError(f"it does not know the keyword {keyword!r}")
+
+
+def _merged(first: Node, second: JsonValue) -> Node:
+    """One schema that demands what both demand; where they contradict each other, the second wins."""
+    if second is True:
+        return dict(first)
+    if not isinstance(second, dict):
+        raise UnfillableError("a schema must be an object")
+    merged = {**first, **second}
+    for keyword in ("properties", "required"):
+        one, two = first.get(keyword), second.get(keyword)
+        if isinstance(one, dict) and isinstance(two, dict):
+            merged[keyword] = {**one, **two}
+        elif isinstance(one, list) and isinstance(two, list):
+            merged[keyword] = [*one, *two]
+    return merged
+
+
+def _without(node: Node, *keywords: str) -> Node:
+    return {key: value for key, value in node.items() if key not in keywords}
+
+
+def _listed(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
+
+
+def _size(node: Node, keyword: str, otherwise: float) -> float:
+    size = node.get(keyword)
+    return size if isinstance(size, int) and size >= 0 else otherwise
+
+
+def _given(node: Node, kind: type[Value]) -> Value | None:
+    """The value that the schema itself proposes, when it is of that type."""
+    for proposed in (node.get("default"), *_listed(node.get("examples"))):
+        if isinstance(proposed, kind) and not isinstance(proposed, bool):
+            return proposed
+    return None
+
+
+def _read(kind: Callable[[str], Number], text: str | None) -> Number | None:
+    try:
+        number = None if text is None else kind(text)
+    except ValueError:
+        return None
+    return number if number is not None and number == number else None
+
+
+def _first(*sources: Callable[[], Value | None]) -> Value | None:
+    """The first value that a source has; later sources are not asked, because asking uses a clue up."""
+    return next((value for source in sources if (value := source()) is not None), None)

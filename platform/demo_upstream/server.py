@@ -1,0 +1,27 @@
+"""Runs the demo upstream on a socket, for `python -m demo_upstream` and for tests."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from demo_upstream.app import create_app
+
+# aiohttp waits this long for requests in flight, twice; zero would mean for ever.
+PATIENCE = 0.1
+
+
+@asynccontextmanager
+async def running(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve inside the `async with`; yields the base URL (`http://127.0.0.1:9000/v1`), with the real port for port 0.
+
+    Raises OSError when the port is taken. Leaving ends the requests in flight.
+    """
+    runner = web.AppRunner(create_app(), access_log=None, shutdown_timeout=PATIENCE)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        name = f"[{host}]" if ":" in host else host
+        yield f"http://{name}:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,145 @@
+"""The two forms of an answer: chunks (`chat.completion.chunk` in server-sent events) or one `chat.completion`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from demo_upstream import tokens
+from demo_upstream.generation import Generation, Kind, Piece
+from demo_upstream.request import ChatRequest
+from demo_upstream.steps import Script
+
+Wire = Mapping[str, object]
+
+DONE = b"data: [DONE]\n\n"
+OBFUSCATED_LENGTH = 16
+
+
+def frame(data: Wire) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+@dataclass(frozen=True)
+class Presenter:
+    """Writes one generation as the request wants it; `id` and `created` are the same in every chunk."""
+
+    request: ChatRequest
+    generation: Generation
+    id: str
+    created: int
+
+    def completion(self) -> bytes:
+        """The whole answer as one JSON body."""
+        choice = {
+            "index": 0,
+            "message": self._message(),
+            "logprobs": self._logprobs(list(enumerate(self.generation.pieces))),
+            "finish_reason": self.generation.finish_reason,
+        }
+        head = self._head("chat.completion")
+        return orjson.dumps({**head, "choices": [choice], "usage": self.generation.usage()})
+
+    def script(self) -> Script:
+        """The answer as a stream."""
+        words = tuple(self._word(position, piece) for position, piece in enumerate(self.generation.pieces))
+        return Script(
+            opening=self._chunk({"role": "assistant", "content": ""}),
+            words=words,
+            closing=tuple(self._closing()),
+        )
+
+    def _closing(self) -> Iterator[bytes]:
+        yield self._chunk({}, finish_reason=self.generation.finish_reason)
+        if self._includes_usage:
+            yield frame({**self._head("chat.completion.chunk"), "choices": [], "usage": self.generation.usage()})
+        yield DONE
+
+    def _word(self, position: int, piece: Piece) -> bytes:
+        delta = {"tool_calls": [_call_delta(piece)]} if piece.kind is Kind.CALL else {piece.kind.value: piece.text}
+        return self._chunk(delta, logprobs=self._logprobs([(position, piece)]), padding=self._padding(piece.text))
+
+    def _chunk(
+        self,
+        delta: Wire,
+        *,
+        logprobs: Wire | None = None,
+        finish_reason: str | None = None,
+        padding: Wire | None = None,
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        # OpenAI sends a null usage in every chunk but the last of a stream that was asked for it.
+        usage = {"usage": None} if self._includes_usage else {}
+        return frame({**self._head("chat.completion.chunk"), "choices": [choice], **usage, **(padding or {})})
+
+    def _head(self, kind: str) -> Wire:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.request.model,
+            "service_tier": "default",
+            "system_fingerprint": "fp_demo",
+        }
+
+    def _message(self) -> Wire:
+        said = {kind: "".join(piece.text for piece in self.generation.of(kind)) for kind in Kind}
+        message: dict[str, object] = {
+            "role": "assistant",
+            "content": said[Kind.TEXT] if self._speaks else None,
+            "refusal": said[Kind.REFUSAL] or None,
+        }
+        if said[Kind.REASONING]:
+            message["reasoning_content"] = said[Kind.REASONING]
+        calls = self._calls()
+        if calls:
+            message["tool_calls"] = calls
+        return message
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether the message has content, be it empty: refusals and calls have none."""
+        return not self.generation.of(Kind.REFUSAL) and not self.generation.of(Kind.CALL)
+
+    def _calls(self) -> list[Wire]:
+        pieces = self.generation.of(Kind.CALL)
+        calls: list[Wire] = []
+        for piece in pieces:
+            if piece.opening is not None:
+                arguments = "".join(other.text for other in pieces if other.call == piece.call)
+                function = {"name": piece.opening.name, "arguments": arguments}
+                calls.append({"id": piece.opening.id, "type": "function", "function": function})
+        return calls
+
+    def _logprobs(self, pieces: Sequence[tuple[int, Piece]]) -> Wire | None:
+        if not self.request.logprobs:
+            return None
+        count = self.request.top_logprobs or 0
+        known = {
+            kind.value: [
+                tokens.logprob(piece.text, position=position, alternatives=count)
+                for position, piece in pieces
+                if piece.kind is kind
+            ]
+            for kind in (Kind.TEXT, Kind.REFUSAL)
+        }
+        return {kind: chances or None for kind, chances in known.items()} if any(known.values()) else None
+
+    @property
+    def _includes_usage(self) -> bool:
+        return self.request.stream_options is not None and bool(self.request.stream_options.include_usage)
+
+    def _padding(self, text: str) -> Wire | None:
+        """What hides the length of a token from those who watch the line, where the client asks for it."""
+        options = self.request.stream_options
+        if options is None or not options.include_obfuscation:
+            return None
+        return {"obfuscation": "x" * max(0, OBFUSCATED_LENGTH - len(text.encode()))}
+
+
+def _call_delta(piece: Piece) -> Wire:
+    if piece.opening is None:
+        return {"index": piece.call, "function": {"arguments": piece.text}}
+    function = {"name": piece.opening.name, "arguments": ""}
+    return {"index": piece.call, "id": piece.opening.id, "type": "function", "function": function}

@@ -1,0 +1,102 @@
+"""Talks to a demo upstream that runs in the test's own loop, over a real socket, and shows what comes back."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from demo_upstream.server import running
+
+
+class UnexpectedAnswerError(AssertionError):
+    """The demo answered something else than the test asked for."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer; `json` is what its body says."""
+
+    status: int
+    headers: Mapping[str, str]
+    json: Any
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 200."""
+        return self.status == 200
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A client of one running demo upstream; `url` ends in `/v1`."""
+
+    url: str
+    session: aiohttp.ClientSession
+
+    async def get(self, path: str) -> Answer:
+        """GET a path below the server's root."""
+        async with self.session.get(self.url.removesuffix("/v1") + path) as response:
+            return Answer(response.status, response.headers, orjson.loads(await response.read()))
+
+    async def post(self, path: str, body: object) -> Answer:
+        """POST a body (bytes as they are, all else as JSON) to a path below `/v1`."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        async with self.session.post(self.url + path, data=raw) as response:
+            return Answer(response.status, response.headers, orjson.loads(await response.read()))
+
+    async def complete(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Any:
+        """The completion for a user's text or a whole history; `demo-d0` unless the parameters name a model."""
+        answer = await self.post("/chat/completions", _chat(asked, parameters))
+        _expect(answer.ok, answer.json)
+        return answer.json
+
+    async def ask(self, asked: str | list[dict[str, Any]], **parameters: Any) -> str:
+        """The text of the answer."""
+        completion = await self.complete(asked, **parameters)
+        return str(completion["choices"][0]["message"]["content"])
+
+    async def refusal(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Answer:
+        """The error that a chat request is answered with."""
+        answer = await self.post("/chat/completions", _chat(asked, parameters))
+        _expect(not answer.ok, answer.json)
+        return answer
+
+    async def lines(self, asked: str | list[dict[str, Any]], **parameters: Any) -> AsyncIterator[str]:
+        """The data lines of a stream, as they arrive and without `data: `."""
+        body = _chat(asked, {"stream": True, **parameters})
+        async with self.session.post(f"{self.url}/chat/completions", json=body) as response:
+            _expect(response.ok, response.status)
+            async for line in response.content:
+                if line.strip():
+                    yield line.decode().rstrip("\n").removeprefix("data: ")
+
+    async def chunks(self, asked: str | list[dict[str, Any]], **parameters: Any) -> list[Any]:
+        """All chunks of a stream that ends as it should."""
+        *chunks, done = [line async for line in self.lines(asked, **parameters)]
+        _expect(done == "[DONE]", done)
+        return [orjson.loads(chunk) for chunk in chunks]
+
+    async def stats(self) -> dict[str, int]:
+        """The server's counters."""
+        counters: dict[str, int] = (await self.get("/stats")).json
+        return counters
+
+
+@asynccontextmanager
+async def talking() -> AsyncIterator[Demo]:
+    """Start a demo upstream and a client of it."""
+    async with running() as url, aiohttp.ClientSession() as session:
+        yield Demo(url, session)
+
+
+def _expect(expected: bool, answer: object) -> None:  # noqa: FBT001 - an assertion
+    if not expected:
+        raise UnexpectedAnswerError(answer)
+
+
+def _chat(asked: str | list[dict[str, Any]], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    return {"model": "demo-d0", "messages": messages, **parameters}

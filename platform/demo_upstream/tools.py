@@ -1,0 +1,70 @@
+"""Which of the offered tools a text asks for, and with which arguments.
+
+A tool is asked for by its name: "call get_weather in Paris and get_time in Rome" makes two calls. The words up to the
+next name belong to a call and give its arguments; a JSON object among them is taken as it stands.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from demo_upstream import schema
+from demo_upstream.clues import Clues
+from demo_upstream.errors import ApiError
+from demo_upstream.request import Function
+from demo_upstream.schema import Fill, UnfillableError
+
+NOTHING_SAID = "demo"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool; `arguments` is a JSON text."""
+
+    name: str
+    arguments: str
+
+
+def named(text: str, functions: Sequence[Function]) -> tuple[Call, ...]:
+    """A call for every offered function that the text names, in the order of the text and without repetitions."""
+    mentions = sorted(
+        (match.end(), function.name)
+        for function in functions
+        for match in re.finditer(rf"(?<![\w-]){re.escape(function.name)}(?![\w-])", text, re.IGNORECASE)
+    )
+    by_name = {function.name: function for function in functions}
+    ends = [end - len(name) for end, name in mentions[1:]] + [len(text)]
+    calls = [
+        call(by_name[name], words=text[start:end], text=text)
+        for (start, name), end in zip(mentions, ends, strict=False)
+    ]
+    return tuple(dict.fromkeys(calls))
+
+
+def call(function: Function, *, words: str, text: str) -> Call:
+    """The call of a function: arguments from its own `words`, or else from the `text` around, or else made up."""
+    given = _spelled_out(words)
+    if given is not None:
+        return Call(name=function.name, arguments=given)
+    parameters = {"type": "object", **(function.parameters or {})}
+    try:
+        clues = Clues(words, beyond=Clues(text))
+        filled = schema.fill(parameters, clues=clues, otherwise=NOTHING_SAID, extent=Fill.NEEDED)
+    except UnfillableError as reason:
+        message = f"The demo model cannot call '{function.name}': {reason}."
+        raise ApiError(message, param="tools", code="invalid_function_parameters") from reason
+    # Not orjson: the space after each colon and comma makes words, and words make a stream of several deltas.
+    return Call(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
+
+
+def _spelled_out(words: str) -> str | None:
+    """The JSON object in a text, character by character, if it has one."""
+    start = words.find("{")
+    if start < 0:
+        return None
+    try:
+        _, end = json.JSONDecoder().raw_decode(words, start)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return words[start:end]
