@@ -1,0 +1,85 @@
+"""Ports that are free, taken or none of ours."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from launcher import address, ports
+from launcher.address import Address
+from launcher.errors import LaunchError
+from launcher.options import Options
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HERE, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def options(*, port: int | None = None, host: str = HERE) -> Options:
+    return Options(host=host, port=port, plain=True)
+
+
+def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
+    assert not ports.is_free(host=HERE, port=taken)
+
+
+def test_a_port_on_which_a_connection_just_ended_is_free() -> None:
+    with socket.create_server((HERE, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((HERE, port)) as client, server.accept()[0] as accepted:
+            accepted.close()
+            assert client.recv(1) == b""
+    assert ports.is_free(host=HERE, port=port)
+
+
+def test_the_next_port_is_taken_when_the_usual_one_is_in_use(taken: int) -> None:
+    chosen = ports.prefer(host=HERE, port=taken)
+    assert taken < chosen < taken + ports.NEIGHBOURS or ports.is_free(host=HERE, port=chosen)
+    assert chosen != taken
+
+
+def test_two_checkouts_do_not_want_the_same_port() -> None:
+    assert ports.usual(base=20000, key="/a/.run") != ports.usual(base=20000, key="/b/.run")
+
+
+def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
+    with pytest.raises(LaunchError, match=r"^Cannot listen on 192\.0\.2\.1 port 8000"):
+        ports.is_free(host="192.0.2.1", port=8000)
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(taken: int) -> None:
+    with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
+        address.choose(options=options(port=taken), environment={})
+
+
+def test_the_variable_asks_for_a_port_as_the_option_does(taken: int) -> None:
+    with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
+        address.choose(options=options(), environment={"PORT": str(taken)})
+
+
+def test_the_option_wins_over_the_variable(taken: int) -> None:
+    free = ports.any_free()
+    assert address.choose(options=options(port=free), environment={"PORT": str(taken)}).port == free
+
+
+@pytest.mark.parametrize("text", ["http", "0", "70000", "-1"])
+def test_a_variable_that_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match=r"^PORT must be a number"):
+        address.choose(options=options(), environment={"PORT": text})
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("box.example", "http://box.example:8000"),
+    ],
+)
+def test_the_url_is_one_that_a_client_on_this_machine_can_use(host: str, url: str) -> None:
+    assert Address(host=host, port=8000).url == url

@@ -1,0 +1,146 @@
+"""What dies is started again, with patience that ends; what matters in a log is shown."""
+
+import os
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from launcher import logs
+from launcher.errors import LaunchError
+from launcher.interrupts import Interrupts
+from launcher.logs import LogWatch
+from launcher.processes import Command, Records, wait_until
+from launcher.report import Report
+from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Restarts, Stage, Supervisor
+
+
+class Quiet(Interrupts):
+    """Nobody asks to stop, and the test process keeps its signal handlers."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._reader, self._writer = os.pipe()
+
+
+@pytest.fixture
+def shown() -> StringIO:
+    return StringIO()
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, shown: StringIO) -> Iterator[Supervisor]:
+    made = Supervisor(records=Records(tmp_path / "pids"), interrupts=Quiet(), report=Report(stream=shown))
+    yield made
+    made.stop()
+
+
+def python(tmp_path: Path, script: str, name: str = "child") -> Command:
+    log = tmp_path / f"{name}.log"
+    return Command(
+        name=name, argv=(sys.executable, "-u", "-c", script), log=log, directory=tmp_path, environment=os.environ
+    )
+
+
+def test_each_quick_death_doubles_the_wait_until_it_is_enough() -> None:
+    restarts = Restarts()
+    assert [restarts.delay_after(lived=0.1) for _ in range(MAX_QUICK_DEATHS)] == [0.5, 1.0, 2.0, None]
+
+
+def test_a_long_life_is_forgiven() -> None:
+    restarts = Restarts()
+    for _ in range(MAX_QUICK_DEATHS - 1):
+        restarts.delay_after(lived=0.1)
+    assert restarts.delay_after(lived=QUICK + 1) == 0.5
+
+
+def test_a_child_that_died_is_started_again(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
+    once = (
+        "import pathlib, time; b = pathlib.Path('born'); b.exists() and time.sleep(60); b.touch(); raise SystemExit(3)"
+    )
+    supervisor.start(python(tmp_path, once), stage=Stage.APPLICATION)
+    supervisor.wait_for(lambda: "died (exit code 3)" in shown.getvalue(), seconds=10, what="death")
+    supervisor.wait_for(lambda: supervisor.is_running("child"), seconds=10, what="child")
+
+
+@pytest.mark.slow
+def test_a_child_that_cannot_be_kept_running_ends_the_platform_and_shows_why(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    supervisor.start(python(tmp_path, "print('no such port'); raise SystemExit(2)"), stage=Stage.APPLICATION)
+    with pytest.raises(LaunchError, match=r"^child died 4 times in a row \(exit code 2\); its log is "):
+        supervisor.wait_for(lambda: False, seconds=30, what="child")
+    assert "child | no such port" in shown.getvalue()
+
+
+def test_a_step_that_fails_ends_the_start_and_shows_why(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    with pytest.raises(LaunchError, match=r"^`migrate` failed: exit code 1\.$"):
+        supervisor.run_once(python(tmp_path, "raise SystemExit('no database')", name="migrate"))
+    assert "migrate | no database" in shown.getvalue()
+
+
+def test_users_of_the_servers_end_before_the_servers(supervisor: Supervisor, tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "def end(*_):\n    open('order', 'a').write('{}'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end); print('up'); time.sleep(60)"
+    )
+    supervisor.start(python(tmp_path, script.format("server "), name="server"), stage=Stage.SERVERS)
+    supervisor.start(python(tmp_path, script.format("web "), name="web"), stage=Stage.APPLICATION)
+    logs_of = [tmp_path / "server.log", tmp_path / "web.log"]
+    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=10)
+    supervisor.stop()
+    assert (tmp_path / "order").read_text() == "web server "
+
+
+@pytest.mark.parametrize(
+    ("line", "is_shown"),
+    [
+        ("2026-11-21 10:00:00,123 ERROR django.request Internal Server Error: /v1/responses", True),
+        ('{"event": "run failed", "level": "error"}', True),
+        ("Traceback (most recent call last):", True),
+        ("2026-11-21 10:00:00 UTC [7] platform_app FATAL:  sorry, too many clients already", True),
+        ("2026-11-21 10:00:00 UTC [7] platform_app ERROR:  duplicate key value violates unique constraint", False),
+        ("2026-11-21 10:00:00 UTC [7] FATAL:  the database system is starting up", False),
+        ("2026-11-21 10:00:00,123 INFO celery.worker no errors", False),
+    ],
+)
+def test_what_matters_in_a_log_is_shown(tmp_path: Path, line: str, is_shown: bool) -> None:
+    log = tmp_path / "child.log"
+    log.write_text("ERROR of an earlier run\n")
+    watch = LogWatch(log)
+    with log.open("a") as file:
+        file.write(f"{line}\n")
+    assert list(watch.serious_lines()) == ([line] if is_shown else [])
+
+
+def test_a_line_is_shown_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    watch = LogWatch(log)
+    with log.open("a") as file:
+        file.write("2026 ERROR first\n2026 ERR")
+        file.flush()
+        assert list(watch.serious_lines()) == ["2026 ERROR first"]
+        file.write("OR second\n")
+        file.flush()
+        assert list(watch.serious_lines()) == ["2026 ERROR second"]
+
+
+def test_an_overgrown_log_is_moved_aside_while_its_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", 10)
+    log = tmp_path / "child.log"
+    with log.open("a") as file:
+        watch = LogWatch(log)
+        file.write("a line that is too long\n")
+        file.flush()
+        watch.keep_small()
+        file.write("2026 ERROR next\n")
+        file.flush()
+    assert list(watch.serious_lines()) == ["2026 ERROR next"]
+    assert (tmp_path / "child.log.1").read_text() == "a line that is too long\n"
