@@ -67,7 +67,9 @@ def _shared_home(*, state_dir: Path, shared: Path) -> Path:
     if not name_file.exists():
         name_file.write_text(uuid.uuid4().hex)
     home = shared / name_file.read_text().strip()
-    home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    for directory, mode in ((shared, 0o755), (home, 0o711)):  # whatever the umask
+        directory.chmod(mode)
     (home / "belongs-to").write_text(str(state_dir))
     return home
 
@@ -90,6 +92,9 @@ def _copy_packages(*, packages: tuple[Path, ...], target: Path) -> None:
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     for package in packages:
         shutil.copytree(package, partial / package.name, symlinks=True)
+    for path in (partial, *partial.rglob("*")):
+        if not path.is_symlink():  # whatever umask the checkout was made with
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     try:
         partial.rename(target)
     except OSError:  # another start was faster

@@ -164,6 +164,6 @@ def _borrow_database(admin: str, undo: ExitStack) -> tuple[str, str]:
 
 def _remove_dead_states(directory: Path) -> None:
     for state in directory.glob("state-*"):
-        pid = state.name.partition("-")[2]
+        pid = state.name.split("-")[1]
         if pid.isdigit() and identify(int(pid)) is None:
             shutil.rmtree(state, ignore_errors=True)

@@ -1,0 +1,271 @@
+"""`manage.py up` on real processes: started, used from a second terminal, hit, stopped and started again."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from launcher.ports import any_free
+from launcher.processes import identify, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = (
+    "DATABASE_URL",
+    "DATABASE_OWNER_URL",
+    "REDIS_URL",
+    "SECRET_KEY",
+    "API_KEY_PEPPER",
+    "ENCRYPTION_KEYS",
+    "STATE_DIR",
+)
+START_SECONDS = 90
+
+
+class Up:
+    """One `manage.py up` in a process group of its own, as a terminal gives it, with its output in a file."""
+
+    def __init__(self, state_dir: Path, *arguments: str, **variables: str) -> None:
+        state_dir.mkdir(exist_ok=True)
+        self.state_dir = state_dir
+        kept = {name: value for name, value in os.environ.items() if name not in OURS}
+        self.environment = {**kept, "STATE_DIR": str(state_dir), **variables}
+        self._output = state_dir / "terminal"
+        with self._output.open("wb") as terminal:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "up", *arguments],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=terminal,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        return self.labelled("API").removesuffix("/v1")
+
+    def labelled(self, label: str) -> str:
+        """The rest of the line of the ready block that starts with a label."""
+        return next(
+            line.strip().removeprefix(label).strip()
+            for line in self.output.splitlines()
+            if line.startswith(f"  {label}")
+        )
+
+    def wait_until_ready(self) -> "Up":
+        wait_until(lambda: "Ready." in self.output or self.process.poll() is not None, seconds=START_SECONDS)
+        assert "Ready." in self.output, self.output
+        return self
+
+    def children(self) -> dict[str, int]:
+        """Pids of the recorded children by name."""
+        records = sorted((self.state_dir / "pids").glob("*.json"))
+        return {record.stem: json.loads(record.read_text())["pid"] for record in records}
+
+    def manage(self, *arguments: str) -> str:
+        """Run a command as a second terminal would; returns its output."""
+        argv = [sys.executable, "manage.py", *arguments]
+        done = subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def is_ready(self) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Returns exit code and seconds."""
+        started = time.monotonic()
+        os.killpg(self.process.pid, number)
+        return self.process.wait(timeout=20), time.monotonic() - started
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture(scope="module")
+def directories() -> Iterator[Callable[[], Path]]:
+    """State directories that the database's account can enter, which pytest's own ones are not."""
+    made: list[Path] = []
+
+    def make() -> Path:
+        made.append(ROOT / ".test-run" / f"state-{os.getpid()}-{len(made)}")
+        return made[-1]
+
+    yield make
+    for directory in made:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def start(directories: Callable[[], Path]) -> Iterator[Start]:
+    running: list[Up] = []
+
+    def begin(*arguments: str, state_dir: Path | None = None, **variables: str) -> Up:
+        running.append(Up(state_dir or directories(), "--no-input", *arguments, **variables))
+        return running[-1]
+
+    yield begin
+    for up in running:
+        if up.process.poll() is None:
+            up.end()
+
+
+@pytest.fixture(scope="module")
+def running(start: Start) -> Up:
+    """One that runs for all the tests that leave it running."""
+    return start("--port", str(any_free())).wait_until_ready()
+
+
+def call(up: Up, path: str, *, key: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"{up.url}{path}",
+        data=json.dumps(body).encode() if body else None,
+        headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        parsed: dict[str, Any] = json.load(answer)
+        return parsed
+
+
+def say_hello(up: Up) -> dict[str, Any]:
+    return call(up, "/v1/responses", key=up.labelled("Key"), body={"model": "demo", "input": "Hello"})
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_curl_line_works_as_printed(running: Up) -> None:
+    done = subprocess.run(["sh", "-c", running.labelled("Try it")], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["status"] == "completed"
+
+
+def test_a_second_up_names_the_first_and_fails_at_once(running: Up) -> None:
+    argv = [sys.executable, "manage.py", "up"]
+    second = subprocess.run(argv, cwd=ROOT, env=running.environment, capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"already running at {running.url} (pid {running.process.pid})" in second.stderr
+    assert second.stderr.count("\n") == 1
+
+
+def test_a_second_terminal_makes_a_key_for_the_running_platform(running: Up) -> None:
+    made = json.loads(running.manage("create_key", "--team", "acme", "--json"))
+    assert call(running, "/v1/models", key=made["key"])["object"] == "list"
+
+
+def test_secrets_stay_out_of_reach_of_other_users(running: Up) -> None:
+    private = ["secrets.json", "environment.json", "demo-key", "admin-password"]
+    assert {name: (running.state_dir / name).stat().st_mode & 0o777 for name in private} == dict.fromkeys(
+        private, 0o600
+    )
+
+
+def test_no_password_shows_in_the_process_list(running: Up) -> None:
+    secrets = json.loads((running.state_dir / "secrets.json").read_text())
+    shown = " ".join(process.command for pid in running.children().values() if (process := identify(pid)))
+    assert not [name for name, value in secrets.items() if value in shown]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
+def test_the_servers_do_not_run_as_root(running: Up) -> None:
+    children = running.children()
+    assert 0 not in [Path(f"/proc/{children[name]}").stat().st_uid for name in ("postgres", "valkey")]
+
+
+@pytest.mark.parametrize("name", ["web", "worker", "beat", "valkey", "postgres", "demo upstream"])
+def test_a_child_that_is_killed_comes_back(running: Up, name: str) -> None:
+    before = running.children()[name]
+    os.kill(before, signal.SIGKILL)
+    assert wait_until(lambda: running.children().get(name, before) != before, seconds=15)
+    assert wait_until(partial(answers, running), seconds=30, interval=0.2)
+    assert f"{name} died (signal SIGKILL)" in running.output
+
+
+def answers(up: Up) -> bool:
+    with suppress(OSError):
+        return bool(say_hello(up)["status"] == "completed")
+    return False
+
+
+def test_sigterm_ends_everything_within_ten_seconds(start: Start) -> None:
+    up = start("--port", str(any_free())).wait_until_ready()
+    children = up.children()
+    code, seconds = up.end(signal.SIGTERM)
+    assert (code, seconds < 10) == (0, True)
+    assert [name for name, pid in children.items() if identify(pid)] == []
+    assert not (up.state_dir / "environment.json").exists()
+
+
+def test_ctrl_c_while_it_starts_ends_everything(start: Start) -> None:
+    up = start("--port", str(any_free()))
+    assert wait_until(lambda: "PostgreSQL" in up.output, seconds=START_SECONDS)
+    children = up.children()
+    code, seconds = up.end(signal.SIGINT)
+    assert (code, seconds < 10) == (0, True)
+    assert "postgres" in children
+    assert [name for name, pid in children.items() if identify(pid)] == []
+
+
+def test_a_killed_supervisor_leaves_nothing_that_breaks_the_next_start(start: Start) -> None:
+    killed = start("--port", str(any_free())).wait_until_ready()
+    stored, children = say_hello(killed), killed.children()
+    killed.end(signal.SIGKILL)
+    again = start("--port", str(any_free()), state_dir=killed.state_dir).wait_until_ready()
+    assert not set(children.values()) & {pid for pid in children.values() if identify(pid)}
+    assert again.labelled("Key") == killed_key(killed)
+    assert call(again, f"/v1/responses/{stored['id']}", key=again.labelled("Key"))["output"] == stored["output"]
+
+
+def killed_key(up: Up) -> str:
+    return (up.state_dir / "demo-key").read_text().strip()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused_in_one_sentence(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        up = start("--port", str(port))
+        assert up.process.wait(timeout=START_SECONDS) == 1
+    assert up.output.splitlines()[-1].startswith(f"error: Port {port} on 127.0.0.1 is in use")
+
+
+def test_a_taken_default_port_is_replaced_by_a_free_one(start: Start) -> None:
+    with suppress(OSError), socket.create_server(("127.0.0.1", 8000)):
+        up = start().wait_until_ready()
+        assert "Port 8000 is in use, so this uses" in up.output
+        assert up.is_ready()
+        return
+    pytest.skip("somebody else has port 8000")
+
+
+def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: Start) -> None:
+    owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]
+    name = f"{app.rpartition('/')[2]}_named"
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    up = start(
+        *("--port", str(any_free())),
+        DATABASE_URL=f"{app.rpartition('/')[0]}/{name}",
+        DATABASE_OWNER_URL=f"{owner.rpartition('/')[0]}/{name}",
+        REDIS_URL=os.environ["REDIS_URL"].removesuffix("/0") + "/1",
+    ).wait_until_ready()
+    assert say_hello(up)["status"] == "completed"
+    assert {"postgres", "valkey"}.isdisjoint(up.children())
