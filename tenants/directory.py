@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db.models import Q
 
@@ -17,7 +17,7 @@ from kernel import clock
 from kernel.crypto import keyed_digest
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
-from tenants import scope
+from tenants import models, scope
 from tenants.models import ApiKey, Model
 from tenants.principal import Principal
 
@@ -128,6 +128,25 @@ async def aroute(caller: Principal, model: str) -> Route:
     if route is None:
         raise ModelNotFound(model)
     return route
+
+
+def upstream(upstream_id: str) -> Upstream:
+    """An upstream by its id, for runs that are handed over; raises `DoesNotExist` once it was deleted."""
+    found = models.Upstream.objects.get(pk=upstream_id)
+    return Upstream(id=found.pk, base_url=found.base_url, api_key=found.api_key)
+
+
+def list_models(caller: Principal) -> list[dict[str, Any]]:
+    """The named models that the caller may use, as `GET /v1/models` shows them; `*` is a route, not a name."""
+    with scope.every_team():
+        visible = Q(teams__isnull=True) | Q(teams=caller.team_id)
+        found = Model.objects.filter(visible, enabled=True).exclude(name="*").select_related("upstream")
+        by_name = {model.name: model for model in found.order_by("-created_at")}
+    return [
+        {"id": name, "object": "model", "created": clock.unix(model.created_at), "owned_by": model.upstream.name}
+        for name, model in sorted(by_name.items())
+        if caller.may_use(name)
+    ]
 
 
 def _admit(key: ApiKey | None) -> Principal:

@@ -30,7 +30,6 @@ UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
 INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
-    "daphne",
     "config",
     "django.contrib.admin",
     "django.contrib.auth",

@@ -47,7 +47,19 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         message = f"Invalid body: expected a JSON object, but got {_kind(parsed)} instead."
         raise BadRequest(message, code="invalid_type")
-    return parsed
+    return without_nul(parsed) if b"\\u0000" in body else parsed
+
+
+def without_nul(value: Any) -> Any:
+    """The same JSON without NUL characters, which PostgreSQL cannot store in text or JSON."""
+    match value:
+        case str():
+            return value.replace("\x00", "")
+        case list():
+            return [without_nul(entry) for entry in value]
+        case dict():
+            return {without_nul(key): without_nul(entry) for key, entry in value.items()}
+    return value
 
 
 def validate(schema: type[Schema], values: Mapping[str, Any], *, prefix: str = "") -> Schema:

@@ -1,0 +1,1 @@
+"""The HTTP side: views and streams that translate between the wire and the services."""

@@ -37,10 +37,12 @@ class Fold:
 
     @property
     def fragments(self) -> list[Fragment]:
-        """The items that were opened and never closed."""
+        """Every item, as what it would be had its turn been cut here."""
         return [
-            Fragment(output_index=index, body=self.items[index], open_part=part)
-            for index, part in sorted(self._open.items())
+            Fragment(
+                output_index=index, body=body, is_open=index in self._open, open_part=self._open.get(index)
+            )
+            for index, body in sorted(self.items.items())
         ]
 
     def apply(self, event: dict[str, Any]) -> None:

@@ -101,7 +101,9 @@ class Run:
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
         if self._state.fragments:
-            yield self._close_fragments()
+            events, items = self._close_fragments()
+            self._state.output += items
+            yield FragmentsClosed(events=events, items=items)
         async for step in self._run_pending():
             yield step
             if isinstance(step, RunEnded):
@@ -131,6 +133,11 @@ class Run:
             items = [OutputItem(body=body) for body in result.items]
             turn = self._record(result)
         return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+
+    def end_dead(self, ending: Ending) -> RunEnded:
+        """End a run that was taken over and cannot be continued."""
+        events, items = self._close_fragments()
+        return self._end(ending, at=self._now(), events=events, items=items)
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
@@ -298,16 +305,16 @@ class Run:
             calls=calls or [],
         )
 
-    def _close_fragments(self) -> FragmentsClosed:
-        items = []
+    def _close_fragments(self) -> tuple[list[Event], list[OutputItem]]:
+        """What a cut turn left: shown, but never read by a model again."""
+        items: list[OutputItem] = []
         events: list[Event] = []
         for fragment in self._state.fragments:
             body, closed = close_fragment(fragment)
             items.append(OutputItem(body=body, in_context=False))
             events += closed
         self._state.fragments = []
-        self._state.output += items
-        return FragmentsClosed(events=events, items=items)
+        return events, items
 
 
 def failed(failure: Failure) -> Ending:
@@ -332,6 +339,8 @@ def closing(ending: Ending, body: Body) -> list[Event]:
 
 def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
     """The final body of an item that was cut, and the events that close it."""
+    if not fragment.is_open:
+        return fragment.body, []
     body = {**fragment.body, "status": "incomplete"}
     events: list[Event] = []
     index = fragment.output_index

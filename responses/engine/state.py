@@ -39,18 +39,31 @@ class PendingCall:
     started: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """An item of a cut turn: its `output_item.added` is in the log, its turn was never committed.
+
+    `is_open`: its `output_item.done` is not in the log either; `open_part` is the content part that was being written.
+    """
+
+    output_index: int
+    body: Body
+    is_open: bool
+    open_part: int | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class RunState:
     """Where a run stands after its last committed step.
 
-    `turn` counts finished upstream calls. `fragments` are items that were open when the run was cut: they are closed as
+    `turn` counts finished upstream calls. `fragments` are the items of a turn that was cut: those still open are closed as
     incomplete before anything else happens.
     """
 
     turn: int = 0
     output: list[OutputItem] = field(default_factory=list)
     pending: list[PendingCall] = field(default_factory=list)
-    fragments: list["Fragment"] = field(default_factory=list)
+    fragments: list[Fragment] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     tool_calls: int = 0
 
@@ -66,12 +79,3 @@ class RunState:
     def bodies(self) -> list[Body]:
         """The output as the wire shows it."""
         return [item.body for item in self.output]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
-    """An item whose `output_item.added` is in the log and whose `output_item.done` is not."""
-
-    output_index: int
-    body: Body
-    open_part: int | None = None

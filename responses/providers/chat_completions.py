@@ -1,11 +1,12 @@
 """Upstreams that speak chat completions: a turn is one streamed request, its chunks converted into events."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import orjson
 
 from kernel.errors import Failure
+from kernel.validation import without_nul
 from responses.engine.converter import ChatConverter, Chunk
 from responses.engine.events import Event
 from responses.engine.turns import FunctionTool, Sampling, TurnRequest, TurnResult
@@ -52,6 +53,8 @@ class ChatTurn:
                 else:
                     async for piece in read_bytes(response):
                         yield self._converter.feed(lines.feed(piece))
+                        if lines.failure is not None:
+                            raise UpstreamFailed(lines.failure)
                         if lines.done:
                             break
         except UpstreamFailed as failed:
@@ -83,6 +86,8 @@ class ChatTurn:
 class EventLines:
     """Cuts server-sent events out of pieces of bytes and decodes their data; `done` after `[DONE]`.
 
+    A line that is no chunk ends it: `failure` says why, and what came before it still counts.
+
     Chat completions put one JSON document on one `data:` line, so lines are all there is to look at: comments, other
     fields and blank lines are passed over, both kinds of line ends are taken.
     """
@@ -90,22 +95,28 @@ class EventLines:
     def __init__(self) -> None:
         self._rest = b""
         self.done = False
+        self.failure: Failure | None = None
 
-    def feed(self, piece: bytes) -> Iterator[Chunk]:
+    def feed(self, piece: bytes) -> list[Chunk]:
         """The chunks that this piece completes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
+        chunks: list[Chunk] = []
         for line in lines:
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
             if data == DONE:
                 self.done = True
-                return
-            if data:
-                yield _decode(data)
+                break
+            try:
+                chunks.append(_decode(data))
+            except UpstreamFailed as failed:
+                self.failure = failed.failure
+                break
+        return chunks
 
 
-def _decode(data: bytes) -> Chunk:
+def _decode(data: bytes) -> dict[str, Any]:
     try:
         chunk = orjson.loads(data)
     except orjson.JSONDecodeError as broken:
@@ -117,7 +128,7 @@ def _decode(data: bytes) -> Chunk:
     if error := chunk.get("error"):
         status = error.get("code") if isinstance(error, dict) else None
         raise UpstreamFailed(failure_of_status(status if isinstance(status, int) else 500, error))
-    return chunk
+    return without_nul(chunk) if b"\\u0000" in data else chunk
 
 
 def request_body(request: TurnRequest) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def failure_of_status(status: int, body: object, *, retry_after: str | None = No
     if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
         return Failure(code="server_error", message="The model's server refused this platform's credentials.")
     if status == httpx2.codes.NOT_FOUND:
-        return Failure(code="server_error", message="The model's server does not know this model.", status=500)
+        text = "The requested model does not exist."
+        return Failure(code="model_not_found", message=text, param="model", status=400)
     if httpx2.codes.is_client_error(status):
         text = f"The model's server rejected the request: {message}" if message else "The request was rejected."
         return Failure(code="invalid_prompt", message=text, status=400)

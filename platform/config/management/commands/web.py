@@ -1,0 +1,28 @@
+"""`manage.py web`: the web process, on daphne or uvicorn."""
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from config.server import serve
+
+
+class Command(BaseCommand):
+    """Serves the API and the admin until it gets SIGTERM or SIGINT."""
+
+    help = "Serve the API and the admin."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=settings.PORT)
+        parser.add_argument("--server", choices=["daphne", "uvicorn"], default="daphne")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            serve(options["server"], host=options["host"], port=options["port"])
+        except OSError as error:
+            raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error
+        sys.exit(0)

@@ -1,0 +1,21 @@
+"""`manage.py worker`: a Celery worker."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from config.celery import app
+
+
+class Command(BaseCommand):
+    """Runs tasks until it gets SIGTERM."""
+
+    help = "Run a Celery worker."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--concurrency", type=int, default=4)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        threads = ["--pool=threads", f"--concurrency={options['concurrency']}"]
+        app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])

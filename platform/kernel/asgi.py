@@ -1,0 +1,199 @@
+"""The API's ASGI shell: request ids and standard headers on every answer, bodies within their limit, errors in their
+envelope; and a lean Django handler.
+
+Django's own handler makes a thread per request before any work (0.5 ms). The API needs none of it: asynchronous views
+run on the loop, synchronous ones in the threads that keep database connections.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.core.handlers.asgi import ASGIHandler, ASGIRequest
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve, set_script_prefix
+
+from kernel.dbthreads import in_db_thread
+from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
+from kernel.http import as_api_error, error_response, unknown_url
+from kernel.ids import new_id
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_MAX_CLIENT_REQUEST_ID = 512
+_VERSION = (b"openai-version", b"2020-10-01")
+
+
+class ClientGone(Exception):
+    """The client went away before its request was complete."""
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """A request header, or the empty string."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return ""
+
+
+class ApiShell:
+    """Wraps everything under /v1: `scope["request_id"]`, `scope["body"]`, and the headers that every answer carries."""
+
+    def __init__(self, app: App, *, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        scope["request_id"] = request_id = new_id("req")
+        standard = [(b"x-request-id", request_id.encode()), _VERSION]
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                spent = str(round((time.perf_counter() - began) * 1000)).encode()
+                message["headers"] = [*message.get("headers", ()), *standard, (b"openai-processing-ms", spent)]
+            await send(message)
+
+        try:
+            _check_client_request_id(scope)
+            scope["body"] = await self._read_body(scope, receive)
+        except ClientGone:
+            return
+        except ApiError as error:
+            await send_error(error, send_with_headers)
+            return
+        await self._app(scope, _replay(scope["body"], receive), send_with_headers)
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        announced = header(scope, b"content-length")
+        if announced.isdigit() and int(announced) > self._max_body_bytes:
+            raise self._too_large()
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > self._max_body_bytes:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    def _too_large(self) -> RequestTooLarge:
+        limit = self._max_body_bytes // 1024 // 1024
+        return RequestTooLarge(f"The body of the request is too large: the limit is {limit} MiB.")
+
+
+def _check_client_request_id(scope: Scope) -> None:
+    given = header(scope, b"x-client-request-id")
+    if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
+        message = f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters."
+        raise BadRequest(message, param="X-Client-Request-Id", code="invalid_value")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read already, and then what the server says."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    """An error as a complete answer."""
+    response = error_response(error)
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.items()]
+    headers.append((b"content-length", str(len(response.content)).encode()))
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": response.content})
+
+
+class ApiHandler(ASGIHandler):
+    """Runs the API's views without middleware and without a thread per request."""
+
+    def load_middleware(self, is_async: bool = False) -> None:  # noqa: FBT001, FBT002 - Django's signature
+        """The API has none."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # the shell has read the body
+        set_script_prefix(scope.get("root_path", "") or "/")
+        work = asyncio.ensure_future(self._answer(scope))
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()  # the view hears of the client's leaving as a cancellation
+            await asyncio.wait({work})
+        finally:
+            gone.cancel()
+        if not work.cancelled():
+            await self.send_response(work.result(), send)
+
+    async def _answer(self, scope: Scope) -> HttpResponseBase:
+        request = ASGIRequest(scope, _NoStream())
+        request._body = scope["body"]  # noqa: SLF001 - what `HttpRequest.body` returns once it was read
+        try:
+            match = resolve(request.path_info)
+        except Resolver404:
+            return unknown_url(request)
+        request.resolver_match = match
+        try:
+            return _rendered(await call_view(match.func, request, *match.args, **match.kwargs))
+        except Exception as error:
+            return error_response(as_api_error(error))
+
+
+class _NoStream:
+    """Stands where the request's stream would: the body is known already."""
+
+    def read(self, *_: int) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        return None
+
+
+async def call_view(view: Callable[..., Any], request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    """Run a view where it belongs: on the loop, or in a thread with a database connection."""
+    if iscoroutinefunction(view):
+        response = await view(request, *args, **kwargs)
+    else:
+        response = await in_db_thread(lambda: _rendered(view(request, *args, **kwargs)))
+    if not isinstance(response, HttpResponseBase):
+        msg = f"a view answered {type(response).__name__}"
+        raise TypeError(msg)
+    return response
+
+
+def by_method(**views: Callable[..., Any]) -> Callable[..., Awaitable[HttpResponseBase]]:
+    """One URL, a view per method, synchronous and asynchronous ones side by side."""
+    allowed = ", ".join(sorted(name.upper() for name in views))
+
+    async def dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        view = views.get((request.method or "").lower())
+        if view is None:
+            message = f"Not allowed to {request.method} on {request.path}. Allowed: {allowed}."
+            return error_response(MethodNotAllowed(message, headers={"Allow": allowed}))
+        return await call_view(view, request, *args, **kwargs)
+
+    return dispatch
+
+
+def _rendered(response: Any) -> Any:
+    render = getattr(response, "render", None)
+    return render() if callable(render) else response

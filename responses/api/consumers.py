@@ -1,0 +1,125 @@
+"""The streams: Channels consumers that send what a run (or a chat completion) yields, and notice who goes away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from channels.exceptions import StopConsumer
+from channels.generic.http import AsyncHttpConsumer
+
+from kernel.asgi import Message, Receive, Scope, Send, header, send_error
+from kernel.http import as_api_error
+from kernel.validation import parse_json
+from responses import chat, services
+from responses.api.requests import info
+from responses.models import Mode
+from responses.runner import LiveRun
+from responses.schema import parse_create
+from tenants.authentication import authenticate
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(AsyncHttpConsumer):
+    """Answers a request with server-sent events.
+
+    `AsyncHttpConsumer.handle` would not hear of a disconnect before it returned, so the stream is a task of its own and
+    the consumer goes on dispatching. Errors before the first byte are ordinary HTTP errors.
+    """
+
+    # No channel of the layer: these consumers are only ever spoken to by the server.
+    channel_layer_alias = "none"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream: asyncio.Task[None] | None = None
+
+    async def open(self) -> AsyncIterator[bytes]:
+        """Begin the work; what is returned yields the bytes of whole events. Errors raised here become HTTP errors."""
+        raise NotImplementedError
+
+    def gone(self) -> None:
+        """The client has left."""
+        raise NotImplementedError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        await super().__call__(scope, self._next_message, send)
+
+    async def dispatch(self, message: Message) -> None:
+        """Channels would look for stale database connections in a thread at each message; these use none."""
+        await getattr(self, message["type"].replace(".", "_"))(message)
+
+    async def http_request(self, _: Message) -> None:
+        """The shell has read the whole body: start the stream and go on listening."""
+        self._stream = asyncio.create_task(self._send_stream())
+
+    async def http_disconnect(self, _: Message) -> None:
+        """The client has left before the end."""
+        if self._stream is not None:
+            self._stream.cancel()
+        self.gone()
+        raise StopConsumer
+
+    async def stream_finished(self, _: Message) -> None:
+        """Everything was sent."""
+        raise StopConsumer
+
+    async def _next_message(self) -> Message:
+        """What the server says next, or the end of the stream, whichever comes first."""
+        if self._stream is None:
+            return await self._receive()
+        heard = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait({heard, self._stream}, return_when=asyncio.FIRST_COMPLETED)
+            return heard.result() if heard.done() else {"type": "stream.finished"}
+        finally:
+            heard.cancel()
+
+    async def _send_stream(self) -> None:
+        try:
+            frames = await self.open()
+        except Exception as error:
+            await send_error(as_api_error(error), self.send)
+            return
+        await self.send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        async for data in frames:
+            await self.send({"type": "http.response.body", "body": data, "more_body": True})
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ResponseStream(EventStream):
+    """`POST /v1/responses` with `stream:true`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: LiveRun | None = None
+
+    async def open(self) -> AsyncIterator[bytes]:
+        principal = await authenticate(header(self.scope, b"authorization"))
+        body = parse_create(parse_json(self.scope["body"]))
+        self._run = await services.create_response(
+            principal=principal, body=body, mode=Mode.STREAM, request=info(self.scope)
+        )
+        return self._run.frames()
+
+    def gone(self) -> None:
+        if self._run is not None:
+            self._run.detach()
+
+
+class ChatStream(EventStream):
+    """`POST /v1/chat/completions` with `stream:true`."""
+
+    async def open(self) -> AsyncIterator[bytes]:
+        principal = await authenticate(header(self.scope, b"authorization"))
+        body = chat.parse_chat(parse_json(self.scope["body"]))
+        return await chat.stream(principal=principal, body=body, request=info(self.scope))
+
+    def gone(self) -> None:
+        """Cancelling the task that reads the upstream has closed its connection already."""
+
+

@@ -1,0 +1,63 @@
+"""What views and streams read off a request, the same way for both."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from django.http import QueryDict
+from rest_framework.request import Request
+
+from kernel.asgi import Scope, header
+from kernel.errors import InvalidType, InvalidValue
+from responses.models import Status
+from responses.selectors import ResponseFilter
+from responses.services import RequestInfo
+from tenants.principal import Principal
+
+
+def info(scope: Scope) -> RequestInfo:
+    """The ids of a request, for rows and logs."""
+    return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
+
+
+def scope_of(request: Request) -> Scope:
+    """The ASGI scope behind a DRF request."""
+    return cast("Scope", cast("Any", request._request).scope)  # noqa: SLF001 - DRF has no public name for it
+
+
+def principal_of(request: Request) -> Principal:
+    """Who is calling; DRF calls it the user."""
+    return cast("Principal", request.user)
+
+
+def response_filter(query: QueryDict) -> ResponseFilter:
+    """The filters of `GET /v1/responses`."""
+    status = query.get("status")
+    if status is not None and status not in Status.values:
+        raise InvalidValue.outside(status, Status.values, param="status")
+    return ResponseFilter(
+        model=query.get("model"),
+        status=status,
+        created_after=_moment(query, "created_after"),
+        created_before=_moment(query, "created_before"),
+        metadata=_nested(query, "metadata"),
+    )
+
+
+def _moment(query: QueryDict, name: str) -> datetime | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidType(name, expected="a Unix time in seconds", got="a string") from None
+
+
+def _nested(query: Mapping[str, str], name: str) -> dict[str, str]:
+    """`metadata[key]=value` → `{key: value}`."""
+    opening = f"{name}["
+    found = {key: query[key] for key in query if key.startswith(opening) and key.endswith("]")}
+    return {key[len(opening) : -1]: value for key, value in found.items()}
+
+

@@ -1,0 +1,15 @@
+"""The URLs of the API, below /v1/."""
+
+from django.urls import path
+
+from kernel.asgi import by_method
+from responses.api import views
+
+urlpatterns = [
+    path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
+    path("responses/<str:response_id>", views.OneResponse.as_view()),
+    path("responses/<str:response_id>/input_items", views.InputItems.as_view()),
+    path("chat/completions", by_method(post=views.CreateChatCompletion.as_view())),
+    path("models", views.ListModels.as_view()),
+    path("models/<path:model>", views.OneModel.as_view()),
+]

@@ -1,0 +1,152 @@
+"""The views of `/v1/responses` and `/v1/models`: parse, one call, present."""
+
+import asyncio
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response as Answer
+from rest_framework.views import APIView
+
+from kernel.errors import ApiError, NotFound, ServerError
+from kernel.pagination import PageRequest
+from kernel.validation import parse_json
+from responses import access, chat, selectors, services
+from responses.api.requests import info, principal_of, response_filter, scope_of
+from responses.engine.steps import RunEnded
+from responses.models import Mode, Response
+from responses.schema import parse_create
+from tenants import directory, scope
+from tenants.authentication import authenticate
+from tenants.models import Scope
+
+
+class AsyncAPIView(APIView):
+    """DRF's view for handlers that wait: the same requests, errors and renderer, and no thread."""
+
+    async def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """DRF's dispatch, with the authentication awaited."""
+        self.args, self.kwargs = args, kwargs
+        self.request = wrapped = self.initialize_request(request, *args, **kwargs)
+        self.headers = self.default_response_headers
+        try:
+            wrapped.user = await authenticate(request.headers.get("Authorization", ""))
+            answer = await self.post(wrapped, *args, **kwargs)
+        except Exception as error:  # DRF's own handler decides what becomes of it
+            answer = self.handle_exception(error)
+        return self.finalize_response(wrapped, answer, *args, **kwargs)
+
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """There is one renderer."""
+        renderer = self.get_renderers()[0]
+        return renderer, renderer.media_type
+
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        """The view's work."""
+        raise NotImplementedError
+
+
+class CreateResponse(AsyncAPIView):
+    """`POST /v1/responses` without `stream`."""
+
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        body = parse_create(parse_json(asgi["body"]))
+        run = await services.create_response(
+            principal=principal_of(request), body=body, mode=Mode.JSON, request=info(asgi)
+        )
+        try:
+            end = await run.finished()
+        except asyncio.CancelledError:
+            run.detach()
+            raise
+        if (error := _http_error(end)) is not None:
+            raise error
+        return Answer(end.response)
+
+
+def _http_error(end: RunEnded) -> ApiError | None:
+    """A failed run has a stored response, but a client that waits for JSON is told by the status."""
+    if end.ending.status == "failed":
+        failure = end.ending.failure
+        return failure.as_api_error() if failure else ServerError()
+    if end.ending.status == "cancelled":
+        return ServerError("The response was cancelled.")
+    return None
+
+
+class ListResponses(APIView):
+    """`GET /v1/responses`."""
+
+    def get(self, request: Request) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.RESPONSES_READ)
+        page = PageRequest.from_query(request.query_params)
+        narrow = response_filter(request.query_params)
+        with scope.team(principal.team_id):
+            found = selectors.list_responses(team_id=principal.team_id, narrow=narrow, page=page)
+            outputs = selectors.outputs(found.rows)
+        return Answer(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
+
+
+class OneResponse(APIView):
+    """`GET` and `DELETE /v1/responses/{id}`."""
+
+    def get(self, request: Request, response_id: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.RESPONSES_READ)
+        with scope.team(principal.team_id):
+            response = access.get_response(principal=principal, response_id=response_id)
+            output = selectors.outputs([response]).get(response.pk, [])
+        return Answer(selectors.public_body(response, output))
+
+    def delete(self, request: Request, response_id: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.RESPONSES_DELETE)
+        with scope.team(principal.team_id):
+            response: Response = access.get_response(principal=principal, response_id=response_id)
+            services.delete_response(principal=principal, response=response, request=info(scope_of(request)))
+        return Answer({"id": response_id, "object": "response", "deleted": True})
+
+
+class InputItems(APIView):
+    """`GET /v1/responses/{id}/input_items`."""
+
+    def get(self, request: Request, response_id: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.RESPONSES_READ)
+        page = PageRequest.from_query(request.query_params)
+        with scope.team(principal.team_id):
+            response = access.get_response(principal=principal, response_id=response_id)
+            found = selectors.list_input_items(response=response, page=page)
+        return Answer(found.as_list(present=dict))
+
+
+class ListModels(APIView):
+    """`GET /v1/models`."""
+
+    def get(self, request: Request) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.MODELS_READ)
+        return Answer({"object": "list", "data": directory.list_models(principal)})
+
+
+class OneModel(APIView):
+    """`GET /v1/models/{id}`; ids may contain slashes."""
+
+    def get(self, request: Request, model: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.MODELS_READ)
+        for listed in directory.list_models(principal):
+            if listed["id"] == model:
+                return Answer(listed)
+        raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+
+
+class CreateChatCompletion(AsyncAPIView):
+    """`POST /v1/chat/completions` without `stream`."""
+
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        body = chat.parse_chat(parse_json(asgi["body"]))
+        completion = await chat.complete(principal=principal_of(request), body=body, request=info(asgi))
+        return Answer(completion)

@@ -1,0 +1,121 @@
+"""Loads a run from what is stored, so that somebody else can end it or go on with it."""
+
+from dataclasses import dataclass
+
+from conversations.items import from_wire
+from conversations.models import Placement, Section
+from kernel.clock import now
+from responses import selectors, wire
+from responses.engine.fold import Fold, read_frames
+from responses.engine.loop import Run
+from responses.engine.state import OutputItem, PendingCall, RunContext, RunState
+from responses.engine.tools import NoTools, Toolbox
+from responses.engine.turns import Call, Model, Sampling, Usage
+from responses.models import EventBatch, Response, ToolCall
+from responses.providers.chat_completions import ChatModel
+from responses.recorder import Progress, Recorder, RunIdentity
+from tenants import directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A run that was taken over: to be iterated, or to be ended."""
+
+    run: Run
+    recorder: Recorder
+    identity: RunIdentity
+
+
+def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None = None) -> Taken:
+    """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team."""
+    response = Response.objects.get(pk=response_id)
+    folded, next_sequence = _folded(response)
+    state = _state(response, folded)
+    identity = _identity(response)
+    progress = Progress(
+        next_sequence=next_sequence,
+        next_position=len(state.output),
+        turns=response.turns,
+        tool_calls=response.tool_calls,
+        usage=state.usage,
+        first_token_ms=response.first_token_ms,
+        preview=response.output_preview,
+    )
+    if model is None:
+        model = ChatModel(directory.upstream(response.upstream_id))
+    run = Run(_context(response), state, model=model, tools=tools or NoTools(), now=now)
+    return Taken(run=run, recorder=Recorder(identity, progress), identity=identity)
+
+
+def _folded(response: Response) -> tuple[Fold, int]:
+    """What the log tells, and the number of the next event."""
+    fold, next_sequence = Fold(), 0
+    for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
+        for _, event in read_frames(bytes(batch.frames)):
+            fold.apply(event)
+        next_sequence = batch.last_sequence + 1
+    return fold, next_sequence
+
+
+def _state(response: Response, fold: Fold) -> RunState:
+    """Items that the log has closed but no step has committed belong to the cut turn: shown, not read again."""
+    places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
+    output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
+    committed = {item.body["id"] for item in output}
+    loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
+    return RunState(
+        turn=response.turns,
+        output=output,
+        pending=_pending(response),
+        fragments=loose,
+        usage=Usage(
+            input_tokens=response.input_tokens,
+            cached_tokens=response.cached_tokens,
+            output_tokens=response.output_tokens,
+            reasoning_tokens=response.reasoning_tokens,
+        ),
+        tool_calls=response.tool_calls,
+    )
+
+
+def _pending(response: Response) -> list[PendingCall]:
+    hosted = ToolCall.objects.filter(response=response, status__in=["pending", "in_progress"]).order_by("id")
+    return [
+        PendingCall(
+            call=Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments),
+            turn=row.turn,
+            started=row.status == "in_progress",
+        )
+        for row in hosted
+    ]
+
+
+def _context(response: Response) -> RunContext:
+    before = response.previous_response_id
+    history = selectors.context_items(team_id=response.team_id, response_id=before) if before else []
+    own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
+    bodies = [*history, *(place.item.body for place in own)]
+    return RunContext(
+        response_id=response.pk,
+        parameters=response.parameters,
+        model=response.upstream_model,
+        instructions=response.parameters.get("instructions"),
+        items=[from_wire(body) for body in bodies],
+        sampling=wire.sampling(response.parameters, response.options) if response.parameters else Sampling(),
+    )
+
+
+def _identity(response: Response) -> RunIdentity:
+    return RunIdentity(
+        response_id=response.pk,
+        team_id=response.team_id,
+        key_id=response.api_key_id,
+        model=response.model,
+        upstream_id=response.upstream_id,
+        upstream_model=response.upstream_model,
+        request_id=response.request_id,
+        stored=response.stored,
+        obfuscate=bool(response.options.get("obfuscate")),
+        created_at=response.created_at,
+        lease_token=response.lease_token,
+    )

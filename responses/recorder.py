@@ -1,0 +1,349 @@
+"""The recorder: numbers the events of a run, stores them with what they tell of, and only then lets them go.
+
+It turns each step of the engine into bytes for the wire and a change for the store. Steps that must not be lost are
+committed before their bytes are handed out; deltas go out at once and are stored within 250 ms or 64 KB.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+from django.db import models
+
+from conversations.items import plain_text
+from conversations.models import Item, Placement, Section
+from kernel.clock import now
+from responses.engine.events import DONE_FRAME, Body, Event, frame
+from responses.engine.state import OutputItem
+from responses.engine.steps import (
+    CallRecord,
+    Emitted,
+    FragmentsClosed,
+    RunEnded,
+    Step,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnRecord,
+)
+from responses.engine.turns import Finish, Usage
+from responses.models import EventBatch, Status, ToolCall, Turn
+from responses.store import Advance, CallUpdate, Change, writer
+from tenants.models import UsageRecord
+
+FLUSH_SECONDS = 0.25
+FLUSH_BYTES = 64 * 1024
+PREVIEW_LENGTH = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Whose run it is, and what its rows and its ledger lines say about that."""
+
+    response_id: str
+    team_id: str
+    key_id: str
+    model: str
+    upstream_id: str
+    upstream_model: str
+    request_id: str
+    stored: bool
+    obfuscate: bool
+    created_at: datetime
+    lease_token: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where the recording stands: the next numbers, and the run's totals so far."""
+
+    next_sequence: int = 0
+    next_position: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+    first_token_ms: int | None = None
+    preview: str = ""
+
+
+class Recorder:
+    """Records one run."""
+
+    def __init__(self, identity: RunIdentity, progress: Progress) -> None:
+        self._identity = identity
+        self._progress = progress
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._buffer_first = progress.next_sequence
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushes: list[asyncio.Future[None]] = []
+
+    async def record(self, step: Step) -> bytes:
+        """The step's bytes for the wire, once whatever must be stored before them has been committed.
+
+        Raises `LeaseLost` when somebody else has ended the run.
+        """
+        self._raise_failed_flush()
+        if isinstance(step, Emitted):
+            return self._emit(step.events)
+        data, change = self.plan(step)
+        await _committed(writer.submit(change), is_last=isinstance(step, RunEnded))
+        return data
+
+    def plan(self, step: Step) -> tuple[bytes, Change]:
+        """The step's bytes, and the change that stores it together with every event before it."""
+        data = self._emit(step.events)
+        if isinstance(step, RunEnded):
+            data += DONE_FRAME
+        rows = self._rows(step)
+        return data, Change(
+            team_id=self._identity.team_id,
+            insert=[*rows, *self._take_batch()],
+            advance=self._advance(step),
+            calls=self._call_updates(step),
+        )
+
+    def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
+        """The first events, and the log row that is to be inserted with the response itself."""
+        return self._emit(events), self._take_batch()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def _emit(self, events: Sequence[Event]) -> bytes:
+        progress, obfuscate = self._progress, self._identity.obfuscate
+        frames = []
+        for event in events:
+            frames.append(frame(event, progress.next_sequence, obfuscate=obfuscate))
+            progress.next_sequence += 1
+        data = b"".join(frames)
+        if data and self._identity.stored:
+            self._keep(data)
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._later()
+
+    def _later(self) -> asyncio.TimerHandle | None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a sweeper records without a loop, and takes each batch at once
+            return None
+        return loop.call_later(FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        """Send what is buffered to the store without waiting; the store keeps the order of submission."""
+        if batch := self._take_batch():
+            change = Change(team_id=self._identity.team_id, insert=batch)
+            self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
+            self._flushes.append(writer.submit(change))
+
+    def _take_batch(self) -> list[EventBatch]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
+        first, self._buffer_first = self._buffer_first, self._progress.next_sequence
+        if not frames:
+            return []
+        return [
+            EventBatch(
+                team_id=self._identity.team_id,
+                response_id=self._identity.response_id,
+                first_sequence=first,
+                last_sequence=self._progress.next_sequence - 1,
+                created_at=now(),
+                frames=frames,
+            )
+        ]
+
+    def _raise_failed_flush(self) -> None:
+        for flush in self._flushes:
+            if flush.done() and (error := flush.exception()) is not None:
+                raise error
+
+    # -- the rows ------------------------------------------------------------------------------------------------------
+
+    def _rows(self, step: Step) -> list[models.Model]:
+        match step:
+            case TurnEnded() | RunEnded():
+                turn = self._turn_rows(step.turn) if step.turn else []
+                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls)]
+            case FragmentsClosed():
+                return self._item_rows(step.items)
+            case ToolFinished():
+                return self._item_rows([step.item])
+            case ToolStarted() | Emitted():
+                return []
+        assert_never(step)
+
+    def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
+        self._count(turn)
+        who, usage, result = self._identity, turn.usage, turn.result
+        tokens = {
+            "input_tokens": usage.input_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "output_tokens": usage.output_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+        }
+        outcome = "failed" if result.finish is Finish.ERROR else str(result.finish)
+        row = Turn(
+            team_id=who.team_id,
+            response_id=who.response_id,
+            number=turn.number,
+            state=outcome,
+            started_at=turn.started_at,
+            first_token_at=result.first_token_at,
+            ended_at=turn.ended_at,
+            finish_reason=result.finish_reason,
+            upstream_request_id=result.upstream_request_id,
+            **tokens,
+        )
+        ledger = UsageRecord(
+            team_id=who.team_id,
+            api_key_id=who.key_id,
+            occurred_at=turn.ended_at,
+            endpoint="responses",
+            object_id=who.response_id,
+            turn=turn.number,
+            model=who.model,
+            upstream_id=who.upstream_id,
+            upstream_model=who.upstream_model,
+            outcome=outcome,
+            estimated=usage.estimated,
+            duration_ms=_milliseconds(turn.ended_at - turn.started_at),
+            request_id=who.request_id,
+            **tokens,
+        )
+        return [row, ledger]
+
+    def _count(self, turn: TurnRecord) -> None:
+        progress = self._progress
+        progress.turns += 1
+        progress.usage += turn.usage
+        first = turn.result.first_token_at
+        if progress.first_token_ms is None and first is not None:
+            progress.first_token_ms = _milliseconds(first - self._identity.created_at)
+
+    def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
+        if not self._identity.stored:
+            return []
+        rows: list[models.Model] = []
+        for item in items:
+            self._progress.preview = self._progress.preview or preview(item.body)
+            position = self._progress.next_position
+            rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
+            self._progress.next_position += 1
+        return rows
+
+    def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
+        self._progress.tool_calls += len(calls)
+        if not self._identity.stored:
+            return []
+        return [
+            ToolCall(
+                team_id=self._identity.team_id,
+                response_id=self._identity.response_id,
+                turn=record.turn,
+                call_id=record.call.call_id,
+                kind=record.kind,
+                name=record.call.name,
+                arguments=record.call.arguments,
+                status="waiting" if record.kind == "function" else "pending",
+                started_at=now(),
+            )
+            for record in calls
+        ]
+
+    def _call_updates(self, step: Step) -> list[CallUpdate]:
+        response_id = self._identity.response_id
+        match step:
+            case ToolStarted():
+                values = {"status": "in_progress", "started_at": step.started_at}
+                return [CallUpdate(response_id=response_id, call_id=step.call.call_id, values=values)]
+            case ToolFinished():
+                values = {
+                    "status": "failed" if step.result.error else "completed",
+                    "output": step.result.output,
+                    "error": step.result.error,
+                    "ended_at": step.ended_at,
+                }
+                return [CallUpdate(response_id=response_id, call_id=step.call.call_id, values=values)]
+        return []
+
+    def _advance(self, step: Step) -> Advance:
+        """Every committed step names the lease, so that a run that was taken over writes nothing any more."""
+        progress, usage = self._progress, self._progress.usage
+        advance = Advance(
+            response_id=self._identity.response_id,
+            lease_token=self._identity.lease_token,
+            status=Status.IN_PROGRESS.value,
+            first_token_ms=progress.first_token_ms,
+            turns=progress.turns,
+            tool_calls=progress.tool_calls,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            output_preview=progress.preview,
+        )
+        if not isinstance(step, RunEnded):
+            return advance
+        ending = step.ending
+        return replace(
+            advance,
+            status=ending.status,
+            ended_at=step.ended_at,
+            service_tier=ending.service_tier,
+            duration_ms=_milliseconds(step.ended_at - self._identity.created_at),
+            error=ending.error,
+            error_code=ending.error["code"] if ending.error else None,
+            incomplete_reason=ending.incomplete_reason,
+        )
+
+
+def placed(
+    body: Body, who: RunIdentity, section: Section, position: int, *, in_context: bool = True
+) -> list[models.Model]:
+    """An item and its place, as rows."""
+    item = Item(
+        team_id=who.team_id, api_key_id=who.key_id, id=body["id"], type=body["type"], body=body, created_at=now()
+    )
+    place = Placement(
+        team_id=who.team_id,
+        owner=who.response_id,
+        section=section,
+        position=position,
+        item=item,
+        in_context=in_context,
+    )
+    return [item, place]
+
+
+def preview(body: dict[str, Any]) -> str:
+    """The first words of an item on one line, for lists."""
+    return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]
+
+
+async def _committed(commit: "asyncio.Future[None]", *, is_last: bool) -> None:
+    """Wait for a commit. A cancellation that comes meanwhile waits, too: what is being committed decides."""
+    try:
+        await asyncio.shield(commit)
+    except asyncio.CancelledError:
+        await asyncio.wait([commit])
+        if not is_last or commit.exception() is not None:
+            raise
+
+
+def _succeeded(flush: "asyncio.Future[None]") -> bool:
+    return flush.done() and flush.exception() is None
+
+
+def _milliseconds(span: timedelta) -> int:
+    return max(0, round(span.total_seconds() * 1000))

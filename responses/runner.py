@@ -1,0 +1,194 @@
+"""The runs of this process: one task each, at most one client attached, and the registry that stops them.
+
+A run belongs to the process, never to the socket. Whatever reads it (a JSON request, a stream) reads the same task, and
+may go away; then the run's team says how much longer it goes on.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from functools import partial
+from typing import cast
+
+from django.conf import settings
+from django.db.models import Q
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import Failure
+from responses.engine.body import Ending
+from responses.engine.loop import Run, failed
+from responses.engine.steps import RunEnded, Step
+from responses.models import RUNNING, Response, Status
+from responses.recorder import Recorder, RunIdentity
+from responses.store import LeaseLost
+from tenants import scope
+
+logger = logging.getLogger(__name__)
+PROCESS = f"{socket.gethostname()}:{os.getpid()}"
+_BUG = Failure(code="server_error", message="The server had an error while processing your request.")
+_GONE = Failure(code="server_error", message="The run was ended by another process.")
+
+
+class LiveRun:
+    """A run in this process. `opening` are the bytes of the events that were committed with the response."""
+
+    def __init__(
+        self, run: Run, recorder: Recorder, identity: RunIdentity, *, opening: bytes, grace_seconds: float | None
+    ) -> None:
+        self.identity = identity
+        self.end: RunEnded | None = None
+        self._run = run
+        self._recorder = recorder
+        self._grace_seconds = grace_seconds if identity.stored else 0
+        self._ready: deque[bytes] = deque([opening])
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to execute; the registry holds the run until it has ended."""
+        _registry.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._execute())
+
+    # -- for the client ------------------------------------------------------------------------------------------------
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """The bytes of the stream as they become ready, joined where several wait."""
+        while True:
+            self._wake.clear()
+            if self._ready:
+                data = b"".join(self._ready)
+                self._ready.clear()
+                yield data
+            elif self._task is not None and self._task.done():
+                return
+            else:
+                await self._wake.wait()
+
+    async def finished(self) -> RunEnded:
+        """Wait for the end."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+        return cast("RunEnded", self.end)
+
+    def detach(self) -> None:
+        """The client has gone: go on for the grace period of the team, then cancel."""
+        if self._grace_seconds is None or self._task is None or self._task.done():
+            return
+        if self._grace_seconds == 0:
+            self.cancel()
+        else:
+            asyncio.get_running_loop().call_later(self._grace_seconds, self.cancel)
+
+    def cancel(self) -> None:
+        """Stop: the upstream's connection is closed, the response ends `cancelled`."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    async def _execute(self) -> None:
+        try:
+            async with aclosing(self._run.steps()) as steps:
+                async for step in steps:
+                    await self._record(step)
+        except asyncio.CancelledError:
+            await self._close(Ending(status="cancelled"))
+        except LeaseLost:
+            self._lost()
+        except Exception:
+            logger.exception("a run broke", extra={"response": self.identity.response_id})
+            await self._close(failed(_BUG))
+        finally:
+            _registry.discard(self)
+            self._wake.set()
+
+    async def _record(self, step: Step) -> None:
+        data = await self._recorder.record(step)
+        if isinstance(step, RunEnded):
+            self.end = step
+        if data:
+            self._ready.append(data)
+            self._wake.set()
+
+    async def _close(self, ending: Ending) -> None:
+        """End the run where it stands, in a terminal state that is stored."""
+        if self.end is not None:
+            return
+        try:
+            await self._record(self._run.interrupt(ending))
+        except LeaseLost:
+            self._lost()
+        except Exception:
+            # The lease runs out, and the sweeper ends what could not be ended here.
+            logger.exception("a run could not be closed", extra={"response": self.identity.response_id})
+            self._lost()
+
+    def _lost(self) -> None:
+        if self.end is None:
+            self.end = self._run.interrupt(failed(_GONE))
+
+
+class _Registry:
+    """The live runs of this process, and the renewal of their leases."""
+
+    def __init__(self) -> None:
+        self._runs: set[LiveRun] = set()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def add(self, run: LiveRun) -> None:
+        self._runs.add(run)
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_leases())
+
+    def discard(self, run: LiveRun) -> None:
+        self._runs.discard(run)
+
+    def all(self) -> list[LiveRun]:
+        """A snapshot of the live runs."""
+        return list(self._runs)
+
+    async def _keep_leases(self) -> None:
+        """Renew three times per lease; ends with the last run."""
+        while self._runs:
+            await asyncio.sleep(settings.LEASE_SECONDS / 3)
+            runs = {run.identity.response_id: run for run in self._runs}
+            try:
+                lost = await in_db_thread(partial(_renew, list(runs)))
+            except Exception:
+                logger.exception("leases could not be renewed")
+                continue
+            for response_id in lost:
+                runs[response_id].cancel()
+
+
+def _renew(response_ids: list[str]) -> list[str]:
+    """Extend the leases of this process; returns the runs that were cancelled or taken over elsewhere."""
+    with scope.every_team():
+        runs = Response.objects.filter(pk__in=response_ids)
+        mine = runs.filter(status__in=RUNNING, lease_owner=PROCESS)
+        mine.update(lease_until=lease_until())
+        taken = Q(status__in=RUNNING) & ~Q(lease_owner=PROCESS)
+        return list(runs.filter(taken | Q(status=Status.CANCELLED)).values_list("pk", flat=True))
+
+
+_registry = _Registry()
+
+
+async def cancel_all() -> None:
+    """Stop every run of this process and wait until each has its stored end; for an orderly shutdown."""
+    runs = _registry.all()
+    for run in runs:
+        run.cancel()
+    if runs:
+        await asyncio.gather(*(run.finished() for run in runs), return_exceptions=True)
+
+
+def lease_until() -> datetime:
+    """The end of a lease that is taken now."""
+    return now() + timedelta(seconds=settings.LEASE_SECONDS)

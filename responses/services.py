@@ -1,0 +1,205 @@
+"""Writes: creating and deleting responses."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+
+from conversations.models import Item, Placement, Section
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import InvalidEncryptedContent
+from kernel.ids import new_id
+from responses import context, wire
+from responses.context import Reading
+from responses.engine.loop import Run, opening
+from responses.engine.state import RunContext, RunState
+from responses.engine.tools import NoTools
+from responses.models import Mode, Response
+from responses.providers.chat_completions import ChatModel
+from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
+from responses.runner import PROCESS, LiveRun, lease_until
+from responses.schema import CreateResponse
+from responses.store import CallUpdate, Change, writer
+from tenants import directory, scope
+from tenants.audit import audit
+from tenants.models import Scope
+from tenants.principal import Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInfo:
+    """What the platform notes of the HTTP request behind a call."""
+
+    request_id: str
+    client_request_id: str = ""
+
+
+async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
+    """Insert the response with its first events, and begin to run it. The run is started; the caller reads it."""
+    principal.require(Scope.RESPONSES_WRITE)
+    route = await directory.aroute(principal, body.model)
+    reading = await _read(principal, body)
+    created_at, response_id = now(), new_id("resp")
+    parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at)
+    options = wire.hidden_options(body)
+    who = RunIdentity(
+        response_id=response_id,
+        team_id=principal.team_id,
+        key_id=principal.key_id,
+        model=body.model,
+        upstream_id=route.upstream.id,
+        upstream_model=route.upstream_model,
+        request_id=request.request_id,
+        stored=parameters["store"],
+        obfuscate=options["obfuscate"],
+        created_at=created_at,
+    )
+    recorder = Recorder(who, Progress())
+    first, batch = recorder.opening(opening(parameters))
+    row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
+    items = _input_rows(who, reading) if who.stored else []
+    answers = _answered_calls(body, reading)
+    run = Run(
+        RunContext(
+            response_id=response_id,
+            parameters=parameters,
+            model=route.upstream_model,
+            instructions=body.instructions,
+            items=reading.items,
+            sampling=wire.sampling(parameters, options),
+        ),
+        RunState(),
+        model=ChatModel(route.upstream),
+        tools=NoTools(),
+        now=now,
+    )
+    live = LiveRun(run, recorder, who, opening=first, grace_seconds=principal.grace_seconds)
+    change = Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers)
+    await _start_when_committed(live, writer.submit(change))
+    return live
+
+
+async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -> None:
+    """A client that leaves while its response is being stored leaves a run behind that nobody listens to, not a row
+    that nobody runs."""
+    try:
+        await asyncio.shield(commit)
+    except asyncio.CancelledError:
+        await asyncio.wait([commit])
+        if commit.exception() is None:
+            live.start()
+            live.detach()
+        raise
+    live.start()
+
+
+async def _read(principal: Principal, body: CreateResponse) -> Reading:
+    _refuse_foreign_secrets(body)
+    if not context.needs_database(body):
+        return context.read(principal=principal, body=body)
+    return await in_db_thread(lambda: context.read(principal=principal, body=body))
+
+
+def _refuse_foreign_secrets(body: CreateResponse) -> None:
+    """Nothing that this server hands out is encrypted, so whatever comes encrypted was made by somebody else."""
+    for item in wire.input_items(body):
+        if getattr(item, "encrypted_content", None):
+            name = item.id or "without an id"
+            raise InvalidEncryptedContent(
+                f"The encrypted content for item {name} could not be verified.", param="input"
+            )
+
+
+def _row(
+    who: RunIdentity,
+    body: CreateResponse,
+    *,
+    mode: Mode,
+    request: RequestInfo,
+    parameters: dict[str, Any],
+    options: dict[str, Any],
+    reading: Reading,
+) -> Response:
+    """The response's row; without content where the client said `store:false`."""
+    row = Response(
+        id=who.response_id,
+        team_id=who.team_id,
+        api_key_id=who.key_id,
+        created_at=who.created_at,
+        mode=mode,
+        stored=who.stored,
+        previous_response_id=body.previous_response_id,
+        model=who.model,
+        upstream_id=who.upstream_id,
+        upstream_model=who.upstream_model,
+        end_user=(body.safety_identifier or body.user or "")[:128] or None,
+        request_id=request.request_id,
+        client_request_id=request.client_request_id,
+        lease_owner=PROCESS,
+        lease_until=lease_until(),
+    )
+    if who.stored:
+        row.parameters = parameters
+        row.options = options
+        row.metadata = parameters["metadata"]
+        row.input_preview = preview(reading.own[-1]) if reading.own else ""
+    return row
+
+
+def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
+    rows: list[models.Model] = []
+    for position, item in enumerate(reading.own):
+        key = reading.shared.get(position)
+        if key is None:
+            rows += placed(item, who, Section.INPUT, position)
+        else:
+            rows.append(
+                Placement(
+                    team_id=who.team_id, owner=who.response_id, section=Section.INPUT, position=position, item_id=key
+                )
+            )
+    return rows
+
+
+def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpdate]:
+    """The outputs that this request brings end the waiting calls of the response that it follows."""
+    if body.previous_response_id is None:
+        return ()
+    at: datetime = now()
+    return [
+        CallUpdate(
+            response_id=body.previous_response_id,
+            call_id=item["call_id"],
+            values={"output": _text(item["output"]), "status": "completed", "ended_at": at},
+        )
+        for item in reading.own
+        if item["type"] == "function_call_output"
+    ]
+
+
+def _text(output: Any) -> str:
+    return output if isinstance(output, str) else "".join(part.get("text", "") for part in output)
+
+
+def delete_response(*, principal: Principal, response: Response, request: RequestInfo) -> None:
+    """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows.
+
+    A run that is still going on ends by itself: its next commit finds no row.
+    """
+    with scope.team(principal.team_id):
+        places = Placement.objects.filter(owner=response.pk)
+        keys = list(places.values_list("item_id", flat=True))
+        places.delete()
+        Item.objects.filter(key__in=keys, placements__isnull=True).delete()
+        audit(
+            team_id=principal.team_id,
+            actor=f"key:{principal.key_id}",
+            action="response.deleted",
+            target=response.pk,
+            request_id=request.request_id,
+        )
+        Response.objects.filter(pk=response.pk).delete()

@@ -1,0 +1,77 @@
+"""Housekeeping: runs whose process died are ended, logs past their retention are dropped.
+
+Both work in small bounded transactions and are safe to run twice and side by side.
+"""
+
+import logging
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import F
+
+from kernel.clock import now
+from kernel.errors import Failure
+from responses import handover, store
+from responses.engine.loop import failed
+from responses.models import RUNNING, Response
+from responses.runner import PROCESS, lease_until
+from tenants import scope
+
+logger = logging.getLogger(__name__)
+_AT_ONCE = 100
+_DEAD = Failure(
+    code="server_error",
+    message="The server that was running this response stopped. What it had finished is in the output.",
+)
+
+
+def sweep_dead_runs() -> int:
+    """End the runs whose lease has run out; returns how many.
+
+    The process that died had the only connection to the client, and may have sent events that it could not store any
+    more: such a run cannot be continued honestly, so it fails with what is stored.
+    """
+    swept = 0
+    for response_id, team_id in _claim(at=now()):
+        with scope.team(team_id):
+            taken = handover.load(response_id=response_id)
+        _, change = taken.recorder.plan(taken.run.end_dead(failed(_DEAD)))
+        if store.apply([change])[0] is None:
+            swept += 1
+        logger.warning("a dead run was ended", extra={"response": response_id})
+    return swept
+
+
+def _claim(*, at: datetime) -> list[tuple[str, str]]:
+    """Take over dead runs: the lease token counts up, so that a predecessor which is not quite dead writes no more."""
+    with scope.every_team():
+        dead = (
+            Response.objects.select_for_update(skip_locked=True, no_key=True)
+            .filter(status__in=RUNNING, lease_until__lt=at)
+            .order_by("lease_until")[:_AT_ONCE]
+        )
+        claimed = [(response.pk, response.team_id) for response in dead]
+        Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]).update(
+            lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until()
+        )
+        return claimed
+
+
+_DROP = """
+DELETE FROM responses_eventbatch WHERE id IN (
+    SELECT batch.id
+    FROM responses_eventbatch AS batch
+    JOIN responses_response AS response ON response.id = batch.response_id
+    JOIN tenants_team AS team ON team.id = batch.team_id
+    WHERE response.ended_at + make_interval(hours => team.log_retention_hours) < %s
+    ORDER BY batch.created_at
+    LIMIT 10000
+)
+"""
+
+
+def drop_expired_logs() -> int:
+    """Delete event logs past their team's retention, a bounded number at once; returns how many batches."""
+    with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute(_DROP, [now()])
+        return cursor.rowcount

@@ -1,0 +1,39 @@
+"""`manage.py add_upstream`: a server that speaks chat completions, and the models that are routed to it."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.management.base import BaseCommand, CommandError
+
+from tenants import services
+
+
+class Command(BaseCommand):
+    """Adds the upstream, or changes the one of the same name."""
+
+    help = "Add an upstream (or change the one of this name) and route models to it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--name", required=True)
+        parser.add_argument("--base-url", required=True, help="up to and including /v1")
+        parser.add_argument("--api-key", default="")
+        parser.add_argument("--models", default="", help="comma-separated; * routes every name that nothing else claims")
+        parser.add_argument("--default", action="store_true", help="wins where several upstreams route the same name")
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        url = urlsplit(options["base_url"])
+        if url.scheme not in {"http", "https"} or not url.hostname:
+            raise CommandError("--base-url must look like http://host:port/v1.")
+        models = [name.strip() for name in options["models"].split(",") if name.strip()]
+        upstream = services.add_upstream(
+            name=options["name"],
+            base_url=options["base_url"],
+            api_key=options["api_key"],
+            models=models,
+            is_default=options["default"],
+        )
+        shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
+        self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")

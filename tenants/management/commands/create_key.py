@@ -1,0 +1,48 @@
+"""`manage.py create_key`: a key for a team, for scripts and first steps."""
+
+import json
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from kernel.clock import now
+from tenants import services
+from tenants.models import Scope
+
+
+class Command(BaseCommand):
+    """Makes the team if it does not exist; prints the key once."""
+
+    help = "Create an API key for a team; the team is made if it does not exist."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--team", required=True)
+        parser.add_argument("--name", default="default")
+        parser.add_argument("--scopes", default=Scope.ALL.value, help="comma-separated; default: everything")
+        parser.add_argument("--models", default="", help="comma-separated; default: every model of the team")
+        parser.add_argument("--expires", type=int, metavar="DAYS")
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        scopes = _names(options["scopes"])
+        if unknown := sorted(set(scopes) - set(Scope.values)):
+            known = ", ".join(Scope.values)
+            raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known are: {known}.")
+        days = options["expires"]
+        if days is not None and days < 1:
+            raise CommandError("--expires takes a number of days of at least 1.")
+        made = services.create_key(
+            team=services.ensure_team(name=options["team"]),
+            name=options["name"],
+            scopes=scopes,
+            allowed_models=_names(options["models"]) or None,
+            expires_at=now() + timedelta(days=days) if days else None,
+        )
+        shown = {"team": made.key.team_id, "key_id": made.key.pk, "key": made.secret}
+        self.stdout.write(json.dumps(shown) if options["json"] else made.secret)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,99 @@
+"""Writes of the tenancy: teams, keys, upstreams and their models. Each is one transaction with its audit line."""
+
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from kernel.clock import now
+from kernel.crypto import keyed_digest
+from tenants import scope
+from tenants.audit import audit
+from tenants.models import ApiKey, Model, Scope, Team, Upstream
+
+_ALPHABET = string.ascii_letters + string.digits
+_PUBLIC_LENGTH = 8
+_SECRET_LENGTH = 43  # 256 bits in 62 characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key that was just made. `secret` exists only here: it is shown once and stored as an HMAC."""
+
+    key: ApiKey
+    secret: str
+
+
+def ensure_team(*, name: str, actor: str = "system") -> Team:
+    """The team of this name, made if need be."""
+    with scope.every_team():
+        team, made = Team.objects.get_or_create(name=name)
+        if made:
+            audit(team_id=team.pk, actor=actor, action="team.created", target=team.pk, after={"name": name})
+    return team
+
+
+def create_key(
+    *,
+    team: Team,
+    name: str,
+    scopes: Sequence[str] = (Scope.ALL.value,),
+    allowed_models: Sequence[str] | None = None,
+    expires_at: datetime | None = None,
+    actor: str = "system",
+    created_by: int | None = None,
+) -> NewKey:
+    """Make a key. `allowed_models` None: every model that the team has."""
+    public, secret = _letters(_PUBLIC_LENGTH), _letters(_SECRET_LENGTH)
+    whole = f"sk-{public}-{secret}"
+    with scope.team(team.pk):
+        key = ApiKey.objects.create(
+            team=team,
+            name=name,
+            digest=keyed_digest(whole),
+            prefix=f"sk-{public}",
+            last_four=whole[-4:],
+            scopes=list(scopes),
+            allowed_models=list(allowed_models) if allowed_models else None,
+            expires_at=expires_at,
+            created_by_id=created_by,
+        )
+        after = {"name": name, "scopes": list(scopes), "prefix": key.prefix}
+        audit(team_id=team.pk, actor=actor, action="api_key.created", target=key.pk, after=after)
+    return NewKey(key=key, secret=whole)
+
+
+def revoke_key(*, key: ApiKey, actor: str = "system") -> bool:
+    """Revoke a key for good; False when it was revoked before. Every process knows within two seconds."""
+    with scope.team(key.team_id):
+        revoked = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now()) == 1
+        if revoked:
+            audit(team_id=key.team_id, actor=actor, action="api_key.revoked", target=key.pk)
+    return revoked
+
+
+@transaction.atomic
+def add_upstream(
+    *, name: str, base_url: str, api_key: str = "", models: Sequence[str] = (), is_default: bool = False
+) -> Upstream:
+    """Add an upstream, or change the one of this name. `models` are routed to it under their own names, `*` any name."""
+    values = {"base_url": base_url.rstrip("/"), "is_default": is_default}
+    if api_key:
+        values["api_key"] = api_key
+    upstream, made = Upstream.objects.update_or_create(name=name, defaults=values)
+    for model in models:
+        Model.objects.get_or_create(name=model, upstream=upstream)
+    if is_default:
+        Upstream.objects.exclude(pk=upstream.pk).filter(is_default=True).update(is_default=False)
+    with scope.every_team():
+        action = "upstream.created" if made else "upstream.updated"
+        after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default}
+        audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
+    return upstream
+
+
+def _letters(length: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(length))
