@@ -20,13 +20,16 @@ class Account:
     gid: int
 
 
-def server_account() -> Account | None:
+def server_account(*, data: Path) -> Account | None:
     """Say who runs the embedded servers: None means us, and an existing unprivileged account when we are root.
 
-    Raises LaunchError when we are root and the system has none of the accounts that are made for this.
+    Whoever owns ``data`` already stays its owner: PostgreSQL refuses data of another account, and an account `postgres`
+    may have come to the system since. Raises LaunchError when the system has no account that is made for this.
     """
     if os.geteuid() != 0:
         return None
+    if data.exists() and (owner := data.stat()).st_uid != 0:
+        return Account(name=str(owner.st_uid), uid=owner.st_uid, gid=owner.st_gid)
     for name in UNPRIVILEGED:
         try:
             entry = pwd.getpwnam(name)

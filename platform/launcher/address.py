@@ -9,6 +9,7 @@ from launcher.options import Options
 
 DEFAULT_PORT = 8000
 LOOPBACK = "127.0.0.1"
+HERE = {"localhost": "localhost", LOOPBACK: LOOPBACK, "::1": "[::1]"}
 EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - what the user may ask for, and how to reach it
 
 
@@ -27,6 +28,13 @@ class Address:
     def url(self) -> str:
         host = f"[{self.client_host}]" if ":" in self.client_host else self.client_host
         return f"http://{host}:{self.port}"
+
+
+def allowed_hosts(*, host: str) -> str | None:
+    """ALLOWED_HOSTS for an address that was asked for; None when the default serves or only a person can say."""
+    if host in EVERYWHERE or host in HERE:
+        return None
+    return ",".join((*HERE.values(), f"[{host}]" if ":" in host else host))
 
 
 def choose(*, options: Options, environment: Mapping[str, str]) -> Address:

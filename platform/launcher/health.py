@@ -16,7 +16,8 @@ class Probe:
     host_header: str | None
 
     def is_ready(self) -> bool:
-        headers = {"Host": self.host_header} if self.host_header else {}
+        # As a proxy that ended TLS would say: where TLS is demanded, plain questions are redirected.
+        headers = {"X-Forwarded-Proto": "https", **({"Host": self.host_header} if self.host_header else {})}
         try:
             with closing(
                 http.client.HTTPConnection(self.address.client_host, self.address.port, timeout=2)

@@ -52,13 +52,14 @@ class ServerHome:
 
 def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
     """Find the home for a state directory, which exists already."""
-    account = server_account()
+    account = server_account(data=state_dir / "postgres")
     if account is None:
         return ServerHome(directory=state_dir, account=None, shared=shared)
     state_dir.chmod(0o711)
     if may_enter(directory=state_dir, account=account):
         return ServerHome(directory=state_dir, account=account, shared=shared)
-    return ServerHome(directory=_shared_home(state_dir=state_dir, shared=shared), account=account, shared=shared)
+    directory = _shared_home(state_dir=state_dir, shared=shared)
+    return ServerHome(directory=directory, account=server_account(data=directory / "postgres"), shared=shared)
 
 
 def _shared_home(*, state_dir: Path, shared: Path) -> Path:

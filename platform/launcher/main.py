@@ -55,9 +55,13 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     for name, value in running.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(list(argv))
+    try:
+        execute_from_command_line(list(argv))
+    except ImproperlyConfigured as wrong:
+        raise LaunchError(str(wrong)) from wrong
     return 0
 
 

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import TextIO
 
 PLAIN_INTERVAL = 5.0  # seconds between signs of life where a line cannot be rewritten
+PLAIN_WIDTH = 100
 
 
 class Report:
@@ -36,7 +37,7 @@ class Report:
             self._has_status = True
         elif monotonic() - self._last_sign > PLAIN_INTERVAL:
             self._last_sign = monotonic()
-            self._write(f"{line}\n")
+            self._write(f"{line[:PLAIN_WIDTH]}\n")
 
     def line(self, text: str = "") -> None:
         if self._has_status:

@@ -98,6 +98,10 @@ class Platform:
         if options.port is None and "PORT" not in self._environment and chosen.port != address.DEFAULT_PORT:
             self._report.step(f"Port {address.DEFAULT_PORT} is in use, so this uses {chosen.port}")
         self._environment["PORT"] = str(chosen.port)
+        if (names := address.allowed_hosts(host=chosen.host)) is not None:
+            self._default({"ALLOWED_HOSTS": names})
+        elif chosen.host in address.EVERYWHERE and not self._is_set("ALLOWED_HOSTS"):
+            self._report.step("The admin answers to localhost only; set ALLOWED_HOSTS to the names that others use")
         return chosen
 
     def _start_servers(self) -> None:

@@ -1,5 +1,6 @@
 """The environment is prepared once, again when something changed, and never half."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,14 @@ def test_a_command_without_an_environment_says_how_to_make_one(tmp_path: Path) -
     asked = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert asked.returncode == 1
     assert asked.stderr.startswith("error: The environment is not prepared yet: run `python3 manage.py up`")
+
+
+def test_a_setting_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path)}
+    argv = [sys.executable, str(ROOT / "manage.py"), "check"]
+    asked = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert asked.returncode == 1
+    assert asked.stderr.startswith("error: SECRET_KEY is not set: start the platform with `python3 manage.py up`")
 
 
 def test_the_start_needs_only_the_standard_library_until_it_is_in_the_environment() -> None:

@@ -56,6 +56,15 @@ def test_the_next_start_finds_the_same_place(state_dir: Path, shared: Path) -> N
 
 
 @as_root
+def test_data_stays_with_the_account_that_owns_it(shared: Path) -> None:
+    (shared / "postgres").mkdir()
+    os.chown(shared / "postgres", 5, 60)
+    account = server_home(state_dir=shared).account
+    assert account is not None
+    assert (account.uid, account.gid) == (5, 60)
+
+
+@as_root
 def test_a_deleted_state_directory_starts_afresh_and_its_data_is_named(state_dir: Path, shared: Path) -> None:
     first = server_home(state_dir=state_dir, shared=shared).directory
     shutil.rmtree(state_dir)

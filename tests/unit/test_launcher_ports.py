@@ -83,3 +83,17 @@ def test_a_variable_that_is_no_port_is_refused(text: str) -> None:
 )
 def test_the_url_is_one_that_a_client_on_this_machine_can_use(host: str, url: str) -> None:
     assert Address(host=host, port=8000).url == url
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("127.0.0.1", None),
+        ("::1", None),
+        ("0.0.0.0", None),
+        ("10.0.0.7", "localhost,127.0.0.1,[::1],10.0.0.7"),
+        ("fd00::7", "localhost,127.0.0.1,[::1],[fd00::7]"),
+    ],
+)
+def test_the_admin_answers_to_the_address_that_was_asked_for(host: str, names: str | None) -> None:
+    assert address.allowed_hosts(host=host) == names
