@@ -9,6 +9,7 @@ Source: sections 3.0 to 3.1c of the API surface specification.
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.validation import TAG
@@ -137,6 +138,7 @@ class InputMessage(ItemBase):
         """The content as parts, whichever form it came in."""
         return [InputText(text=self.content)] if isinstance(self.content, str) else list(self.content)
 
+    @override
     def wire(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -162,6 +164,7 @@ class AssistantMessage(ItemBase):
         """The content as parts, whichever form it came in."""
         return [OutputText(text=self.content)] if isinstance(self.content, str) else list(self.content)
 
+    @override
     def wire(self) -> dict[str, Any]:
         body: dict[str, Any] = {
             "id": self.id,
@@ -189,6 +192,7 @@ class FunctionCall(ItemBase):
     caller: None = None
     created_by: str | None = None
 
+    @override
     def wire(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -214,6 +218,7 @@ class FunctionCallOutput(ItemBase):
     caller: None = None
     created_by: str | None = None
 
+    @override
     def wire(self) -> dict[str, Any]:
         output = self.output if isinstance(self.output, str) else [_input_part(part) for part in self.output]
         return {
@@ -236,6 +241,7 @@ class Reasoning(ItemBase):
     encrypted_content: str | None = None
     status: Status | None = None
 
+    @override
     def wire(self) -> dict[str, Any]:
         body: dict[str, Any] = {
             "id": self.id,

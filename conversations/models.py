@@ -4,6 +4,7 @@ from uuid import UUID, uuid4
 
 from django.db import models
 from django.utils.timezone import now
+from typing_extensions import override
 
 from tenants.models import ApiKey, Team
 
@@ -23,6 +24,7 @@ class Item(models.Model):
     class Meta:
         indexes = [models.Index(fields=["team", "id", "created_at"], name="item_by_wire_id")]
 
+    @override
     def __str__(self) -> str:
         return self.id
 
@@ -54,5 +56,6 @@ class Placement(models.Model):
             models.UniqueConstraint(fields=["owner", "section", "position"], name="placement_position_once"),
         ]
 
+    @override
     def __str__(self) -> str:
         return f"{self.owner} {self.section}[{self.position}]"

@@ -4,6 +4,7 @@ from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
 from django.utils.timezone import now
+from typing_extensions import override
 
 from kernel.ids import new_id
 from tenants.models import ApiKey, IdField, Team
@@ -92,8 +93,7 @@ class Response(models.Model):
                 name="response_completed_at_iff_completed",
             ),
             models.CheckConstraint(
-                condition=Q(ended_at__isnull=False, status__in=TERMINAL)
-                | Q(ended_at__isnull=True, status__in=RUNNING),
+                condition=Q(ended_at__isnull=False, status__in=TERMINAL) | Q(ended_at__isnull=True, status__in=RUNNING),
                 name="response_ended_iff_terminal",
             ),
         ]
@@ -105,6 +105,7 @@ class Response(models.Model):
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
         ]
 
+    @override
     def __str__(self) -> str:
         return self.id
 
@@ -129,6 +130,7 @@ class Turn(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["response", "number"], name="turn_number_once")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.response_id} turn {self.number}"
 
@@ -154,6 +156,7 @@ class ToolCall(models.Model):
         constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]
         indexes = [models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.name} {self.call_id}"
 
@@ -177,5 +180,6 @@ class EventBatch(models.Model):
         constraints = [models.UniqueConstraint(fields=["response", "first_sequence"], name="event_batch_first_once")]
         indexes = [models.Index(fields=["created_at"], name="event_batch_by_time")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from conversations.items import InputItem, Wire
-from kernel.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter, UnsupportedValue
+from kernel.errors import (
+    BadRequest,
+    InvalidType,
+    MissingParameter,
+    UnknownParameter,
+    UnsupportedParameter,
+    UnsupportedValue,
+)
 from kernel.validation import TAG, first_defect, path
 
 NAME = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
@@ -51,7 +58,8 @@ def _choice_tag(choice: Any) -> str | None:
 
 
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")] | Annotated[FunctionChoice, Tag(f"{TAG}function")],
+    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
+    | Annotated[FunctionChoice, Tag(f"{TAG}function")],
     Discriminator(_choice_tag),
 ]
 
@@ -210,7 +218,11 @@ def _in_our_words(error: ValidationError) -> BadRequest:
     """What the wire knows and this server does not do is `unsupported_value`, not a mistake of the client's."""
     for detail in error.errors(include_url=False):
         where = tuple(step for step in detail["loc"] if not str(step).startswith(TAG))
-        if where in _ONE_VALUE and detail["type"] in {"literal_error", "none_required"} and _is_known(where, detail["input"]):
+        if (
+            where in _ONE_VALUE
+            and detail["type"] in {"literal_error", "none_required"}
+            and _is_known(where, detail["input"])
+        ):
             return UnsupportedValue(_ONE_VALUE[where], param=path(detail["loc"]))
         if detail["type"] == "union_tag_invalid" and where[0] in {"tools", "tool_choice"}:
             kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)

@@ -2,6 +2,7 @@
 
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
+from typing_extensions import override
 
 from kernel.errors import Unauthorized
 from tenants import directory
@@ -26,9 +27,11 @@ def bearer(header: str) -> str:
 class BearerAuthentication(BaseAuthentication):
     """DRF's door: `request.user` becomes the `Principal`."""
 
+    @override
     def authenticate(self, request: Request) -> tuple[Principal, None]:
         return directory.principal(bearer(request.headers.get("Authorization", ""))), None
 
+    @override
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Q
+from typing_extensions import override
 
 from kernel import clock
 from kernel.crypto import keyed_digest
@@ -36,6 +37,7 @@ class Upstream:
     base_url: str
     api_key: str
 
+    @override
     def __repr__(self) -> str:
         return f"Upstream({self.id!r})"
 
@@ -164,5 +166,3 @@ def _admit(key: ApiKey | None) -> Principal:
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
     )
-
-

@@ -4,6 +4,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.timezone import now
+from typing_extensions import override
 
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id
@@ -48,6 +49,7 @@ class Team(models.Model):
         default=24, help_text="How long the event log of a response can be replayed after its end."
     )
 
+    @override
     def __str__(self) -> str:
         return self.name
 
@@ -71,6 +73,7 @@ class Membership(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["team", "user"], name="membership_once")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.user} in {self.team}"
 
@@ -116,6 +119,7 @@ class ApiKey(models.Model):
         constraints = [models.UniqueConstraint(fields=["digest"], name="api_key_digest_once")]
         indexes = [models.Index(fields=["team", "created_at"], name="api_key_by_team")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…{self.last_four})"
 
@@ -130,6 +134,7 @@ class Upstream(models.Model):
     is_default = models.BooleanField(default=False, help_text="Wins where several upstreams route the same name.")
     created_at = models.DateTimeField(default=now, editable=False)
 
+    @override
     def __str__(self) -> str:
         return self.name
 
@@ -151,6 +156,7 @@ class Model(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["name", "upstream"], name="model_once_per_upstream")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.name} → {self.upstream}"
 
@@ -164,6 +170,7 @@ class ModelVisibility(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["model", "team"], name="model_visibility_once")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.model} for {self.team}"
 
@@ -195,6 +202,7 @@ class UsageRecord(models.Model):
     class Meta:
         indexes = [models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.object_id} turn {self.turn}"
 
@@ -214,5 +222,6 @@ class AuditEvent(models.Model):
     class Meta:
         indexes = [models.Index(fields=["team", "occurred_at"], name="audit_by_team_and_time")]
 
+    @override
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"

@@ -5,6 +5,7 @@ import gc
 from functools import lru_cache
 from typing import Any
 
+from typing_extensions import override
 
 _BACKLOG = 2048
 _STOP_SECONDS = 5
@@ -61,6 +62,7 @@ def _uvicorn(host: str, port: int) -> None:
     from responses.runner import cancel_all
 
     class Server(uvicorn.Server):
+        @override
         async def shutdown(self, sockets: Any = None) -> None:
             await cancel_all()
             await super().shutdown(sockets)

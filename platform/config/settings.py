@@ -111,7 +111,11 @@ DATABASES: dict[str, dict[str, Any]] = {
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "application_name": "platform",
-            "pool": {"min_size": 1, "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4), "timeout": 10},
+            "pool": {
+                "min_size": 1,
+                "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4),
+                "timeout": 10,
+            },
         },
     },
     # The owner of the tables: migrations only.

@@ -15,6 +15,7 @@ from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve, set_script_prefix
+from typing_extensions import override
 
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
@@ -126,9 +127,11 @@ async def send_error(error: ApiError, send: Send) -> None:
 class ApiHandler(ASGIHandler):
     """Runs the API's views without middleware and without a thread per request."""
 
+    @override
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: FBT001, FBT002 - Django's signature
         """The API has none."""
 
+    @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the shell has read the body
         set_script_prefix(scope.get("root_path", "") or "/")

@@ -9,6 +9,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
+from typing_extensions import override
 
 
 @lru_cache(maxsize=1)
@@ -41,6 +42,7 @@ def keyed_digest(secret: str) -> str:
 class EncryptedTextField(models.TextField[str, str]):
     """A text column that is encrypted in the database and plain in Python; an unreadable value raises."""
 
+    @override
     def get_prep_value(self, value: Any) -> Any:
         return encrypt(value) if value else value
 

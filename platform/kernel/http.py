@@ -11,6 +11,7 @@ from rest_framework import exceptions as drf
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.response import Response
+from typing_extensions import override
 
 from kernel.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RequestTooLarge, ServerError, Unauthorized
 
@@ -25,6 +26,7 @@ class Renderer(BaseRenderer):
     format = "json"
     charset = None
 
+    @override
     def render(
         self,
         data: Any,
@@ -39,6 +41,7 @@ class BytesParser(BaseParser):
 
     media_type = "*/*"
 
+    @override
     def parse(
         self,
         stream: IO[Any],

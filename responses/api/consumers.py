@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
+from typing_extensions import override
 
 from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
@@ -98,6 +99,7 @@ class ResponseStream(EventStream):
         super().__init__()
         self._run: LiveRun | None = None
 
+    @override
     async def open(self) -> AsyncIterator[bytes]:
         principal = await authenticate(header(self.scope, b"authorization"))
         body = parse_create(parse_json(self.scope["body"]))
@@ -106,6 +108,7 @@ class ResponseStream(EventStream):
         )
         return self._run.frames()
 
+    @override
     def gone(self) -> None:
         if self._run is not None:
             self._run.detach()
@@ -114,12 +117,12 @@ class ResponseStream(EventStream):
 class ChatStream(EventStream):
     """`POST /v1/chat/completions` with `stream:true`."""
 
+    @override
     async def open(self) -> AsyncIterator[bytes]:
         principal = await authenticate(header(self.scope, b"authorization"))
         body = chat.parse_chat(parse_json(self.scope["body"]))
         return await chat.stream(principal=principal, body=body, request=info(self.scope))
 
+    @override
     def gone(self) -> None:
         """Cancelling the task that reads the upstream has closed its connection already."""
-
-

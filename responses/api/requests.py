@@ -59,5 +59,3 @@ def _nested(query: Mapping[str, str], name: str) -> dict[str, str]:
     opening = f"{name}["
     found = {key: query[key] for key in query if key.startswith(opening) and key.endswith("]")}
     return {key[len(opening) : -1]: value for key, value in found.items()}
-
-

@@ -6,6 +6,7 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 from rest_framework.views import APIView
+from typing_extensions import override
 
 from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
@@ -23,6 +24,7 @@ from tenants.models import Scope
 class AsyncAPIView(APIView):
     """DRF's view for handlers that wait: the same requests, errors and renderer, and no thread."""
 
+    @override
     async def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """DRF's dispatch, with the authentication awaited."""
         self.args, self.kwargs = args, kwargs
@@ -35,6 +37,7 @@ class AsyncAPIView(APIView):
             answer = self.handle_exception(error)
         return self.finalize_response(wrapped, answer, *args, **kwargs)
 
+    @override
     def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:  # noqa: FBT001, FBT002
         """There is one renderer."""
         renderer = self.get_renderers()[0]
@@ -48,6 +51,7 @@ class AsyncAPIView(APIView):
 class CreateResponse(AsyncAPIView):
     """`POST /v1/responses` without `stream`."""
 
+    @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
         body = parse_create(parse_json(asgi["body"]))
@@ -145,6 +149,7 @@ class OneModel(APIView):
 class CreateChatCompletion(AsyncAPIView):
     """`POST /v1/chat/completions` without `stream`."""
 
+    @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
         body = chat.parse_chat(parse_json(asgi["body"]))

@@ -51,7 +51,9 @@ class ChatConverter:
     def end(self, *, done: bool) -> list[Event]:
         """The upstream's stream is over; `done`: it said `[DONE]`. (6) One of that and a finish reason must have come."""
         if not done and self.finish_reason is None:
-            self.fail(Failure(code="server_error", message="The model's server ended its answer too early.", status=500))
+            self.fail(
+                Failure(code="server_error", message="The model's server ended its answer too early.", status=500)
+            )
         self.ended = True
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
         return self._queue.end(status)
@@ -74,9 +76,7 @@ class ChatConverter:
             finish=finish,
             items=[segment.body() for segment in segments],
             # (25) A call that was cut is shown but never run.
-            calls=[
-                Call(item_id=s.id, call_id=s.call_id, name=s.name, arguments="".join(s.arguments)) for s in whole
-            ],
+            calls=[Call(item_id=s.id, call_id=s.call_id, name=s.name, arguments="".join(s.arguments)) for s in whole],
             usage=self._usage,
             failure=self._failure,
             finish_reason=self.finish_reason,
@@ -162,7 +162,10 @@ class ChatConverter:
     def _logprobs_of(self, choice: Chunk) -> list[Body]:
         content = (choice.get("logprobs") or {}).get("content") or []
         return [
-            {**_token(entry), "top_logprobs": [_token(top) for top in (entry.get("top_logprobs") or [])][: self._top_logprobs]}
+            {
+                **_token(entry),
+                "top_logprobs": [_token(top) for top in (entry.get("top_logprobs") or [])][: self._top_logprobs],
+            }
             for entry in content
         ]
 

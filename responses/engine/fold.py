@@ -39,9 +39,7 @@ class Fold:
     def fragments(self) -> list[Fragment]:
         """Every item, as what it would be had its turn been cut here."""
         return [
-            Fragment(
-                output_index=index, body=body, is_open=index in self._open, open_part=self._open.get(index)
-            )
+            Fragment(output_index=index, body=body, is_open=index in self._open, open_part=self._open.get(index))
             for index, body in sorted(self.items.items())
         ]
 

@@ -261,7 +261,9 @@ class Run:
         return record
 
     def _calls(self, result: TurnResult, turn: int) -> list[CallRecord]:
-        return [CallRecord(call=call, turn=turn, kind=self._tools.kind(call.name) or "function") for call in result.calls]
+        return [
+            CallRecord(call=call, turn=turn, kind=self._tools.kind(call.name) or "function") for call in result.calls
+        ]
 
     def _estimate(self, result: TurnResult) -> Usage:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""

@@ -8,6 +8,8 @@ as soon as another one begins; a call stays open to the end of the turn, since u
 from abc import ABC, abstractmethod
 from typing import Literal
 
+from typing_extensions import override
+
 from kernel.ids import new_id
 from responses.engine.events import (
     Body,
@@ -100,6 +102,7 @@ class MessageSegment(Segment):
         self._hold_blank = hold_blank
 
     @property
+    @override
     def is_empty(self) -> bool:
         return not self.parts or (self._hold_blank and not self.live)
 
@@ -135,6 +138,7 @@ class MessageSegment(Segment):
             events.append(self._delta(kind, text, logprobs))
         return events
 
+    @override
     def flush(self) -> list[Event]:
         events: list[Event] = []
         parts, self.parts = self.parts, []
@@ -146,9 +150,11 @@ class MessageSegment(Segment):
             events += [self._part_added(), self._delta(part.kind, text, part.logprobs)]
         return events
 
+    @override
     def finish(self) -> list[Event]:
         return self._close_part() if self.parts else []
 
+    @override
     def body(self, *, empty: bool = False) -> Body:
         content = [] if empty else [part.body() for part in self.parts]
         return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
@@ -173,9 +179,7 @@ class MessageSegment(Segment):
                 text=text,
                 logprobs=part.logprobs,
             )
-        closed = ContentPartDone(
-            item_id=self.id, output_index=self.output_index, content_index=index, part=part.body()
-        )
+        closed = ContentPartDone(item_id=self.id, output_index=self.output_index, content_index=index, part=part.body())
         return [done, closed]
 
     def _delta(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> Event:
@@ -201,11 +205,13 @@ class ReasoningSegment(Segment):
         self.text.append(text)
         return [self._delta(text)] if self.live else []
 
+    @override
     def flush(self) -> list[Event]:
         part = {"type": "reasoning_text", "text": ""}
         added = ContentPartAdded(item_id=self.id, output_index=self.output_index, content_index=0, part=part)
         return [added, self._delta("".join(self.text))]
 
+    @override
     def finish(self) -> list[Event]:
         text = "".join(self.text)
         part = {"type": "reasoning_text", "text": text}
@@ -214,6 +220,7 @@ class ReasoningSegment(Segment):
             ContentPartDone(item_id=self.id, output_index=self.output_index, content_index=0, part=part),
         ]
 
+    @override
     def body(self, *, empty: bool = False) -> Body:
         content = [] if empty else [{"type": "reasoning_text", "text": "".join(self.text)}]
         return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": content}
@@ -248,10 +255,12 @@ class CallSegment(Segment):
         self.arguments.append(arguments)
         return [self._delta(arguments)] if self.live else []
 
+    @override
     def flush(self) -> list[Event]:
         text = "".join(self.arguments)
         return [self._delta(text)] if text else []
 
+    @override
     def finish(self) -> list[Event]:
         text = "".join(self.arguments)
         events: list[Event] = []
@@ -263,6 +272,7 @@ class CallSegment(Segment):
         )
         return [*events, done]
 
+    @override
     def body(self, *, empty: bool = False) -> Body:
         return {
             "id": self.id,

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.management.base import BaseCommand, CommandError
+from typing_extensions import override
 
 from tenants import services
 
@@ -15,14 +16,18 @@ class Command(BaseCommand):
 
     help = "Add an upstream (or change the one of this name) and route models to it."
 
+    @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--name", required=True)
         parser.add_argument("--base-url", required=True, help="up to and including /v1")
         parser.add_argument("--api-key", default="")
-        parser.add_argument("--models", default="", help="comma-separated; * routes every name that nothing else claims")
+        parser.add_argument(
+            "--models", default="", help="comma-separated; * routes every name that nothing else claims"
+        )
         parser.add_argument("--default", action="store_true", help="wins where several upstreams route the same name")
         parser.add_argument("--json", action="store_true")
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         url = urlsplit(options["base_url"])
         if url.scheme not in {"http", "https"} or not url.hostname:

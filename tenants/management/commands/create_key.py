@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from typing_extensions import override
 
 from kernel.clock import now
 from tenants import services
@@ -17,6 +18,7 @@ class Command(BaseCommand):
 
     help = "Create an API key for a team; the team is made if it does not exist."
 
+    @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--team", required=True)
         parser.add_argument("--name", default="default")
@@ -25,6 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--expires", type=int, metavar="DAYS")
         parser.add_argument("--json", action="store_true")
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = _names(options["scopes"])
         if unknown := sorted(set(scopes) - set(Scope.values)):

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand
+from typing_extensions import override
 
 from kernel.crypto import keyed_digest
 from tenants import scope, services
@@ -24,10 +25,12 @@ class Command(BaseCommand):
 
     help = "Prepare a demo team with a key, an administrator and an upstream."
 
+    @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo-upstream", default="", help="address of the demo upstream, up to and including /v1")
         parser.add_argument("--json", action="store_true")
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         _route(options["demo_upstream"])
         password = _ensure_admin()

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from typing_extensions import override
 
 from config.celery import app
 
@@ -13,6 +14,7 @@ class Command(BaseCommand):
 
     help = "Run the scheduler of periodic tasks."
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         settings.STATE_DIR.mkdir(parents=True, exist_ok=True)
         app.Beat(schedule=str(settings.STATE_DIR / "beat-schedule"), loglevel="INFO", quiet=True).run()

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.commands import migrate
 from django.db import connections
+from typing_extensions import override
 
 _LOCK = 7_265_737_001  # any number, the same on every node
 
@@ -11,6 +12,7 @@ _LOCK = 7_265_737_001  # any number, the same on every node
 class Command(migrate.Command):
     """Runs as the owner (DATABASE_OWNER_URL) and holds an advisory lock, so that two nodes cannot migrate at once."""
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         options["database"] = "owner"
         with connections["owner"].cursor() as cursor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from typing_extensions import override
 
 from config.server import serve
 
@@ -15,11 +16,13 @@ class Command(BaseCommand):
 
     help = "Serve the API and the admin."
 
+    @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=settings.PORT)
         parser.add_argument("--server", choices=["daphne", "uvicorn"], default="daphne")
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             serve(options["server"], host=options["host"], port=options["port"])

@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from typing_extensions import override
 
 from config.celery import app
 
@@ -13,9 +14,11 @@ class Command(BaseCommand):
 
     help = "Run a Celery worker."
 
+    @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--concurrency", type=int, default=4)
 
+    @override
     def handle(self, *args: Any, **options: Any) -> None:
         threads = ["--pool=threads", f"--concurrency={options['concurrency']}"]
         app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
