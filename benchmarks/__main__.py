@@ -2,7 +2,7 @@
 
 import json
 import os
-import platform
+import platform as machine
 import signal
 import sys
 import time
@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from benchmarks import report
-from benchmarks.cells import BURST, FULL, SMOKE, Cell, Group, Scale, chosen
+from benchmarks import report, statements
+from benchmarks.cells import BURST, FULL, SHORT, SMOKE, Cell, Group, Scale, chosen
 from benchmarks.load import Pace
 from benchmarks.profiling import recording, summarised
 from benchmarks.rounds import Results, Session
@@ -40,8 +40,8 @@ def main() -> int:
             _profile(session, RESULTS / f"{stamp}-profile.txt")
         counts = counted(admin=stack.admin, asked=session.asked)
     judged = report.floors(results=results, counts=counts, scale=scale)
-    machine = _machine(options, proxy_parts=stack.proxy_parts)
-    _write(RESULTS / f"{stamp}.json", machine=machine, results=results, counts=counts, judged=judged)
+    conditions = _conditions(options, proxy_parts=stack.proxy_parts)
+    _write(RESULTS / f"{stamp}.json", conditions=conditions, results=results, counts=counts, judged=judged)
     print(report.text(results=results, counts=counts, judged=judged, proxy_parts=stack.proxy_parts))
     return 1 if options.check and not all(floor.holds for floor in judged) else 0
 
@@ -79,35 +79,51 @@ def _scale(options: Namespace) -> Scale:
 
 
 def _profile(session: Session, file: Path) -> None:
-    """Streams at the judged concurrency under py-spy, which slows them: their figures are not in the table."""
-    pace = Pace(connections=report.JUDGED_CONCURRENCY, seconds=PROFILE_SECONDS, warm_up=1.0)
-    raw = file.with_suffix(".raw")
-    with recording(pid=session.stack.platform.pid, seconds=PROFILE_SECONDS, file=raw):
-        session.measure(Cell(name="profile", stream=True, model=BURST, pace=pace), session.stack.platform)
-    file.write_text(summarised(raw.read_text()).text())
+    """Streams at the judged concurrency under py-spy, which slows them: their figures are not in the table.
+
+    And which SQL a stream and the last turn of a chain take, at concurrency 1, where no two share a batch.
+    """
+    platform, raw = session.stack.platform, file.with_suffix(".raw")
+    together = Pace(connections=report.JUDGED_CONCURRENCY, seconds=PROFILE_SECONDS, warm_up=1.0)
+    with recording(pid=platform.pid, seconds=PROFILE_SECONDS, file=raw):
+        session.measure(Cell(name="profile", stream=True, model=BURST, pace=together), platform)
+    alone = Pace(connections=1, seconds=1.0)
+    cells = (
+        Cell(name="a stream", stream=True, model=BURST, pace=alone),
+        Cell(name="turn 10 of a chain", stream=False, model=SHORT, pace=alone, history=9),
+    )
+    sql = [line for cell in cells for line in _statements(session, cell)]
+    file.write_text("\n".join((summarised(raw.read_text()).text(), *sql, "")))
     print(file.read_text())
 
 
-def _machine(options: Namespace, *, proxy_parts: str) -> dict[str, Any]:
+def _statements(session: Session, cell: Cell) -> list[str]:
+    session.measure(cell, session.stack.platform)
+    statements.forget(admin=session.stack.admin)
+    measured = session.measure(cell, session.stack.platform)
+    return [f"-- SQL of {cell.name}", *statements.listed(admin=session.stack.admin, requests=measured.started)]
+
+
+def _conditions(options: Namespace, *, proxy_parts: str) -> dict[str, Any]:
     return {
         "options": vars(options),
         "proxy": proxy_parts,
         "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
+        "system": machine.platform(),
+        "python": machine.python_version(),
     }
 
 
 def _write(
     file: Path,
     *,
-    machine: dict[str, Any],
+    conditions: dict[str, Any],
     results: Results,
     counts: Sequence[Count],
     judged: Sequence[report.Floor],
 ) -> None:
     content = {
-        "machine": machine,
+        "conditions": conditions,
         "results": [result.model_dump() for result in results.values()],
         "rows": [asdict(count) for count in counts],
         "floors": [{**asdict(floor), "holds": floor.holds} for floor in judged],

@@ -17,22 +17,14 @@ SAMPLES_PER_SECOND = 200
 def recording(*, pid: int, seconds: float, file: Path) -> Iterator[None]:
     """Sample the process and its children for so many seconds from now on; the file is complete when the block ends.
 
-    py-spy must be allowed to read another process' memory: as root, or with kernel.yama.ptrace_scope at 0.
+    Only a thread that holds the interpreter's lock is sampled: that lock is what one process can run out of, and py-spy
+    takes many a waiting thread for a working one. System calls happen outside it and are not seen. py-spy must be
+    allowed to read another process' memory: as root, or with kernel.yama.ptrace_scope at 0.
     """
-    command = [
-        str(Path(sys.executable).with_name("py-spy")),
-        "record",
-        "--subprocesses",
-        "--threads",
-        "--full-filenames",
-    ]
-    command += ["--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--duration", str(max(1, round(seconds)))]
-    recorder = subprocess.Popen(
-        [*command, "--output", str(file), "--pid", str(pid)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--output", str(file)]
+    command += ["--gil", "--subprocesses", "--threads", "--full-filenames", "--format", "raw"]
+    command += ["--rate", str(SAMPLES_PER_SECOND), "--duration", str(max(1, round(seconds)))]
+    recorder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield
     finally:

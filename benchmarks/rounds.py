@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.cells import PROMPT, SHORT, Cell
 from benchmarks.load import Measurement, Target, measure
-from benchmarks.rows import Asked, Statements
+from benchmarks.rows import Asked
 from benchmarks.stack import Stack
+from benchmarks.statements import Statements
 
 
 class Result(BaseModel):
@@ -56,11 +57,11 @@ class Session:
             body = cell.body(api=target.api, previous=None)
             return measure(target, body=body, pace=cell.pace, bystanders=self._bystanders(target))
         previous = self._chain(cell.history) if cell.history and not cell.inline else None
-        before = Statements.read(self.stack.admin)
+        before = Statements.so_far(admin=self.stack.admin)
         body = cell.body(api=target.api, previous=previous)
         measurement = measure(target, body=body, pace=cell.pace, bystanders=self._bystanders(target))
         self.asked = self.asked.plus(cell, measurement)
-        return _with_statements(measurement, Statements.read(self.stack.admin).since(before))
+        return _with_statements(measurement, Statements.so_far(admin=self.stack.admin).since(before))
 
     def _bystanders(self, target: Target) -> list[int]:
         return [other.pid for other in self.stack.targets if other is not target]

@@ -80,24 +80,3 @@ def counted(*, admin: str, asked: Asked) -> list[Count]:
 def _number(connection: psycopg.Connection[tuple[int]], query: str) -> int:
     row = connection.execute(query.encode()).fetchone()
     return row[0] if row else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statements:
-    """How many SQL statements the database has executed and how many rows it has returned or changed."""
-
-    calls: int
-    rows: int
-
-    @classmethod
-    def read(cls, admin: str) -> Self:
-        """Of everybody but the superuser, who only reads this; BEGIN and COMMIT are not counted."""
-        query = """
-            SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint FROM pg_stat_statements
-            WHERE userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)"""
-        with psycopg.connect(admin) as connection:
-            row = connection.execute(query).fetchone()
-        return cls(calls=row[0], rows=row[1]) if row else cls(calls=0, rows=0)
-
-    def since(self, earlier: Self) -> Self:
-        return type(self)(calls=self.calls - earlier.calls, rows=self.rows - earlier.rows)

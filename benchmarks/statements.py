@@ -1,0 +1,50 @@
+"""Which SQL the platform asked, from `pg_stat_statements`."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import psycopg
+
+# The superuser only reads this, and what PostgreSQL asks itself to check foreign keys is no round trip of ours.
+SOURCE = """
+    FROM pg_stat_statements
+    WHERE userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user) AND query NOT LIKE 'SELECT 1 FROM ONLY %'"""
+TOTALS = "SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint" + SOURCE
+EACH = (
+    "SELECT calls, total_exec_time, rows, regexp_replace(query, '\\s+', ' ', 'g')"
+    + SOURCE
+    + " ORDER BY calls DESC, total_exec_time DESC LIMIT 60"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statements:
+    """How many statements were executed, BEGIN and COMMIT left out, and how many rows they returned or changed."""
+
+    calls: int
+    rows: int
+
+    @classmethod
+    def so_far(cls, *, admin: str) -> Self:
+        with psycopg.connect(admin) as connection:
+            row = connection.execute(TOTALS).fetchone()
+        return cls(calls=row[0], rows=row[1]) if row else cls(calls=0, rows=0)
+
+    def since(self, earlier: Self) -> Self:
+        return type(self)(calls=self.calls - earlier.calls, rows=self.rows - earlier.rows)
+
+
+def forget(*, admin: str) -> None:
+    """Start counting anew."""
+    with psycopg.connect(admin) as connection:
+        connection.execute("SELECT pg_stat_statements_reset()")
+
+
+def listed(*, admin: str, requests: int) -> list[str]:
+    """What was asked since `forget`, the most frequent first: calls, time and rows per request, and the text."""
+    with psycopg.connect(admin) as connection:
+        found = connection.execute(EACH).fetchall()
+    return [
+        f"  {calls / requests:6.2f} calls {1000 * spent / requests:6.0f} us {rows / requests:7.2f} rows  {text[:200]}"
+        for calls, spent, rows, text in found
+    ]
