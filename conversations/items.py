@@ -1,8 +1,8 @@
 """Items: the closed union of what can stand in an input, an output or a conversation, as the wire writes it.
 
-One class per shape; `Item` is their union, told apart by one function so that OpenAI's short forms (a message without
-`type`, a reference with nothing but an `id`) are read as well. Ids and statuses are optional on the way in, so that every
-output can be fed back unchanged; `wire()` fills what a stored item must have.
+One class per shape; `InputItem` is their union, told apart by one function so that OpenAI's short forms (a message
+without `type`, a reference with nothing but an `id`) are read as well. Ids and statuses are optional on the way in, so
+that every output can be fed back unchanged; `wire()` fills what a stored item must have.
 Source: sections 3.0 to 3.1c of the API surface specification.
 """
 
@@ -263,7 +263,7 @@ class ItemReference(Wire):
 
 StoredItem = InputMessage | AssistantMessage | FunctionCall | FunctionCallOutput | Reasoning
 
-_TYPED = {
+_TYPED: dict[str, type[BaseModel]] = {
     "function_call": FunctionCall,
     "function_call_output": FunctionCallOutput,
     "reasoning": Reasoning,
@@ -315,7 +315,7 @@ _STORED: TypeAdapter[StoredItem] = TypeAdapter(
 
 
 def from_wire(body: dict[str, Any]) -> StoredItem:
-    """A stored item's body as its typed value; raises pydantic's `ValidationError` if the store holds something else."""
+    """A stored item's body as its typed value; raises `ValidationError` if the store holds something else."""
     return _STORED.validate_python(body)
 
 

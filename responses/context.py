@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from conversations.items import (
     FunctionCall,
@@ -31,7 +32,7 @@ class Reading:
     history: Sequence[StoredItem] = ()
     own: Sequence[Body] = ()
     own_items: Sequence[StoredItem] = ()
-    shared: dict[int, object] = field(default_factory=dict)
+    shared: dict[int, UUID] = field(default_factory=dict)
 
     @property
     def items(self) -> list[StoredItem]:
@@ -70,7 +71,7 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
     found = selectors.referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
     own: list[Body] = []
     items: list[StoredItem] = []
-    shared: dict[int, object] = {}
+    shared: dict[int, UUID] = {}
     for position, item in enumerate(given):
         if not isinstance(item, ItemReference):
             own.append(item.with_id())

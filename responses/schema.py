@@ -1,7 +1,8 @@
 """The body of `POST /v1/responses`: JSON in, a typed and closed value out.
 
 Fields stand in the order in which OpenAI reports their defects. A parameter is honoured, or stored and echoed because
-that is its whole meaning, or refused by name; nothing is ignored. Source: section 1.1.1 of the API surface specification.
+that is its whole meaning, or refused by name; nothing is ignored. Source: section 1.1.1 of the API surface
+specification.
 """
 
 from difflib import get_close_matches
@@ -207,7 +208,7 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
             raise UnknownParameter(name, suggestion=near[0] if near else None)
 
 
-_ONE_VALUE = {
+_ONE_VALUE: dict[tuple[int | str, ...], str] = {
     ("background",): "Background responses are not supported by this server.",
     ("truncation",): "Truncation is not supported by this server; only 'disabled' is.",
     ("reasoning", "summary"): "Reasoning summaries are not supported by this server.",

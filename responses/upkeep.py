@@ -74,4 +74,4 @@ def drop_expired_logs() -> int:
     """Delete event logs past their team's retention, a bounded number at once; returns how many batches."""
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_DROP, [now()])
-        return cursor.rowcount
+        return int(cursor.rowcount)

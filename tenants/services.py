@@ -79,7 +79,7 @@ def revoke_key(*, key: ApiKey, actor: str = "system") -> bool:
 def add_upstream(
     *, name: str, base_url: str, api_key: str = "", models: Sequence[str] = (), is_default: bool = False
 ) -> Upstream:
-    """Add an upstream, or change the one of this name. `models` are routed to it under their own names, `*` any name."""
+    """Add an upstream, or change the one of this name. `models` are routed to it under their own names; `*`: all."""
     values = {"base_url": base_url.rstrip("/"), "is_default": is_default}
     if api_key:
         values["api_key"] = api_key

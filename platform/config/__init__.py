@@ -1,4 +1,4 @@
-"""The project: settings, URLs, the ASGI application, Celery. Importing it loads the Celery app, so that `.delay` works."""
+"""The project: settings, URLs, the ASGI application, Celery. Importing it loads Celery, so that `.delay` works."""
 
 from config.celery import app as celery_app
 

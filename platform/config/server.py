@@ -42,7 +42,8 @@ def _daphne(host: str, port: int) -> None:
         verbosity=0,
         server_name="platform",
     )
-    _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(cancel_all()))
+    # Twisted's annotations take the module for the interface that it implements, `self` and all.
+    _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(cancel_all()))  # type: ignore[arg-type]
     instance.run()
     if instance.abort_start:
         msg = "the port is in use"

@@ -7,7 +7,8 @@ run on the loop, synchronous ones in the threads that keep database connections.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from io import BytesIO
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -22,8 +23,8 @@ from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarg
 from kernel.http import as_api_error, error_response, unknown_url
 from kernel.ids import new_id
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -59,7 +60,8 @@ class ApiShell:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 spent = str(round((time.perf_counter() - began) * 1000)).encode()
-                message["headers"] = [*message.get("headers", ()), *standard, (b"openai-processing-ms", spent)]
+                headers = [*message.get("headers", ()), *standard, (b"openai-processing-ms", spent)]
+                message = {**message, "headers": headers}
             await send(message)
 
         try:
@@ -128,7 +130,7 @@ class ApiHandler(ASGIHandler):
     """Runs the API's views without middleware and without a thread per request."""
 
     @override
-    def load_middleware(self, is_async: bool = False) -> None:  # noqa: FBT001, FBT002 - Django's signature
+    def load_middleware(self, is_async: bool = False) -> None:
         """The API has none."""
 
     @override
@@ -148,7 +150,7 @@ class ApiHandler(ASGIHandler):
             await self.send_response(work.result(), send)
 
     async def _answer(self, scope: Scope) -> HttpResponseBase:
-        request = ASGIRequest(scope, _NoStream())
+        request = ASGIRequest(scope, BytesIO())
         request._body = scope["body"]  # noqa: SLF001 - what `HttpRequest.body` returns once it was read
         try:
             match = resolve(request.path_info)
@@ -156,19 +158,10 @@ class ApiHandler(ASGIHandler):
             return unknown_url(request)
         request.resolver_match = match
         try:
-            return _rendered(await call_view(match.func, request, *match.args, **match.kwargs))
+            response: HttpResponseBase = _rendered(await call_view(match.func, request, *match.args, **match.kwargs))
         except Exception as error:
             return error_response(as_api_error(error))
-
-
-class _NoStream:
-    """Stands where the request's stream would: the body is known already."""
-
-    def read(self, *_: int) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        return None
+        return response
 
 
 async def call_view(view: Callable[..., Any], request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -183,7 +176,7 @@ async def call_view(view: Callable[..., Any], request: HttpRequest, *args: Any, 
     return response
 
 
-def by_method(**views: Callable[..., Any]) -> Callable[..., Awaitable[HttpResponseBase]]:
+def by_method(**views: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, HttpResponseBase]]:
     """One URL, a view per method, synchronous and asynchronous ones side by side."""
     allowed = ", ".join(sorted(name.upper() for name in views))
 

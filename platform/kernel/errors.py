@@ -133,7 +133,7 @@ class InvalidValue(BadRequest):
     def outside(cls, value: object, supported: Sequence[str], *, param: str) -> "InvalidValue":
         """The error for a value that is not one of `supported`."""
         quoted = [f"'{name}'" for name in supported]
-        listed = " and ".join(quoted) if len(quoted) < 3 else ", ".join(quoted[:-1]) + f", and {quoted[-1]}"  # noqa: PLR2004
+        listed = " and ".join(quoted) if len(quoted) < 3 else ", ".join(quoted[:-1]) + f", and {quoted[-1]}"
         return cls(f"Invalid value: '{value}'. Supported values are: {listed}.", param=param)
 
 

@@ -47,7 +47,7 @@ class BytesParser(BaseParser):
         stream: IO[Any],
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
-    ) -> bytes:
+    ) -> Any:
         return bytes(stream.read())
 
 

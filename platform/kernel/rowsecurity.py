@@ -54,5 +54,5 @@ def grant_to_application(*, using: str) -> None:
         quoted = connections[using].ops.quote_name(role)
         for what in ("TABLES", "SEQUENCES"):
             rights = "SELECT, INSERT, UPDATE, DELETE" if what == "TABLES" else "USAGE, SELECT"
-            cursor.execute(f"GRANT {rights} ON ALL {what} IN SCHEMA public TO {quoted}")  # noqa: S608 - quoted names
+            cursor.execute(f"GRANT {rights} ON ALL {what} IN SCHEMA public TO {quoted}")
             cursor.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT {rights} ON {what} TO {quoted}")

@@ -9,7 +9,7 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stopped(Exception):  # noqa: N818 - not an error
+class Stopped(Exception):
     """Ctrl-C or a signal asked us to stop."""
 
 

@@ -31,14 +31,15 @@ class AsyncAPIView(APIView):
         self.request = wrapped = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
         try:
-            wrapped.user = await authenticate(request.headers.get("Authorization", ""))
+            # DRF calls whoever authentication found the user; ours is a Principal.
+            wrapped.user = await authenticate(request.headers.get("Authorization", ""))  # type: ignore[assignment]
             answer = await self.post(wrapped, *args, **kwargs)
         except Exception as error:  # DRF's own handler decides what becomes of it
             answer = self.handle_exception(error)
         return self.finalize_response(wrapped, answer, *args, **kwargs)
 
     @override
-    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
         """There is one renderer."""
         renderer = self.get_renderers()[0]
         return renderer, renderer.media_type

@@ -49,7 +49,7 @@ class ChatConverter:
         return events
 
     def end(self, *, done: bool) -> list[Event]:
-        """The upstream's stream is over; `done`: it said `[DONE]`. (6) One of that and a finish reason must have come."""
+        """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
         if not done and self.finish_reason is None:
             self.fail(
                 Failure(code="server_error", message="The model's server ended its answer too early.", status=500)

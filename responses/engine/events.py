@@ -1,7 +1,7 @@
 """The events of a stream: one class per type, fields in the order of the wire, and their bytes.
 
-Engine and adapters make events; the recorder numbers them. `frame` writes an event as server-sent-events bytes, which is
-also how the log keeps it. Source: section 4.1 of the API surface specification.
+Engine and adapters make events; the recorder numbers them. `frame` writes an event as server-sent-events bytes, which
+is also how the log keeps it. Source: section 4.1 of the API surface specification.
 """
 
 import secrets

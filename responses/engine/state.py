@@ -32,7 +32,7 @@ class OutputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A hosted tool call that a turn asked for and that has no stored output yet. `started`: it may have taken effect."""
+    """A hosted tool call that a turn asked for, without a stored output. `started`: it may have taken effect."""
 
     call: Call
     turn: int
@@ -56,8 +56,8 @@ class Fragment:
 class RunState:
     """Where a run stands after its last committed step.
 
-    `turn` counts finished upstream calls. `fragments` are the items of a turn that was cut: those still open are closed as
-    incomplete before anything else happens.
+    `turn` counts finished upstream calls. `fragments` are the items of a turn that was cut: those still open are closed
+    as incomplete before anything else happens.
     """
 
     turn: int = 0

@@ -54,8 +54,8 @@ class ChatTurn:
                     async for piece in read_bytes(response):
                         yield self._converter.feed(lines.feed(piece))
                         if lines.failure is not None:
-                            raise UpstreamFailed(lines.failure)
-                        if lines.done:
+                            self._converter.fail(lines.failure)
+                        if lines.done or lines.failure is not None:
                             break
         except UpstreamFailed as failed:
             self._converter.fail(failed.failure)
