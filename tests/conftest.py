@@ -1,0 +1,144 @@
+"""The fixtures of all tests that need servers: the database, web processes, a scripted upstream, callers and clients.
+
+Nothing is rolled back or truncated. Each test makes teams of its own, and row-level security keeps them apart, in the
+tests as in production.
+"""
+
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from openai import OpenAI
+from pytest_django import DjangoDbBlocker
+
+pytest.register_assert_rewrite("tests.support")
+
+from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
+from tests.support.api import Api, Caller  # noqa: E402
+from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
+from tests.support.web import WebProcess, running_web  # noqa: E402
+
+MakeCaller = Callable[..., Caller]
+_web_processes: list[WebProcess] = []
+_marks: dict[int, int] = {}
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The run's fresh database as it is, migrated by its owner; in place of pytest-django's own test database."""
+    with django_db_blocker.unblock():
+        call_command("migrate", verbosity=0)
+        connections["owner"].close()
+        yield
+        for connection in connections.all(initialized_only=True):
+            connection.close()
+            if pool := getattr(connection, "pool", None):
+                pool.close()
+
+
+@pytest.fixture
+def database(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Lets a test use the database, as the application's role; what it commits stays."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@pytest.fixture(scope="session")
+def upstream(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[ScriptedUpstream]:
+    """The scripted upstream; every model name is routed to it."""
+    with running_upstream() as running:
+        with django_db_blocker.unblock():
+            services.add_upstream(
+                name="scripted", base_url=running.url, api_key="upstream-secret", models=["*"], is_default=True
+            )
+        yield running
+
+
+@pytest.fixture
+def script(upstream: ScriptedUpstream) -> Iterator[Script]:
+    """What the upstream answers to one model name; checked when the test is over."""
+    script = upstream.script()
+    yield script
+    upstream.forget(script)
+    script.verify()
+
+
+@pytest.fixture(scope="session")
+def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """The web process that most tests talk to."""
+    with running_web() as process:
+        _web_processes.append(process)
+        yield process
+
+
+@pytest.fixture(scope="session")
+def uvicorn_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """The same on uvicorn."""
+    with running_web(server="uvicorn") as process:
+        _web_processes.append(process)
+        yield process
+
+
+@pytest.fixture(scope="session")
+def http() -> Iterator[httpx2.Client]:
+    """One pool of connections for all tests."""
+    with httpx2.Client(timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def make_caller(database: None) -> MakeCaller:
+    """Makes a team with a key; keyword arguments are those of `create_key`, `team` puts the key into that team."""
+
+    def make(**options: Any) -> Caller:
+        team = options.pop("team", None) or services.ensure_team(name=f"team {uuid.uuid4().hex}")
+        new = services.create_key(team=team, name="test", **options)
+        return Caller(team=team, key=new.key, secret=new.secret)
+
+    return make
+
+
+@pytest.fixture
+def caller(make_caller: MakeCaller) -> Caller:
+    """The team and key of this test."""
+    return make_caller()
+
+
+@pytest.fixture
+def api(web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
+    """The API in the name of `caller`."""
+    return Api(http, url=web.url, caller=caller)
+
+
+@pytest.fixture
+def outsider(web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+    """The API in the name of another team."""
+    return Api(http, url=web.url, caller=make_caller())
+
+
+@pytest.fixture
+def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
+    """The openai SDK in the name of `caller`."""
+    with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0) as client:
+        yield client
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember what the web processes had written before the test."""
+    _marks.update({process.pid: process.written for process in _web_processes})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the web processes wrote meanwhile."""
+    report = yield
+    if report.failed:
+        for process in _web_processes:
+            if wrote := process.output(since=_marks.get(process.pid, 0)):
+                report.sections.append((f"web process {process.url}", wrote))
+    return report

@@ -1,0 +1,122 @@
+"""A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import orjson
+
+from tenants.models import ApiKey, Team
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A team and one of its keys."""
+
+    team: Team
+    key: ApiKey
+    secret: str = field(repr=False)
+
+
+class LiveStream:
+    """A stream that is being read. `raw` collects the lines, `events` yields what their data says until the end."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.headers = response.headers
+        self.raw: list[str] = []
+        self.events = self._read(response)
+
+    def next(self) -> Event:
+        """The next event."""
+        return next(self.events)
+
+    def rest(self) -> list[Event]:
+        """The events until the end of the stream."""
+        return list(self.events)
+
+    def _read(self, response: httpx2.Response) -> Iterator[Event]:
+        for line in response.iter_lines():
+            self.raw.append(line)
+            if line.startswith("data: ") and line != "data: [DONE]":
+                yield orjson.loads(line.removeprefix("data: "))
+
+
+class Api:
+    """The API of one web process, in the name of one key."""
+
+    def __init__(self, http: httpx2.Client, *, url: str, caller: Caller | None = None, secret: str = "") -> None:
+        self._http = http
+        self._url = f"{url}/v1"
+        secret = caller.secret if caller else secret
+        self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+
+    def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        """Any request; `path` is below `/v1`."""
+        headers = {**self._headers, **options.pop("headers", {})}
+        return self._http.request(method, self._url + path, headers=headers, **options)
+
+    def get(self, path: str, **query: Any) -> httpx2.Response:
+        """GET."""
+        return self.request("GET", path, params=query)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
+        """POST of JSON, or of bytes as they are."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        return self.request("POST", path, content=raw, headers={"Content-Type": "application/json", **headers})
+
+    def delete(self, path: str) -> httpx2.Response:
+        """DELETE."""
+        return self.request("DELETE", path)
+
+    def create(self, **body: Any) -> dict[str, Any]:
+        """A new response, by JSON."""
+        return ok(self.post("/responses", body))
+
+    def retrieve(self, response_id: str) -> dict[str, Any]:
+        """A stored response."""
+        return ok(self.get(f"/responses/{response_id}"))
+
+    def input_items(self, response_id: str, **query: Any) -> list[dict[str, Any]]:
+        """A response's input, oldest first."""
+        found: list[dict[str, Any]] = ok(self.get(f"/responses/{response_id}/input_items", order="asc", **query))[
+            "data"
+        ]
+        return found
+
+    @contextmanager
+    def stream(self, path: str = "/responses", **body: Any) -> Iterator[LiveStream]:
+        """A stream, open inside of the block; leaving the block early is a client that goes away."""
+        headers = {**self._headers, "Content-Type": "application/json"}
+        raw = orjson.dumps({"stream": True, **body})
+        with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
+            if response.status_code != 200:
+                raise AssertionError(f"{response.status_code}: {response.read()!r}")
+            yield LiveStream(response)
+
+    def events(self, **body: Any) -> list[Event]:
+        """The events of a whole stream."""
+        with self.stream(**body) as live:
+            return live.rest()
+
+
+def ok(response: httpx2.Response) -> dict[str, Any]:
+    """The body of an answer that must be a success."""
+    assert response.status_code == 200, f"{response.status_code}: {response.text}"
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def error(response: httpx2.Response) -> tuple[int, str | None, str | None]:
+    """Status, param and code of an answer that must be an error in its envelope."""
+    assert response.headers["content-type"] == "application/json", response.text
+    assert response.headers["x-request-id"].startswith("req_")
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    assert isinstance(body["error"]["message"], str)
+    assert body["error"]["message"]
+    return response.status_code, body["error"]["param"], body["error"]["code"]

@@ -1,0 +1,235 @@
+"""A chat-completions server over real HTTP that says exactly what a test has written down for it.
+
+A `Script` stands for one model name. It keeps every body that it got, and fails its test when it is asked more often
+than the test foresaw, or less often.
+"""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tests.support.chunks import Chunk, calls, text
+
+WAIT_SECONDS = 10.0
+_POLL_SECONDS = 0.003
+
+
+class Gate:
+    """A place in an answer where the server stops until the test says `open`."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+
+    def open(self) -> None:
+        """Let the answer go on."""
+        self._opened.set()
+
+    def wait_until_reached(self) -> None:
+        """Return once everything before the gate was sent."""
+        assert self._reached.wait(WAIT_SECONDS), "the upstream has not come to the gate"
+
+    async def pass_through(self) -> None:
+        """The server's side."""
+        self._reached.set()
+        while not self._opened.is_set():
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection breaks here."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Nothing is sent for this long."""
+
+    seconds: float
+
+
+Piece = Chunk | bytes | Gate | Cut | Pause
+"""What an answer is made of: chunks become `data:` lines, bytes are sent as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the server does when it is called. `done`: the stream ends with `[DONE]`."""
+
+    pieces: Sequence[Piece] = ()
+    status: int = 200
+    content_type: str = "text/event-stream"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    done: bool = True
+
+
+def stream(*pieces: Piece, done: bool = True, headers: Mapping[str, str] | None = None) -> Answer:
+    """A streamed answer."""
+    return Answer(pieces=pieces, done=done, headers=headers or {})
+
+
+def whole(body: Chunk | bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer in one JSON body."""
+    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+    return Answer(pieces=[raw], status=status, content_type="application/json", headers=headers or {}, done=False)
+
+
+def refusal(status: int, message: str = "No.", *, headers: Mapping[str, str] | None = None) -> Answer:
+    """An HTTP error that a client does not repeat, unless `headers` say so."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    return whole(body, status=status, headers={"x-should-retry": "false", **(headers or {})})
+
+
+@dataclass
+class Received:
+    """One call. `closed` is set when the client went away before the answer was complete."""
+
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def was_closed_within(self, seconds: float) -> bool:
+        """Whether the client goes away in that time."""
+        return self.closed.wait(seconds)
+
+
+class Script:
+    """What the server answers to one model name, call by call."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.received: list[Received] = []
+        self._answers: list[Answer] = []
+        self._unexpected = 0
+        self._changed = threading.Condition()
+
+    def then(self, *answers: Answer) -> "Script":
+        """Answer the next calls so."""
+        self._answers += answers
+        return self
+
+    def say(self, *pieces: str, **options: Any) -> "Script":
+        """Answer the next call with this text, a chunk for each piece."""
+        return self.then(stream(*text(*pieces, **options)))
+
+    def call(self, **functions: str) -> "Script":
+        """Answer the next call with calls of these functions; the values are their arguments as JSON."""
+        return self.then(stream(*calls(**functions)))
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """What was sent to the server, call by call."""
+        return [received.body for received in self.received]
+
+    @property
+    def messages(self) -> list[list[dict[str, Any]]]:
+        """The messages of each call."""
+        return [body["messages"] for body in self.bodies]
+
+    def wait_for_call(self, number: int = 0) -> Received:
+        """The call of this number, once it has come."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.received) > number, WAIT_SECONDS), "no call has come"
+        return self.received[number]
+
+    def take(self, received: Received) -> Answer:
+        """The server's side: note a call and say what to answer."""
+        with self._changed:
+            self.received.append(received)
+            self._changed.notify_all()
+            if self._answers:
+                return self._answers.pop(0)
+            self._unexpected += 1
+        return refusal(500, "The test did not expect this call.")
+
+    def verify(self) -> None:
+        """Every call was expected, and every answer was asked for."""
+        assert self._unexpected == 0, f"{self._unexpected} calls of {self.model} were not expected"
+        assert not self._answers, f"{len(self._answers)} answers of {self.model} were never asked for"
+
+
+class ScriptedUpstream:
+    """The server. Model names without a script do not exist."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._scripts: dict[str, Script] = {}
+
+    def script(self, model: str | None = None) -> Script:
+        """A new script, under a name of its own unless one is given."""
+        script = Script(model or f"scripted-{uuid.uuid4().hex[:12]}")
+        self._scripts[script.model] = script
+        return script
+
+    def forget(self, script: Script) -> None:
+        """The model does not exist any more."""
+        self._scripts.pop(script.model, None)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Serve one call."""
+        received = Received(body=orjson.loads(await request.read()), headers=dict(request.headers))
+        script = self._scripts.get(received.body.get("model", ""))
+        answer = script.take(received) if script else refusal(404, "The model does not exist.")
+        headers = {"content-type": answer.content_type, **answer.headers}
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        try:
+            await response.prepare(request)
+            await _send(request, response, answer)
+        except (asyncio.CancelledError, ConnectionResetError):
+            received.closed.set()
+            raise
+        return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, answer: Answer) -> None:
+    for piece in answer.pieces:
+        match piece:
+            case bytes():
+                await response.write(piece)
+            case dict():
+                await response.write(b"data: %b\n\n" % orjson.dumps(piece))
+            case Pause():
+                await asyncio.sleep(piece.seconds)
+            case Gate():
+                await piece.pass_through()
+            case Cut():
+                if request.transport is not None:
+                    request.transport.close()
+                return
+    if answer.done:
+        await response.write(b"data: [DONE]\n\n")
+
+
+@contextmanager
+def running_upstream() -> Iterator[ScriptedUpstream]:
+    """The server in a thread of its own, on a port of its own."""
+    upstream, loop = ScriptedUpstream(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
+    thread.start()
+    runner = asyncio.run_coroutine_threadsafe(_serve(upstream), loop).result(WAIT_SECONDS)
+    try:
+        yield upstream
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(WAIT_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(WAIT_SECONDS)
+        loop.close()
+
+
+async def _serve(upstream: ScriptedUpstream) -> web.AppRunner:
+    app = web.Application(client_max_size=128 * 1024 * 1024)
+    app.router.add_post("/v1/chat/completions", upstream.answer)
+    # Without this a handler would not hear that its client has gone.
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    return runner

@@ -1,0 +1,83 @@
+"""The platform's web process, as it runs in production: started, awaited, read and ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcher.ports import any_free
+
+ROOT = Path(__file__).resolve().parents[2]
+_START_SECONDS = 30.0
+_STOP_SECONDS = 15.0
+
+
+class WebProcess:
+    """One `manage.py web` on a port of its own; `url` is its root."""
+
+    def __init__(self, *, server: str = "daphne", **variables: str) -> None:
+        port = any_free()
+        self.url = f"http://127.0.0.1:{port}"
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        command = [sys.executable, "manage.py", "web", "--port", str(port), "--server", server]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **variables}, stdout=self._output, stderr=subprocess.STDOUT
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def written(self) -> int:
+        """How many bytes it has written so far."""
+        return os.fstat(self._output.fileno()).st_size
+
+    def output(self, *, since: int = 0) -> str:
+        """What it has written after that many bytes."""
+        return os.pread(self._output.fileno(), self.written - since, since).decode(errors="replace")
+
+    def wait_until_ready(self) -> None:
+        """Return once `/readyz` says 200."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_ready():
+            assert self._process.poll() is None, f"the web process ended:\n{self.output()}"
+            assert time.monotonic() < deadline, f"the web process does not become ready:\n{self.output()}"
+            time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """End it, and return its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        try:
+            return self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+@contextmanager
+def running_web(*, server: str = "daphne", **variables: str) -> Iterator[WebProcess]:
+    """A web process that is ready, with these environment variables on top of the run's; stopped at the end."""
+    process = WebProcess(server=server, **variables)
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.stop()
