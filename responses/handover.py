@@ -51,7 +51,7 @@ def _folded(response: Response) -> tuple[Fold, int]:
     """What the log tells, and the number of the next event."""
     fold, next_sequence = Fold(), 0
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
-        for _, event in read_frames(bytes(batch.frames)):
+        for _, event in read_frames(batch.frames.encode()):
             fold.apply(event)
         next_sequence = batch.last_sequence + 1
     return fold, next_sequence

@@ -162,9 +162,9 @@ class ToolCall(models.Model):
 
 
 class EventBatch(models.Model):
-    """A run's events `first_sequence` to `last_sequence`, as the server-sent-events bytes that clients got.
+    """A run's events `first_sequence` to `last_sequence`, as the server-sent events that clients got.
 
-    PostgreSQL compresses the bytes (TOAST). The unique first number is also the fence of the log: a run that lost its
+    PostgreSQL compresses the text (TOAST). The unique first number is also the fence of the log: a run that lost its
     lease cannot append where its successor has. Nothing may point here: the table is to be partitioned by time.
     """
 
@@ -173,7 +173,7 @@ class EventBatch(models.Model):
     first_sequence = models.PositiveIntegerField()
     last_sequence = models.PositiveIntegerField()
     created_at = models.DateTimeField(default=now)
-    frames = models.BinaryField()
+    frames = models.TextField()
 
     class Meta:
         verbose_name_plural = "event batches"

@@ -6,7 +6,7 @@ committed before their bytes are handed out; deltas go out at once and are store
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -63,7 +63,7 @@ class Progress:
     next_position: int = 0
     turns: int = 0
     tool_calls: int = 0
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     first_token_ms: int | None = None
     preview: str = ""
 
@@ -159,7 +159,7 @@ class Recorder:
                 first_sequence=first,
                 last_sequence=self._progress.next_sequence - 1,
                 created_at=now(),
-                frames=frames,
+                frames=frames.decode(),
             )
         ]
 

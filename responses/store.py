@@ -7,16 +7,15 @@ running state; when it finds nothing (cancelled, or taken over by a successor), 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, LiteralString, NamedTuple, cast
 
 import orjson
+import psycopg
 from django.db import connection, models, transaction
 
-from conversations.models import Item, Placement
 from kernel.groupcommit import GroupCommit
-from kernel.rowsecurity import open_to
-from responses.models import EventBatch, Response, Status, ToolCall, Turn
-from tenants.models import UsageRecord
+from responses.models import RUNNING, Status, ToolCall
 
 
 class LeaseLost(Exception):
@@ -65,65 +64,99 @@ class Change:
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
 
 
-# Parents before children.
-_ORDER: tuple[type[models.Model], ...] = (Response, Item, Placement, Turn, ToolCall, EventBatch, UsageRecord)
-
-_ADVANCE = f"""
-UPDATE responses_response AS response SET
-    status = new.status,
-    ended_at = new.ended_at,
-    completed_at = CASE WHEN new.status = '{Status.COMPLETED}' THEN new.ended_at END,
-    service_tier = new.service_tier,
-    first_token_ms = coalesce(response.first_token_ms, new.first_token_ms),
-    duration_ms = new.duration_ms,
-    turns = new.turns,
-    tool_calls = new.tool_calls,
-    input_tokens = new.input_tokens,
-    cached_tokens = new.cached_tokens,
-    output_tokens = new.output_tokens,
-    reasoning_tokens = new.reasoning_tokens,
-    error = new.error,
-    error_code = new.error_code,
-    incomplete_reason = new.incomplete_reason,
-    output_preview = new.output_preview
-FROM jsonb_to_recordset(%s::jsonb) AS new (
-    response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
-    first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
-    cached_tokens integer, output_tokens integer, reasoning_tokens integer, error jsonb, error_code text,
-    incomplete_reason text, output_preview text
-)
-WHERE response.id = new.response_id
-  AND response.lease_token = new.lease_token
-  AND response.status IN ('{Status.QUEUED}', '{Status.IN_PROGRESS}')
-RETURNING response.id
-"""  # noqa: S608 - constants of ours
+_STATES = ", ".join(f"'{status}'" for status in RUNNING)
+_ADVANCED = f"""advanced AS (
+    UPDATE responses_response AS response SET
+        status = new.status,
+        ended_at = new.ended_at,
+        completed_at = CASE WHEN new.status = '{Status.COMPLETED}' THEN new.ended_at END,
+        service_tier = new.service_tier,
+        first_token_ms = new.first_token_ms,
+        duration_ms = new.duration_ms,
+        turns = new.turns,
+        tool_calls = new.tool_calls,
+        input_tokens = new.input_tokens,
+        cached_tokens = new.cached_tokens,
+        output_tokens = new.output_tokens,
+        reasoning_tokens = new.reasoning_tokens,
+        error = new.error,
+        error_code = new.error_code,
+        incomplete_reason = new.incomplete_reason,
+        output_preview = new.output_preview
+    FROM json_to_recordset(%s::json) AS new (
+        response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
+        first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
+        cached_tokens integer, output_tokens integer, reasoning_tokens integer, error jsonb, error_code text,
+        incomplete_reason text, output_preview text
+    )
+    WHERE response.id = new.response_id
+      AND response.lease_token = new.lease_token
+      AND response.status IN ({_STATES})
+    RETURNING response.id
+)"""  # noqa: S608 - constants of ours
 
 
 def apply(changes: Sequence[Change]) -> list[Exception | None]:
-    """Commit the changes in one transaction; those whose response was lost are left out and answered `LeaseLost`."""
+    """Commit the changes in one transaction; those whose response was lost are left out and answered `LeaseLost`.
+
+    All rows travel in one statement: it advances the responses, and inserts what belongs to those that it advanced (or
+    to changes that advance nothing). Together with the setting of the teams it is one round trip to the database, which
+    is what a batch costs most: at each of them the writer has to win the interpreter back from the event loop.
+    """
     with transaction.atomic():
-        open_to({change.team_id for change in changes})
-        held = _advance([change.advance for change in changes if change.advance is not None])
-        kept = [change for change in changes if change.advance is None or change.advance.response_id in held]
-        for kind in _ORDER:
-            rows = [row for change in kept for row in change.insert if type(row) is kind]
-            if rows:
-                kind._default_manager.bulk_create(rows)
-        for change in kept:
-            _update_calls(change)
-    return [
-        LeaseLost() if change.advance is not None and change.advance.response_id not in held else None
-        for change in changes
-    ]
+        raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
+        statement, parameters = _statement(changes)
+        with raw.pipeline(), psycopg.Cursor(raw) as cursor:
+            cursor.execute("SELECT set_config('app.team_ids', %s, true)", [",".join({c.team_id for c in changes})])
+            cursor.execute(statement, parameters)
+            held = {row[0] for row in cursor.fetchall()}
+        lost = [change.advance is not None and change.advance.response_id not in held for change in changes]
+        for change, is_lost in zip(changes, lost, strict=True):
+            if change.calls and not is_lost:
+                _update_calls(change)
+    return [LeaseLost() if is_lost else None for is_lost in lost]
 
 
-def _advance(advances: Sequence[Advance]) -> set[str]:
-    if not advances:
-        return set()
-    rows = orjson.dumps([asdict(advance) for advance in advances]).decode()
-    with connection.cursor() as cursor:
-        cursor.execute(_ADVANCE, [rows])
-        return {row[0] for row in cursor.fetchall()}
+def _statement(changes: Sequence[Change]) -> tuple[LiteralString, list[str]]:
+    """The statement for the tables that these changes touch, and one JSON document of rows for each."""
+    advances = [asdict(change.advance) for change in changes if change.advance is not None]
+    rows: dict[type[models.Model], list[dict[str, Any]]] = {}
+    for change in changes:
+        guard = change.advance.response_id if change.advance is not None else None
+        for row in change.insert:
+            values = {name: row.__dict__[name] for name in _insertion(type(row)).names}
+            values["guard"] = guard
+            rows.setdefault(type(row), []).append(values)
+    parts = [_ADVANCED, *(_insertion(kind).sql for kind in rows)]
+    statement = f"WITH {', '.join(parts)} SELECT id FROM advanced"  # noqa: S608 - names of our own tables
+    return cast("LiteralString", statement), [_document(advances), *map(_document, rows.values())]
+
+
+def _document(rows: list[dict[str, Any]]) -> str:
+    return orjson.dumps(rows).decode()
+
+
+class _Insertion(NamedTuple):
+    """How rows of a table are inserted out of a JSON document."""
+
+    names: list[str]
+    sql: str
+
+
+@cache
+def _insertion(kind: type[models.Model]) -> _Insertion:
+    """`guard` is the response that must have been advanced for the row to count; none: the row counts anyway."""
+    meta = kind._meta  # noqa: SLF001 - Django's documented API for models
+    fields = [field for field in meta.concrete_fields if not isinstance(field, models.AutoField | models.BigAutoField)]
+    columns = ", ".join(f'"{field.column}"' for field in fields)
+    types = ", ".join(f'"{field.attname}" {field.rel_db_type(connection)}' for field in fields)
+    values = ", ".join(f'"{field.attname}"' for field in fields)
+    sql = f"""into_{meta.db_table} AS (
+    INSERT INTO "{meta.db_table}" ({columns})
+    SELECT {values} FROM json_to_recordset(%s::json) AS new ({types}, guard text)
+    WHERE guard IS NULL OR guard IN (SELECT id FROM advanced)
+)"""  # noqa: S608 - names of our own tables
+    return _Insertion([field.attname for field in fields], sql)
 
 
 def _update_calls(change: Change) -> None:

@@ -5,6 +5,7 @@ import gc
 from functools import lru_cache
 from typing import Any
 
+import uvloop
 from typing_extensions import override
 
 _BACKLOG = 2048
@@ -13,9 +14,7 @@ _STOP_SECONDS = 5
 
 def serve(server: str, *, host: str, port: int) -> None:
     """Serve until a signal. Whatever runs at the end gets its stored terminal state before the process goes."""
-    # What start-up left lives as long as the process: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
 
@@ -28,6 +27,7 @@ def _daphne(host: str, port: int) -> None:
     from config.asgi import application
     from responses.runner import cancel_all
 
+    _settle()
     # Twisted parses the content type of each POST with the e-mail package: a quarter of the request's time.
     http._parseContentType = lru_cache(maxsize=256)(http._parseContentType)  # noqa: SLF001
     # Its default backlog of 50 makes simultaneous connects wait for a second.
@@ -50,6 +50,12 @@ def _daphne(host: str, port: int) -> None:
         raise OSError(98, msg)
 
 
+def _settle() -> None:
+    """What start-up left lives as long as the process: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def _as_deferred(work: Any) -> Any:
     from twisted.internet.defer import Deferred
 
@@ -68,6 +74,7 @@ def _uvicorn(host: str, port: int) -> None:
             await cancel_all()
             await super().shutdown(sockets)
 
+    _settle()
     config = uvicorn.Config(
         application,
         host=host,

@@ -209,6 +209,7 @@ Event = (
     | FunctionCallArgumentsDone
 )
 
+_NOISE = secrets.token_urlsafe(12).encode()
 DONE_FRAME = b"data: [DONE]\n\n"
 _TEXT_DELTA = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
@@ -243,5 +244,5 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
 
 
 def _padding(delta: str) -> bytes:
-    """Random characters that bring short deltas to multiples of 16."""
-    return b',"obfuscation":"%b"' % secrets.token_hex(8)[: 16 - len(delta) % 16].encode()
+    """Noise that brings a delta to a multiple of 16 characters. Only its length matters, so all deltas share the noise."""
+    return b',"obfuscation":"%b"' % _NOISE[: 16 - len(delta) % 16]

@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
                 ('first_sequence', models.PositiveIntegerField()),
                 ('last_sequence', models.PositiveIntegerField()),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('frames', models.BinaryField()),
+                ('frames', models.TextField()),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('response', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='event_batches', to='responses.response')),
             ],
