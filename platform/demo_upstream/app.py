@@ -1,4 +1,4 @@
-"""The HTTP side: routes, error envelopes, counters. `create_app()` is all that a test needs to run it in process."""
+"""The HTTP side: routes, error envelopes, counters. `server.running()` puts it on a socket."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,10 @@ EVENTS = "text/event-stream; charset=utf-8"
 
 
 def create_app(*, clock: Clock = time.time) -> web.Application:
-    """The demo upstream as an aiohttp application; `clock` dates the completions."""
+    """The demo upstream as an aiohttp application; `clock` dates the completions.
+
+    Give the runner `handler_cancellation=True`, as `server.running` does: without it no client is seen to leave.
+    """
     app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_envelopes])
     app[STATS] = Stats()
     app[CLOCK] = clock
@@ -79,17 +82,17 @@ async def _show_model(request: web.Request) -> web.Response:
 
 async def _chat(request: web.Request) -> web.StreamResponse:
     with request.app[STATS].counting():
-        body = await request.read()
-        chat = parse_chat(body)
+        chat = parse_chat(await request.read())
         model = models.find(chat.model)
         if not model.chats:
             raise ApiError(f"'{model.id}' makes embeddings only.", param="model", code="unsupported_value")
         faults.raise_instead_of_answering(model.fault)
-        return await _answer(request, chat, model, seed=blake2b(body, digest_size=16).digest())
+        return await _answer(request, chat, model)
 
 
-async def _answer(request: web.Request, chat: ChatRequest, model: Model, *, seed: bytes) -> web.StreamResponse:
-    """The answer, streamed or not; everything in it but `created` follows from the bytes of the request."""
+async def _answer(request: web.Request, chat: ChatRequest, model: Model) -> web.StreamResponse:
+    """The answer; everything in it but `created` follows from the request, and is the same streamed or not."""
+    seed = blake2b(chat.model_dump_json(exclude={"stream", "stream_options"}).encode(), digest_size=16).digest()
     presenter = Presenter(
         request=chat,
         generation=generate(Conversation(chat, model), seed=seed),

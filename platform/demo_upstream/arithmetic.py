@@ -65,7 +65,7 @@ def _parse(expression: str) -> ast.expr | None:
         tree = ast.parse(expression, mode="eval").body
     except SyntaxError:
         return None
-    return tree if isinstance(tree, ast.BinOp) else None
+    return tree if any(isinstance(node, ast.BinOp) for node in ast.walk(tree)) else None
 
 
 def _value(node: ast.expr) -> Number:

@@ -14,7 +14,8 @@ def nearest(node: Mapping[str, JsonValue], *, wished: float, whole: bool) -> flo
     """The number nearest to `wished` that the schema allows; None when there seems to be none."""
     limits = {keyword: limit for keyword in LIMITS if (limit := _number(node, keyword)) is not None}
     step = _number(node, "multipleOf") or None
-    candidates = _candidates(list(limits.values()), step or 1, wished if abs(wished) <= LARGEST else 0)
+    wished = wished if abs(wished) <= LARGEST else 0
+    candidates = _candidates(list(limits.values()), step or 1, wished)
     allowed = [
         number for number in candidates if _is_allowed(number, limits, step) and (not whole or number == int(number))
     ]

@@ -4,18 +4,21 @@ Each quoted string, number and phrase is given out once, in the order of the tex
 """
 
 import re
+from collections.abc import Sequence
 from typing import Self
 
 LONGEST_PLACE = 80
+LONGEST_SUBJECT = 500
 PLACES = frozenset({"city", "location", "place", "country", "region", "town", "address", "destination"})
 
-NAMED = re.compile(r"(?<!\w)([A-Za-z_]\w*)=(?:\"([^\"]*)\"|'([^']*)'|([^\s,;]+))")
-QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|`([^`]*)`|(?<!\w)'([^']*)'(?!\w)")
+# Bounded, like all repetition in here that may fail late: the texts are long and anybody's.
+NAMED = re.compile(r"(?<!\w)([A-Za-z_]\w{0,63})=(?:\"([^\"]{0,500})\"|'([^']{0,500})'|([^\s,;]{1,500}))")
+QUOTED = re.compile(r"\"([^\"]{0,500})\"|“([^”]{0,500})”|`([^`]{0,500})`|(?<!\w)'([^']{0,500})'(?!\w)")
 NUMBER = re.compile(r"(?<![\w.])-?\d{1,15}(?:\.\d{1,15})?(?!\w)")
 BEFORE_PLACE = re.compile(r"\b(?:in|for|at|near|from|to|of)\s+(?=\w)", re.IGNORECASE)
 SUBJECT = re.compile(r"\b(?:in|for|about|on|with|at|of|to|named|called)\s+([^.?!,;:\n]+)", re.IGNORECASE)
 FILLER = re.compile(
-    r"^(?:tool|function|please|with|and|then|now)\b\s*|\s*\b(?:and|then|also|please|the|call|use)$", re.IGNORECASE
+    r"^(?:tool|function|please|with|and|then|now)\b\s*|\s{0,9}\b(?:and|then|also|please|the|call|use)$", re.IGNORECASE
 )
 
 
@@ -45,6 +48,11 @@ class Clues:
             return self._quoted.pop(0)
         return self._beyond.quoted() if self._beyond is not None else None
 
+    def all_quoted(self) -> list[str]:
+        """All quoted strings that are left."""
+        found, self._quoted = self._quoted, []
+        return found or (self._beyond.all_quoted() if self._beyond is not None else [])
+
     def number(self) -> float | None:
         """The next number; an int where the text has one."""
         if self._numbers:
@@ -59,6 +67,17 @@ class Clues:
                 return number
         return self._beyond.integer() if self._beyond is not None else None
 
+    def all_numbers(self) -> list[float]:
+        """All numbers that are left."""
+        found, self._numbers = self._numbers, []
+        return found or (self._beyond.all_numbers() if self._beyond is not None else [])
+
+    def all_integers(self) -> list[int]:
+        """All whole numbers that are left."""
+        found = [number for number in self._numbers if isinstance(number, int)]
+        self._numbers = [number for number in self._numbers if not isinstance(number, int)]
+        return found or (self._beyond.all_integers() if self._beyond is not None else [])
+
     def place(self) -> str | None:
         """The capitalised words after "in", "for", "at": `Weather in New York please` → `New York`."""
         for match in BEFORE_PLACE.finditer(self._loose):
@@ -71,15 +90,16 @@ class Clues:
     def subject(self) -> str | None:
         """What the text is about: the words after "for", "about", "with", or else all that is left of it."""
         found = SUBJECT.search(self._loose)
-        words = _without_filler(found[1] if found else self._loose)
+        words = _without_filler((found[1] if found else self._loose).strip()[:LONGEST_SUBJECT])
         self._loose = ""
         return words or None
 
-    def mentions(self, word: str) -> bool:
-        """Whether the text has that word, in any case."""
-        if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self._text, re.IGNORECASE):
-            return True
-        return self._beyond is not None and self._beyond.mentions(word)
+    def mentioned(self, words: Sequence[str]) -> str | None:
+        """The first of the words that the text has, in any case."""
+        for word in words:
+            if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self._text, re.IGNORECASE):
+                return word
+        return self._beyond.mentioned(words) if self._beyond is not None else None
 
 
 def _capitalised(text: str) -> str:

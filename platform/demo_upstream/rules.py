@@ -64,7 +64,7 @@ ECHO = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 IN_CAPITALS = r"in (?:all )?(?:capitals|caps|capital letters|upper ?case)"
-CAPITALS = re.compile(rf"\b{IN_CAPITALS}\b|\ball caps\b|\bshout\b", re.IGNORECASE)
+CAPITALS = re.compile(rf"\b{IN_CAPITALS}\b|\ball caps\b", re.IGNORECASE)
 REPEAT = r"(?:say|repeat|shout|write|give me) (?:that|it|the same|(?:your|the) (?:last |previous )?answer)(?: again)?"
 AGAIN = re.compile(
     rf"(?:(?:and|now|please|can you|could you) )*(?:{REPEAT}(?:,? {IN_CAPITALS})?|{IN_CAPITALS})(?:,? please)?[.!? ]*",
@@ -76,7 +76,11 @@ ASKS = re.compile(
     re.IGNORECASE,
 )
 GREETS = re.compile(r"\s*(?:hi|hello|hey|greetings|good (?:morning|afternoon|evening))\b", re.IGNORECASE)
-WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\s*help\b[?!. ]*$", re.IGNORECASE)
+QUOTABLE = r"(?:the words? )?(?:[\"“'](?P<quoted>[^\"”'\n]+)[\"”']|(?P<plain>[^.\n]+))"
+ALWAYS = re.compile(rf"\balways (?:answer|reply|respond) with {QUOTABLE}", re.IGNORECASE)
+ENDS = re.compile(rf"\bend (?:\w+ ){{0,3}}?with {QUOTABLE}", re.IGNORECASE)
+PIRATE = re.compile(r"\bpirate\b", re.IGNORECASE)
+WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!. ]*$", re.IGNORECASE)
 
 
 def reply(conversation: Conversation) -> tuple[str, Reply]:
@@ -100,7 +104,7 @@ def calls_the_demanded_tool(conversation: Conversation) -> Reply | None:
     if choice.function is not None:
         functions = [function for function in functions if function.name == choice.function.name]
     named = tools.named(conversation.asked, functions)
-    return _at_once(named or (tools.call(functions[0], words=conversation.asked, text=""),), conversation)
+    return _at_once(named or (tools.call(functions[0], words=conversation.asked),), conversation)
 
 
 def calls_the_named_tools(conversation: Conversation) -> Reply | None:
@@ -149,7 +153,8 @@ def repeats_its_previous_answer(conversation: Conversation) -> Reply | None:
     if not AGAIN.fullmatch(conversation.asked.strip()):
         return None
     answer = conversation.previous_answer or "There is nothing to repeat yet, says the demo model."
-    return Said(answer.upper() if CAPITALS.search(conversation.asked) else answer)
+    loudly = CAPITALS.search(conversation.asked) or "shout" in conversation.asked.lower()
+    return Said(answer.upper() if loudly else answer)
 
 
 def echoes(conversation: Conversation) -> Reply | None:
@@ -234,18 +239,18 @@ RULES: tuple[Rule, ...] = (
 
 def answers_as_told(text: str, instructions: str) -> str:
     """ "Always answer with X": X whatever was asked."""
-    told = re.search(rf"\balways (?:answer|reply|respond) with {QUOTABLE}", instructions, re.IGNORECASE)
+    told = ALWAYS.search(instructions)
     return _quotable(told) if told else text
 
 
 def talks_like_a_pirate(text: str, instructions: str) -> str:
     """The instruction of many a first example."""
-    return f"Arr! {text}" if re.search(r"\bpirate\b", instructions, re.IGNORECASE) else text
+    return f"Arr! {text}" if PIRATE.search(instructions) else text
 
 
 def ends_as_told(text: str, instructions: str) -> str:
     """ "Always end with X", "end every answer with X"."""
-    told = re.search(rf"\bend (?:\w+ ){{0,3}}?with {QUOTABLE}", instructions, re.IGNORECASE)
+    told = ENDS.search(instructions)
     return f"{text} {_quotable(told)}" if told else text
 
 
@@ -255,7 +260,6 @@ def speaks_in_capitals(text: str, instructions: str) -> str:
 
 
 MANNERS = (answers_as_told, talks_like_a_pirate, ends_as_told, speaks_in_capitals)
-QUOTABLE = r"(?:the words? )?(?:[\"“'](?P<quoted>[^\"”'\n]+)[\"”']|(?P<plain>[^.\n]+))"
 
 
 def _with_manners(answer: Reply, conversation: Conversation) -> Reply:

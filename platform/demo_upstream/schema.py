@@ -159,9 +159,11 @@ class _Filler:
         if not choices:
             raise UnfillableError("an enum needs values")
         named = self._clues.named(name)
-        by_name = (choice for choice in choices if named is not None and str(choice).lower() == named.lower())
-        by_mention = (choice for choice in choices if isinstance(choice, str) and self._clues.mentions(choice))
-        return next(by_name, next(by_mention, choices[0]))
+        for choice in choices:
+            if named is not None and str(choice).lower() == named.lower():
+                return choice
+        mentioned = self._clues.mentioned([choice for choice in choices if isinstance(choice, str)])
+        return choices[0] if mentioned is None else mentioned
 
     def _object(self, node: Node, _name: str, depth: int) -> JsonValue:
         properties = node.get("properties", {})
@@ -202,33 +204,31 @@ class _Filler:
 
     def _offered(self, items: Node) -> list[JsonValue]:
         """All quoted strings or numbers that are left in the text, when plain ones are what the items are."""
-        sources: dict[str, Callable[[], JsonValue]] = {
-            "string": self._clues.quoted,
-            "integer": self._clues.integer,
-            "number": self._clues.number,
-        }
-        source = sources.get(str(items.get("type")))
-        if source is None or set(items) - {"type", "title", "description"}:
+        if set(items) - {"type", "title", "description"}:
             return []
-        return list(iter(source, None))
+        match items.get("type"):
+            case "string":
+                return [*self._clues.all_quoted()]
+            case "integer":
+                return [*self._clues.all_integers()]
+            case "number":
+                return [*self._clues.all_numbers()]
+        return []
 
     def _string(self, node: Node, name: str, _depth: int) -> JsonValue:
         text = _first(
             lambda: self._clues.named(name),
             lambda: _given(node, str),
             lambda: FORMATS.get(str(node.get("format"))),
+            lambda: self._clues.place() if name.lower() in PLACES else None,
             self._clues.quoted,
-            lambda: self._phrase(name),
+            lambda: self._clues.subject() if self._extent is Fill.NEEDED else None,
+            lambda: self._otherwise,
         )
         least, most = _size(node, "minLength", 0), _size(node, "maxLength", math.inf)
         if text is None or least > min(most, LONGEST_STRING):
             raise UnfillableError(f"the string {name!r} cannot have the length that it needs")
         return text[: int(min(most, len(text)))].ljust(int(least), ".")
-
-    def _phrase(self, name: str) -> str:
-        place = self._clues.place() if name.lower() in PLACES else None
-        subject = self._clues.subject() if place is None and self._extent is Fill.NEEDED else None
-        return place or subject or self._otherwise
 
     def _integer(self, node: Node, name: str, _depth: int) -> JsonValue:
         wished = _first(lambda: _read(int, self._clues.named(name)), lambda: _given(node, int), self._clues.integer)

@@ -9,6 +9,8 @@ from demo_upstream.app import create_app
 
 # aiohttp waits this long for requests in flight, twice; zero would mean for ever.
 PATIENCE = 0.1
+# Load tests connect many clients at the same moment.
+BACKLOG = 1024
 
 
 @asynccontextmanager
@@ -17,10 +19,10 @@ async def running(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[st
 
     Raises OSError when the port is taken. Leaving ends the requests in flight.
     """
-    runner = web.AppRunner(create_app(), access_log=None, shutdown_timeout=PATIENCE)
+    runner = web.AppRunner(create_app(), access_log=None, handler_cancellation=True, shutdown_timeout=PATIENCE)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
         name = f"[{host}]" if ":" in host else host
         yield f"http://{name}:{runner.addresses[0][1]}/v1"
     finally:

@@ -1,6 +1,7 @@
 """Talks to a demo upstream that runs in the test's own loop, over a real socket, and shows what comes back."""
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class Demo:
 
     async def post(self, path: str, body: object) -> Answer:
         """POST a body (bytes as they are, all else as JSON) to a path below `/v1`."""
-        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.post(self.url + path, data=raw) as response:
             return Answer(response.status, response.headers, orjson.loads(await response.read()))
 
@@ -64,7 +65,7 @@ class Demo:
         _expect(not answer.ok, answer.json)
         return answer
 
-    async def lines(self, asked: str | list[dict[str, Any]], **parameters: Any) -> AsyncIterator[str]:
+    async def lines(self, asked: str | list[dict[str, Any]], **parameters: Any) -> AsyncGenerator[str, None]:
         """The data lines of a stream, as they arrive and without `data: `."""
         body = _chat(asked, {"stream": True, **parameters})
         async with self.session.post(f"{self.url}/chat/completions", json=body) as response:

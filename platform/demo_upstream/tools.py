@@ -6,7 +6,7 @@ next name belong to a call and give its arguments; a JSON object among them is t
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from demo_upstream import schema
@@ -28,34 +28,34 @@ class Call:
 
 def named(text: str, functions: Sequence[Function]) -> tuple[Call, ...]:
     """A call for every offered function that the text names, in the order of the text and without repetitions."""
-    mentions = sorted(
-        (match.end(), function.name)
-        for function in functions
-        for match in re.finditer(rf"(?<![\w-]){re.escape(function.name)}(?![\w-])", text, re.IGNORECASE)
-    )
     by_name = {function.name: function for function in functions}
-    ends = [end - len(name) for end, name in mentions[1:]] + [len(text)]
+    mentions = sorted((*match.span(), name) for name in by_name for match in _mentions(name, text))
+    ends = [start for start, _, _ in mentions[1:]] + [len(text)]
     calls = [
-        call(by_name[name], words=text[start:end], text=text)
-        for (start, name), end in zip(mentions, ends, strict=False)
+        call(by_name[name], words=text[named:end], around=f"{text[:start]}\n{text[end:]}")
+        for (start, named, name), end in zip(mentions, ends, strict=False)
     ]
     return tuple(dict.fromkeys(calls))
 
 
-def call(function: Function, *, words: str, text: str) -> Call:
-    """The call of a function: arguments from its own `words`, or else from the `text` around, or else made up."""
+def call(function: Function, *, words: str, around: str = "") -> Call:
+    """The call of a function: arguments from its own `words`, or else from the text around, or else made up."""
     given = _spelled_out(words)
     if given is not None:
         return Call(name=function.name, arguments=given)
     parameters = {"type": "object", **(function.parameters or {})}
     try:
-        clues = Clues(words, beyond=Clues(text))
+        clues = Clues(words, beyond=Clues(around))
         filled = schema.fill(parameters, clues=clues, otherwise=NOTHING_SAID, extent=Fill.NEEDED)
     except UnfillableError as reason:
         message = f"The demo model cannot call '{function.name}': {reason}."
         raise ApiError(message, param="tools", code="invalid_function_parameters") from reason
     # Not orjson: the space after each colon and comma makes words, and words make a stream of several deltas.
     return Call(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
+
+
+def _mentions(name: str, text: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE)
 
 
 def _spelled_out(words: str) -> str | None:

@@ -1,0 +1,71 @@
+"""`python -m demo_upstream` as a process: what it prints, and how it stops."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The server as a process, which is gone afterwards."""
+    command = [sys.executable, "-m", "demo_upstream", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def address(server: subprocess.Popen[str]) -> str:
+    """The base URL that the server's one line names."""
+    assert server.stdout is not None
+    line = re.fullmatch(r"demo upstream listening on (http://127\.0\.0\.1:\d+/v1)\n", server.stdout.readline())
+    assert line is not None
+    return line[1]
+
+
+def test_it_prints_where_it_listens() -> None:
+    with process("--host", "127.0.0.1", "--port", "0") as server:
+        health = address(server).removesuffix("/v1") + "/health"
+        assert urllib.request.urlopen(health, timeout=10).read() == b'{"status":"ok"}'
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_at_once_while_a_request_hangs(number: signal.Signals) -> None:
+    with process("--port", "0") as server:
+        host, port = address(server).removeprefix("http://").removesuffix("/v1").split(":")
+        body = b'{"model": "demo-hang-after-1-d0", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: demo\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(head.encode() + body)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            begun = time.monotonic()
+            server.send_signal(number)
+            _, errors = server.communicate(timeout=10)
+        assert (server.returncode, errors) == (0, "")
+        assert time.monotonic() - begun < 2
+
+
+def test_it_says_that_a_port_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with process("--port", str(port)) as server:
+            output, errors = server.communicate(timeout=20)
+    assert (server.returncode, output) == (1, "")
+    assert errors.startswith(f"demo upstream cannot listen on 127.0.0.1:{port}: ")
+    assert errors.count("\n") == 1

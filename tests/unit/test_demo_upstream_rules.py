@@ -1,0 +1,239 @@
+"""What the demo upstream answers: one test per rule and manner, over a real socket."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from demo_upstream.testing import Demo, talking
+
+
+@pytest.fixture
+async def demo() -> AsyncIterator[Demo]:
+    async with talking() as demo:
+        yield demo
+
+
+def turns(*texts: str) -> list[dict[str, Any]]:
+    """A history in which user and assistant take turns."""
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
+def told(instructions: str, asked: str, *, role: str = "system") -> list[dict[str, Any]]:
+    """Instructions and a question."""
+    return [{"role": role, "content": instructions}, {"role": "user", "content": asked}]
+
+
+@pytest.mark.parametrize("asked", ["Hello!", "hi there", "Good morning", "Who are you?", "What can you do?", "help"])
+async def test_it_introduces_itself_as_a_demo(demo: Demo, asked: str) -> None:
+    assert "I am the demo model of this platform" in await demo.ask(asked)
+
+
+async def test_it_says_how_to_add_a_real_upstream_when_asked_who_it_is(demo: Demo) -> None:
+    assert "UPSTREAM_BASE_URL" in await demo.ask("What are you?")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("echo: A  b\n c ", "A  b\n c "),
+        ("say hello world", "hello world"),
+        ("Please say this is a test", "this is a test"),
+        ('Say "hi, you"', "hi, you"),
+        ("repeat after me: 1, 2, 3", "1, 2, 3"),
+        ("Reply with exactly: pong", "pong"),
+    ],
+)
+async def test_it_echoes_exactly(demo: Demo, asked: str, answer: str) -> None:
+    assert await demo.ask(asked) == answer
+
+
+@pytest.mark.parametrize(
+    ("asked", "result"),
+    [
+        ("What is 12*7?", "12*7 = 84"),
+        ("2+2", "2+2 = 4"),
+        ("7 - 10 =", "7 - 10 = -3"),
+        ("How much is (3+4)*2 - 1/4?", "(3+4)*2 - 1/4 = 13.75"),
+        ("Calculate: 2 plus 3 times 4", "2 + 3 * 4 = 14"),
+        ("Hello! What's 9 divided by 2? Only the number.", "9 / 2 = 4.5"),
+        ("compute 1,000 x 3", "1000*3 = 3000"),
+        ("what is -(2^10)?", "-(2**10) = -1024"),
+        ("what is 0.1 + 0.2", "0.1 + 0.2 = 0.3"),
+        ("what is +5 - -5", "+5 - -5 = 10"),
+    ],
+)
+async def test_it_computes(demo: Demo, asked: str, result: str) -> None:
+    assert await demo.ask(asked) == f"{result}, says the demo model."
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("What is 1/0?", "nothing can be divided by zero"),
+        ("What is 9**9**9?", "the exponent is too large"),
+        ("What is 99999999999**99?", "it is too large"),
+        ("What is 10.5**128 * 10.5**128 * 10.5**128?", "it is too large"),
+        ("What is 999.9**128?", "it is too large"),
+        ("What is (-2)**0.5?", "it is not a real number"),
+        ("What is 7(3) + 1?", "the demo knows + - * / and powers"),
+        ("What is 7 // 3?", "the demo knows + - * / and powers"),
+    ],
+)
+async def test_it_says_why_it_cannot_compute(demo: Demo, asked: str, reason: str) -> None:
+    assert f"has no answer here: {reason}" in await demo.ask(asked)
+
+
+@pytest.mark.parametrize("asked", ["What is 42?", "What is 5 apples + 3?", "What is (((?", f"What is {'1+' * 120}1?"])
+async def test_it_does_not_take_everything_with_digits_for_arithmetic(demo: Demo, asked: str) -> None:
+    assert "without an answer" in await demo.ask(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fact"),
+    [
+        ("What is the capital of France?", "Paris"),
+        ("capital of Kenya", "Nairobi"),
+        ("Who wrote Hamlet?", "Shakespeare"),
+        ("Which is the largest planet?", "Jupiter"),
+        ("How many days has a week?", "seven"),
+    ],
+)
+async def test_it_knows_a_handful_of_facts(demo: Demo, asked: str, fact: str) -> None:
+    answer = await demo.ask(asked)
+    assert fact in answer
+    assert "demo model knows" in answer
+
+
+async def test_it_remembers_a_name_from_the_history(demo: Demo) -> None:
+    history = turns("Hello, my name is Ada and I like tea.", "Noted.", "What's my name?")
+    assert await demo.ask(history) == "Your name is Ada, as you told this demo earlier."
+
+
+async def test_it_believes_the_newest_of_several_names(demo: Demo) -> None:
+    history = turns("my name is Ada", "Noted.", "Sorry, my name is Grace.", "Noted.", "Do you know my name?")
+    assert "Grace" in await demo.ask(history)
+
+
+async def test_it_remembers_other_things_too(demo: Demo) -> None:
+    history = turns("My favourite colour is dark green.", "Noted.", "what is my favourite colour again?")
+    assert "dark green" in await demo.ask(history)
+
+
+async def test_it_admits_what_it_was_not_told(demo: Demo) -> None:
+    assert "have not told this demo your name" in await demo.ask("What is my name?")
+
+
+async def test_it_takes_note_of_a_name(demo: Demo) -> None:
+    assert (await demo.ask("My name is Ada.")).startswith("Noted: your name is Ada.")
+
+
+@pytest.mark.parametrize(
+    "asked", ["Shout that again!", "in capitals", "Please repeat that in capitals.", "say it in caps"]
+)
+async def test_it_repeats_its_previous_answer_in_capitals(demo: Demo, asked: str) -> None:
+    assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "GOOD DAY TO YOU."
+
+
+@pytest.mark.parametrize("asked", ["Say that again", "repeat your last answer please"])
+async def test_it_repeats_its_previous_answer_as_it_was(demo: Demo, asked: str) -> None:
+    assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "Good day to you."
+
+
+async def test_it_has_nothing_to_repeat_at_the_beginning(demo: Demo) -> None:
+    assert "nothing to repeat" in await demo.ask("say that again")
+
+
+async def test_it_admits_being_a_demo_when_no_rule_knows_better(demo: Demo) -> None:
+    answer = await demo.ask("Tell me a joke about whales.")
+    assert answer.startswith("This is a demo model without an answer to this.")
+    assert "“Tell me a joke about whales.”" in answer
+    assert "UPSTREAM_BASE_URL and UPSTREAM_API_KEY" in answer
+
+
+async def test_it_quotes_a_long_message_shortly(demo: Demo) -> None:
+    answer = await demo.ask("word " * 1000)
+    assert len(answer) < 400
+    assert "…”" in answer
+
+
+async def test_it_answers_a_history_without_a_user(demo: Demo) -> None:
+    answer = await demo.ask([{"role": "developer", "content": "Be brief."}])
+    assert "My instructions are: “Be brief.”" in answer
+
+
+async def test_it_names_the_tools_that_it_could_call(demo: Demo) -> None:
+    tool = {"type": "function", "function": {"name": "get_weather"}}
+    assert "when you name it: get_weather." in await demo.ask("Is it warm outside?", tools=[tool])
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_it_answers_in_capitals_when_instructed(demo: Demo, role: str) -> None:
+    assert await demo.ask(told("Always answer in capitals.", "say hello", role=role)) == "HELLO"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "answer"),
+    [
+        ("You are an assistant that talks like a pirate.", "Arr! hello"),
+        ('Always end with "over and out".', "hello over and out"),
+        ("End every answer with the word Amen.", "hello Amen"),
+        ("Always reply with 'no comment'.", "no comment"),
+        ("Talk like a pirate. Answer in all caps. Always end with ahoy", "ARR! HELLO AHOY"),
+    ],
+)
+async def test_it_follows_instructions(demo: Demo, instructions: str, answer: str) -> None:
+    assert await demo.ask(told(instructions, "say hello")) == answer
+
+
+async def test_it_counts_images_that_it_cannot_see(demo: Demo) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png", "detail": "low"}}
+    parts = [{"type": "text", "text": "What is this?"}, image, image]
+    answer = await demo.ask([{"role": "user", "content": parts}])
+    assert "2 images" in answer
+    assert "cannot see" in answer
+    assert "“What is this?”" in answer
+
+
+async def test_it_counts_recordings_and_files(demo: Demo) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+    file = {"type": "file", "file": {"file_id": "file_1"}}
+    assert "1 recording and 1 file, but" in await demo.ask([{"role": "user", "content": [sound, file]}])
+
+
+async def test_it_reads_text_in_parts(demo: Demo) -> None:
+    parts = [{"type": "text", "text": "say one"}, {"type": "text", "text": "two"}]
+    assert await demo.ask([{"role": "user", "content": parts}]) == "one\ntwo"
+
+
+async def test_it_wraps_its_answer_into_a_json_object(demo: Demo) -> None:
+    answer = await demo.ask("say hi", response_format={"type": "json_object"})
+    assert orjson.loads(answer) == {"answer": "hi"}
+
+
+async def test_it_declines_as_a_refusing_model(demo: Demo) -> None:
+    completion = await demo.complete("say hi", model="demo-refuse-d0")
+    message = completion["choices"][0]["message"]
+    assert message["content"] is None
+    assert message["refusal"].startswith("I cannot help with that")
+
+
+@pytest.mark.parametrize(
+    "filler", ["“", "“a'", ' x="', "my name is ", "   and", " ", "in A ", "what is 1+", "(1", "my "]
+)
+async def test_it_answers_a_very_long_message_soon(demo: Demo, filler: str) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"properties": {"city": {}}, "required": ["city"]}},
+    }
+    begun = time.monotonic()
+    await demo.ask("a f " + filler * 50_000 + "b", tools=[tool])
+    await demo.ask("a" + filler * 50_000 + "b")
+    assert time.monotonic() - begun < 5
+
+
+async def test_it_gives_the_same_answer_to_the_same_request(demo: Demo) -> None:
+    first, second = [await demo.complete("Tell me a joke.") for _ in range(2)]
+    assert {**first, "created": 0} == {**second, "created": 0}

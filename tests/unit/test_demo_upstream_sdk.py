@@ -1,0 +1,93 @@
+"""The unmodified `openai` SDK talks to the demo upstream."""
+
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from pydantic import BaseModel
+
+from demo_upstream.server import running
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "say hello world"}]
+TIME: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[AsyncOpenAI]:
+    async with running() as url, AsyncOpenAI(base_url=url, api_key="any key", max_retries=0) as client:
+        yield client
+
+
+async def test_it_completes(client: AsyncOpenAI) -> None:
+    completion = await client.chat.completions.create(model="demo-d0", messages=HELLO)
+    assert completion.choices[0].message.content == "hello world"
+    assert completion.usage is not None
+    assert completion.usage.total_tokens == 5
+
+
+async def test_it_streams(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="demo", messages=HELLO, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert [chunk.choices[0].delta.content for chunk in chunks[:-1]] == ["", "hello", " world", None]
+    assert chunks[-1].usage is not None
+
+
+async def test_its_stream_helper_collects_calls(client: AsyncOpenAI) -> None:
+    async with client.chat.completions.stream(
+        model="demo-d0", messages=[{"role": "user", "content": "get_time city=Rome"}], tools=[TIME]
+    ) as stream:
+        completion = await stream.get_final_completion()
+    calls = completion.choices[0].message.tool_calls
+    assert calls is not None
+    assert (calls[0].function.name, calls[0].function.arguments) == ("get_time", '{"city": "Rome"}')
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+async def test_it_parses_structured_output(client: AsyncOpenAI) -> None:
+    completion = await client.chat.completions.parse(
+        model="demo-d0", messages=[{"role": "user", "content": "name=Ada, 36"}], response_format=Person
+    )
+    assert completion.choices[0].message.parsed == Person(name="Ada", age=36)
+
+
+async def test_it_embeds(client: AsyncOpenAI) -> None:
+    answer = await client.embeddings.create(model="demo-embedding", input=["blue whale", "grey whale"])
+    assert [len(entry.embedding) for entry in answer.data] == [256, 256]
+
+
+async def test_it_lists_and_retrieves_models(client: AsyncOpenAI) -> None:
+    assert "demo" in [model.id async for model in client.models.list()]
+    assert (await client.models.retrieve("demo")).owned_by == "demo"
+
+
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [
+        ("demo-error-401", openai.AuthenticationError),
+        ("demo-error-429", openai.RateLimitError),
+        ("demo-error-500", openai.InternalServerError),
+        ("unknown", openai.NotFoundError),
+    ],
+)
+async def test_its_errors_are_those_of_the_sdk(
+    client: AsyncOpenAI, model: str, error: type[openai.APIStatusError]
+) -> None:
+    with pytest.raises(error):
+        await client.chat.completions.create(model=model, messages=HELLO)
+
+
+async def test_its_error_in_a_stream_is_raised(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(model="demo-error-in-stream-d0", messages=HELLO, stream=True)
+    with pytest.raises(openai.APIError, match="asked by its name"):
+        [chunk async for chunk in stream]

@@ -1,0 +1,245 @@
+"""The forms of an answer: chunks, one completion, usage, limits, logprobs, reasoning, pace."""
+
+import math
+import time
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demo_upstream import tokens
+from demo_upstream.testing import Demo, talking
+
+TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "required": ["city"]}}}
+WITH_USAGE = {"include_usage": True}
+SCENARIOS: list[dict[str, Any]] = [
+    {"asked": "Tell me a joke."},
+    {"asked": "call get_time in Rome and get_time in Oslo", "tools": [TIME]},
+    {"asked": "say hi", "model": "demo-refuse-d0"},
+    {"asked": "say hi", "model": "demo-reasoning-d0"},
+    {"asked": "say one two three four", "max_tokens": 3},
+    {"asked": "call get_time in New York", "tools": [TIME], "max_tokens": 2},
+    {"asked": "say one two three", "logprobs": True, "top_logprobs": 2},
+    {"asked": "say one two three", "stop": "three"},
+]
+
+
+@pytest.fixture
+async def demo() -> AsyncIterator[Demo]:
+    async with talking() as demo:
+        yield demo
+
+
+def deltas(chunks: list[Any], field: str) -> list[Any]:
+    """One field of all deltas that have it."""
+    return [choice["delta"][field] for chunk in chunks for choice in chunk["choices"] if field in choice["delta"]]
+
+
+def folded(chunks: list[Any]) -> dict[str, Any]:
+    """The message that the chunks tell."""
+    message: dict[str, Any] = {"role": deltas(chunks, "role")[0]}
+    for field in ("content", "refusal", "reasoning_content"):
+        message[field] = "".join(deltas(chunks, field)) or None
+    calls: list[Any] = []
+    for (delta,) in deltas(chunks, "tool_calls"):
+        if "id" in delta:
+            calls.append({key: value for key, value in delta.items() if key != "index"})
+        else:
+            calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+@given(st.text())
+def test_tokens_join_to_the_text(text: str) -> None:
+    assert "".join(tokens.split(text)) == text
+
+
+def test_a_token_is_a_word_with_the_space_before_it() -> None:
+    assert tokens.split("two  words \n") == ["two", "  words", " \n"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: " ".join(map(str, scenario)))
+async def test_a_stream_tells_the_same_as_a_completion(demo: Demo, scenario: dict[str, Any]) -> None:
+    whole = await demo.complete(**scenario)
+    chunks = await demo.chunks(**scenario, stream_options=WITH_USAGE)
+    choice = whole["choices"][0]
+    message = {"reasoning_content": None, **choice["message"]}
+    assert folded(chunks) == {**message, "content": message["content"] or None}
+    assert chunks[-2]["choices"][0]["finish_reason"] == choice["finish_reason"]
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+async def test_it_streams_word_by_word(demo: Demo) -> None:
+    chunks = await demo.chunks("say one two three")
+    assert deltas(chunks, "content") == ["", "one", " two", " three"]
+    assert deltas(chunks, "role") == ["assistant"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, None, "stop"]
+
+
+async def test_its_chunks_share_an_id_and_a_time(demo: Demo) -> None:
+    chunks = await demo.chunks("say one two")
+    assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
+
+
+async def test_it_streams_events(demo: Demo) -> None:
+    body = {"model": "demo-d0", "stream": True, "messages": [{"role": "user", "content": "say hi"}]}
+    async with demo.session.post(f"{demo.url}/chat/completions", json=body) as response:
+        assert response.content_type == "text/event-stream"
+        assert (await response.text()).endswith("data: [DONE]\n\n")
+
+
+async def test_a_call_opens_with_its_name_and_continues_with_its_arguments(demo: Demo) -> None:
+    chunks = await demo.chunks("call get_time in New York", tools=[TIME])
+    (opening,), *rest = deltas(chunks, "tool_calls")
+    assert opening["function"] == {"name": "get_time", "arguments": ""}
+    assert [delta[0]["function"]["arguments"] for delta in rest] == ['{"city":', ' "New', ' York"}']
+
+
+async def test_usage_comes_last_and_alone_and_only_on_request(demo: Demo) -> None:
+    without = await demo.chunks("say hi")
+    *others, last = await demo.chunks("say hi", stream_options=WITH_USAGE)
+    assert all("usage" not in chunk for chunk in without)
+    assert all(chunk["usage"] is None for chunk in others)
+    assert last["choices"] == []
+
+
+async def test_usage_counts_words(demo: Demo) -> None:
+    history = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "say one two three"}]
+    assert (await demo.complete(history))["usage"] == {
+        "prompt_tokens": 6,
+        "completion_tokens": 3,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+async def test_usage_counts_tools_calls_and_images(demo: Demo) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_time", "arguments": '{"city": "Rome"}'}}
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": [image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+    ]
+    alone, offered = await demo.complete(history), await demo.complete(history, tools=[TIME])
+    assert alone["usage"]["prompt_tokens"] == 1 + (1 + 2) + 1
+    assert offered["usage"]["prompt_tokens"] > alone["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+async def test_it_cuts_at_the_token_limit(demo: Demo, limit: str) -> None:
+    completion = await demo.complete("say one two three", **{limit: 2})
+    assert completion["choices"][0]["message"]["content"] == "one two"
+    assert completion["choices"][0]["finish_reason"] == "length"
+    assert completion["usage"]["completion_tokens"] == 2
+
+
+async def test_an_answer_that_just_fits_is_not_cut(demo: Demo) -> None:
+    completion = await demo.complete("say one two three", max_tokens=3)
+    assert completion["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_it_cuts_the_arguments_of_a_call(demo: Demo) -> None:
+    completion = await demo.complete("call get_time in New York", tools=[TIME], max_tokens=2)
+    assert completion["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"city":'
+    assert completion["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(("stop", "answer"), [(" two", "one"), (["never", "ree"], "one two th"), ("one", "")])
+async def test_it_ends_before_a_stop_sequence(demo: Demo, stop: object, answer: str) -> None:
+    completion = await demo.complete("say one two three", stop=stop)
+    assert completion["choices"][0]["message"]["content"] == answer
+    assert completion["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_it_reasons_before_it_answers(demo: Demo) -> None:
+    chunks = await demo.chunks("say hi", model="demo-reasoning-d0", stream_options=WITH_USAGE)
+    kinds = [next(iter(chunk["choices"][0]["delta"]), "") for chunk in chunks[1:-2]]
+    thought = deltas(chunks, "reasoning_content")
+    assert kinds == ["reasoning_content"] * len(thought) + ["content"]
+    assert "the first that fits is “echoes”" in "".join(thought)
+    assert chunks[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": len(thought)}
+
+
+async def test_it_reasons_as_much_as_it_is_told_to(demo: Demo) -> None:
+    spent = []
+    for effort in ("none", "low", "medium", "high"):
+        completion = await demo.complete("say hi", model="demo-reasoning-d0", reasoning_effort=effort)
+        spent.append(completion["usage"]["completion_tokens_details"]["reasoning_tokens"])
+    assert spent[0] == 0
+    assert spent == sorted(set(spent))
+
+
+async def test_reasoning_counts_against_the_token_limit(demo: Demo) -> None:
+    completion = await demo.complete("say hi", model="demo-reasoning-d0", max_completion_tokens=4)
+    message = completion["choices"][0]["message"]
+    assert (message["content"], completion["choices"][0]["finish_reason"]) == ("", "length")
+    assert message["reasoning_content"] == "I go through my"
+
+
+async def test_it_gives_a_logprob_for_each_token(demo: Demo) -> None:
+    completion = await demo.complete("say hé two", logprobs=True, top_logprobs=3)
+    first, second = completion["choices"][0]["logprobs"]["content"]
+    assert (first["token"], first["bytes"], second["token"]) == ("hé", [104, 195, 169], " two")
+    assert first["logprob"] < 0
+    assert [len(entry["top_logprobs"]) for entry in (first, second)] == [3, 3]
+    assert first["top_logprobs"][0]["token"] == "hé"
+
+
+async def test_its_logprobs_are_probabilities(demo: Demo) -> None:
+    completion = await demo.complete("say the cat of it", logprobs=True, top_logprobs=20)
+    for entry in completion["choices"][0]["logprobs"]["content"]:
+        chances = [math.exp(other["logprob"]) for other in entry["top_logprobs"]]
+        assert sum(chances) <= 1
+        assert len({other["token"] for other in entry["top_logprobs"]}) == 20
+
+
+async def test_its_chunks_carry_the_logprobs_of_the_completion(demo: Demo) -> None:
+    scenario: dict[str, Any] = {"asked": "say one two", "logprobs": True}
+    whole = await demo.complete(**scenario)
+    chunks = await demo.chunks(**scenario)
+    streamed = [entry for chunk in chunks for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert streamed == whole["choices"][0]["logprobs"]["content"]
+    assert streamed[0]["top_logprobs"] == []
+
+
+async def test_it_gives_logprobs_of_a_refusal(demo: Demo) -> None:
+    completion = await demo.complete("say hi", model="demo-refuse-d0", logprobs=True)
+    assert completion["choices"][0]["logprobs"]["refusal"][0]["token"] == "I"
+
+
+async def test_calls_have_no_logprobs(demo: Demo) -> None:
+    completion = await demo.complete("call get_time", tools=[TIME], logprobs=True)
+    assert completion["choices"][0]["logprobs"] is None
+
+
+async def test_it_hides_the_length_of_tokens_on_request(demo: Demo) -> None:
+    chunks = await demo.chunks("say one three", stream_options={"include_obfuscation": True})
+    words = [(chunk["choices"][0]["delta"]["content"], chunk["obfuscation"]) for chunk in chunks[1:-1]]
+    assert [len(word) + len(padding) for word, padding in words] == [16, 16]
+
+
+async def test_it_speaks_at_the_pace_of_its_name(demo: Demo) -> None:
+    arrivals = []
+    async for line in demo.lines("say one two three four", model="demo-d50"):
+        if line != "[DONE]" and orjson.loads(line)["choices"][0]["delta"].get("content"):
+            arrivals.append(time.monotonic())
+    pauses = [later - earlier for earlier, later in pairwise(arrivals)]
+    assert len(pauses) == 3
+    assert sum(pauses) >= 0.14
+
+
+async def test_a_completion_takes_as_long_as_its_words(demo: Demo) -> None:
+    begun = time.monotonic()
+    await demo.ask("say one two three four", model="demo-d50")
+    assert time.monotonic() - begun >= 0.2
+
+
+async def test_it_dates_its_answers(demo: Demo) -> None:
+    completion = await demo.complete("say hi")
+    assert abs(completion["created"] - time.time()) < 60
