@@ -10,7 +10,7 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_PIECE = 256 * 1024
 # Plain and JSON lines. PostgreSQL's ERROR is a refused statement and everyday life: constraints decide races.
 SERIOUS = re.compile(
-    r"\b(CRITICAL|PANIC|Traceback)\b|\bERROR\b(?!:  )|\bFATAL\b(?!:  the database system is)"
+    r"\b(CRITICAL|PANIC)\b|\bERROR\b(?!:  )|\bFATAL\b(?!:  the database system is)"
     r'|"level": ?"(error|critical)"'
 )
 
@@ -31,11 +31,17 @@ class LogWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = path.stat().st_size if path.exists() else 0
+        self._in_traceback = False
 
     def serious_lines(self) -> Iterator[str]:
-        """Lines since the last call that a person should see."""
+        """Lines since the last call that a person should see; of a traceback the one that names the error."""
         for line in self._new_lines():
-            if SERIOUS.search(line):
+            if line.startswith("Traceback "):
+                self._in_traceback = True
+            elif self._in_traceback and line[:1].strip():
+                self._in_traceback = False
+                yield line.rstrip()
+            elif SERIOUS.search(line):
                 yield line.rstrip()
 
     def _new_lines(self) -> list[str]:

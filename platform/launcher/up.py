@@ -141,12 +141,13 @@ class Platform:
     def _start_application(self, chosen: Address) -> None:
         manage = str(self._root / "manage.py")
         web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
-        # Web first: the others would only take its processor while somebody waits for the page.
-        for command in (web, self._python("worker", manage, "worker"), self._python("beat", manage, "beat")):
-            self._supervisor.start(command, stage=Stage.APPLICATION)
+        self._supervisor.start(web, stage=Stage.APPLICATION)
         probe = health.Probe(address=chosen, host_header=health.host_header(self._environment))
         self._supervisor.wait_for(probe.is_ready, seconds=READY_SECONDS, what="web")
-        self._report.step("web, worker and beat are running")
+        # Only now: while they load they would take the processors from what somebody waits for.
+        for name in ("worker", "beat"):
+            self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
+        self._report.step("Web serves, worker and beat are starting")
 
     def _say_ready(self, chosen: Address, prepared: Prepared, *, model: str) -> None:
         hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)

@@ -102,7 +102,6 @@ def test_users_of_the_servers_end_before_the_servers(supervisor: Supervisor, tmp
     [
         ("2026-11-21 10:00:00,123 ERROR django.request Internal Server Error: /v1/responses", True),
         ('{"event": "run failed", "level": "error"}', True),
-        ("Traceback (most recent call last):", True),
         ("2026-11-21 10:00:00 UTC [7] platform_app FATAL:  sorry, too many clients already", True),
         ("2026-11-21 10:00:00 UTC [7] platform_app ERROR:  duplicate key value violates unique constraint", False),
         ("2026-11-21 10:00:00 UTC [7] FATAL:  the database system is starting up", False),
@@ -116,6 +115,15 @@ def test_what_matters_in_a_log_is_shown(tmp_path: Path, line: str, is_shown: boo
     with log.open("a") as file:
         file.write(f"{line}\n")
     assert list(watch.serious_lines()) == ([line] if is_shown else [])
+
+
+def test_of_a_traceback_the_error_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    watch = LogWatch(log)
+    log.write_text(
+        '2026 ERROR failed\nTraceback (most recent call last):\n  File "x.py", line 1\n\nValueError: no\nnext\n'
+    )
+    assert list(watch.serious_lines()) == ["2026 ERROR failed", "ValueError: no"]
 
 
 def test_a_line_is_shown_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
