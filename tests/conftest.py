@@ -5,7 +5,7 @@ tests as in production.
 """
 
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import httpx2
@@ -18,11 +18,10 @@ from pytest_django import DjangoDbBlocker
 pytest.register_assert_rewrite("tests.support")
 
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
-from tests.support.api import Api, Caller  # noqa: E402
+from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
 
-MakeCaller = Callable[..., Caller]
 _web_processes: list[WebProcess] = []
 _marks: dict[int, int] = {}
 
@@ -115,9 +114,15 @@ def api(web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
 
 
 @pytest.fixture
-def outsider(web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+def make_api(web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> MakeApi:
+    """Makes a team with a key as `make_caller` does, and the API in its name."""
+    return lambda **options: Api(http, url=web.url, caller=make_caller(**options))
+
+
+@pytest.fixture
+def outsider(make_api: MakeApi) -> Api:
     """The API in the name of another team."""
-    return Api(http, url=web.url, caller=make_caller())
+    return make_api()
 
 
 @pytest.fixture

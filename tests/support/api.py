@@ -1,6 +1,6 @@
 """A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,9 @@ class Caller:
     team: Team
     key: ApiKey
     secret: str = field(repr=False)
+
+
+MakeCaller = Callable[..., Caller]
 
 
 class LiveStream:
@@ -101,6 +104,9 @@ class Api:
         """The events of a whole stream."""
         with self.stream(**body) as live:
             return live.rest()
+
+
+MakeApi = Callable[..., Api]
 
 
 def ok(response: httpx2.Response) -> dict[str, Any]:

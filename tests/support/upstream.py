@@ -227,7 +227,7 @@ async def _serve(upstream: ScriptedUpstream) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
     app.router.add_post("/v1/chat/completions", upstream.answer)
     # Without this a handler would not hear that its client has gone.
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

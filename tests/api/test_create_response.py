@@ -1,0 +1,217 @@
+"""`POST /v1/responses` as JSON: the answer, what is stored of it, and what goes to the upstream."""
+
+import time
+from typing import Any
+
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, Caller, MakeApi, error, ok
+from tests.support.chunks import chunk, text, usage
+from tests.support.upstream import Script, stream, whole
+
+USAGE = {
+    "input_tokens": 7,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 3,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 10,
+}
+EMPTY: dict[str, Any] = {
+    "object": "response",
+    "status": "completed",
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "usage": USAGE,
+    "user": None,
+    "metadata": {},
+}
+
+
+def test_it_answers_with_the_whole_response(api: Api, script: Script) -> None:
+    script.say("Hel", "lo")
+    before = int(time.time())
+    response = api.create(model=script.model, input="Hi")
+    assert {name: response[name] for name in EMPTY} == EMPTY
+    assert response.keys() - EMPTY.keys() == {"id", "created_at", "completed_at", "model", "output"}
+    assert response["id"].startswith("resp_")
+    assert response["model"] == script.model
+    assert before <= response["created_at"] <= response["completed_at"] <= time.time()
+
+
+def test_it_answers_with_one_message(api: Api, script: Script) -> None:
+    script.say("Hel", "lo")
+    (message,) = api.create(model=script.model, input="Hi")["output"]
+    assert message.pop("id").startswith("msg_")
+    part = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
+    assert message == {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
+
+
+def test_it_stores_what_it_answers(api: Api, script: Script) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi", metadata={"a": "b"})
+    assert api.retrieve(response["id"]) == response
+
+
+def test_it_sends_nothing_that_the_client_did_not_send(api: Api, script: Script) -> None:
+    script.say("Hello")
+    api.create(model=script.model, input="Hi")
+    assert script.bodies == [
+        {
+            "model": script.model,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ]
+
+
+def test_it_shows_the_upstream_its_own_key_and_never_the_callers(api: Api, script: Script) -> None:
+    script.say("Hello")
+    api.create(model=script.model, input="Hi")
+    assert script.received[0].headers["Authorization"] == "Bearer upstream-secret"
+
+
+def test_it_sends_instructions_as_the_system(api: Api, script: Script) -> None:
+    script.say("Ahoy")
+    response = api.create(model=script.model, instructions="Talk like a pirate.", input="Hi")
+    assert response["instructions"] == "Talk like a pirate."
+    system, user = {"role": "system", "content": "Talk like a pirate."}, {"role": "user", "content": "Hi"}
+    assert script.messages == [[system, user]]
+
+
+def test_it_keeps_metadata(api: Api, script: Script) -> None:
+    script.say("Hello")
+    metadata = {f"k{i}" * 32: "v" * 512 for i in range(9)} | {f"k{i}": "" for i in range(7)}
+    response = api.create(model=script.model, input="Hi", metadata=metadata)
+    assert response["metadata"] == api.retrieve(response["id"])["metadata"] == metadata
+
+
+def test_it_reports_cached_and_reasoning_tokens(api: Api, script: Script) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    numbers = usage(prompt_tokens=9, completion_tokens=5, total_tokens=14, **details)
+    script.then(stream(chunk(content="Hello", finish="stop"), numbers))
+    shown = api.create(model=script.model, input="Hi")["usage"]
+    assert shown["input_tokens_details"]["cached_tokens"] == 4
+    assert shown["output_tokens_details"]["reasoning_tokens"] == 2
+    assert (shown["input_tokens"], shown["output_tokens"], shown["total_tokens"]) == (9, 5, 14)
+
+
+def test_it_writes_one_ledger_row_for_the_upstream_call(api: Api, script: Script, caller: Caller) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    with scope.team(caller.team.pk):
+        row = UsageRecord.objects.get(object_id=response["id"])
+    assert (row.endpoint, row.outcome, row.model, row.api_key_id) == ("responses", "stop", script.model, caller.key.pk)
+    assert (row.input_tokens, row.output_tokens, row.estimated) == (7, 3, False)
+
+
+def test_it_estimates_the_usage_that_an_upstream_does_not_report(api: Api, script: Script, caller: Caller) -> None:
+    script.then(stream(chunk(content="Hello", finish="stop")))
+    response = api.create(model=script.model, input="Hi")
+    with scope.team(caller.team.pk):
+        row = UsageRecord.objects.get(object_id=response["id"])
+    assert row.estimated
+    assert response["usage"]["output_tokens"] == row.output_tokens > 0
+
+
+def test_it_is_incomplete_when_the_model_ran_out_of_tokens(api: Api, script: Script) -> None:
+    script.say("Hel", finish="length")
+    response = api.create(model=script.model, input="Hi", max_output_tokens=16)
+    assert response["status"] == response["output"][0]["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (response["completed_at"], response["error"]) == (None, None)
+    assert api.retrieve(response["id"]) == response
+
+
+def test_it_is_incomplete_when_a_filter_cut_the_answer(api: Api, script: Script) -> None:
+    script.say("Hel", finish="content_filter")
+    response = api.create(model=script.model, input="Hi")
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+    assert api.retrieve(response["id"]) == response
+
+
+def test_it_shows_a_refusal_as_such(api: Api, script: Script) -> None:
+    script.then(stream(chunk(refusal="I "), chunk(refusal="won't."), chunk(finish="stop")))
+    response = api.create(model=script.model, input="Hi")
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "I won't."}]
+    assert api.retrieve(response["id"]) == response
+
+
+def test_it_shows_reasoning_before_the_answer(api: Api, script: Script) -> None:
+    script.then(stream(chunk(reasoning_content="Hm. "), chunk(reasoning_content="Ah."), *text("Yes")))
+    reasoning, message = api.create(model=script.model, input="Hi")["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm. Ah."}]
+    assert (reasoning["type"], reasoning["summary"], message["type"]) == ("reasoning", [], "message")
+
+
+def test_it_shows_the_tier_that_the_upstream_used(api: Api, script: Script) -> None:
+    script.then(stream({**chunk(content="Hi", finish="stop"), "service_tier": "flex"}))
+    response = api.create(model=script.model, input="Hi", service_tier="auto")
+    assert response["service_tier"] == api.retrieve(response["id"])["service_tier"] == "flex"
+
+
+def test_it_reads_an_upstream_that_does_not_stream(api: Api, script: Script) -> None:
+    message = {"role": "assistant", "content": "Hello"}
+    script.then(whole({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
+    response = api.create(model=script.model, input="Hi")
+    assert response["output"][0]["content"][0]["text"] == "Hello"
+
+
+def test_it_keeps_unicode_as_it_is(api: Api, script: Script) -> None:
+    words = "Grüße 👋🏽 \u2028 \u202e 日本"
+    script.say(*words)
+    response = api.create(model=script.model, input=words)
+    assert response["output"][0]["content"][0]["text"] == words
+    assert script.messages[0][0]["content"] == api.input_items(response["id"])[0]["content"][0]["text"] == words
+
+
+def test_it_shows_nothing_of_a_response_that_is_not_stored(api: Api, script: Script) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi", store=False)
+    assert (response["store"], response["output"][0]["content"][0]["text"]) == (False, "Hello")
+    for path in ("", "/input_items"):
+        assert error(api.get(f"/responses/{response['id']}{path}")) == (404, None, None)
+    assert error(api.delete(f"/responses/{response['id']}")) == (404, None, None)
+    assert ok(api.get("/responses"))["data"] == []
+
+
+def test_it_keeps_the_ledger_of_a_response_that_is_not_stored(api: Api, script: Script, caller: Caller) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi", store=False)
+    with scope.team(caller.team.pk):
+        row = UsageRecord.objects.get(object_id=response["id"])
+    assert (row.input_tokens, row.output_tokens) == (7, 3)
+
+
+def test_it_tells_a_foreign_previous_response_as_an_unknown_one(api: Api, outsider: Api, script: Script) -> None:
+    script.say("Hello")
+    first = api.create(model=script.model, input="Hi")
+    foreign = outsider.post("/responses", {"model": script.model, "input": "?", "previous_response_id": first["id"]})
+    unknown = outsider.post("/responses", {"model": script.model, "input": "?", "previous_response_id": "resp_x"})
+    assert error(foreign) == (400, "previous_response_id", "previous_response_not_found")
+    assert foreign.text.replace(first["id"], "resp_x") == unknown.text
+
+
+def test_it_asks_for_the_scope_to_write(make_api: MakeApi) -> None:
+    reader = make_api(scopes=["responses.read"])
+    assert error(reader.post("/responses", {"model": "m", "input": "Hi"})) == (403, None, "insufficient_scope")
