@@ -15,6 +15,7 @@ from kernel.ids import new_id
 from kernel.validation import TAG
 
 Status = Literal["in_progress", "completed", "incomplete"]
+MAX_ID = 255
 MAX_TEXT = 10_485_760
 MAX_IMAGE_URL = 20_971_520
 
@@ -110,7 +111,7 @@ class ItemBase(Wire):
 
     prefix: ClassVar[str]
 
-    id: str | None = None
+    id: Annotated[str, Field(max_length=MAX_ID)] | None = None
 
     def wire(self) -> dict[str, Any]:
         """The item as the API shows it: with an id and a status, without keys that nobody set."""
@@ -258,7 +259,7 @@ class ItemReference(Wire):
     """Points at an item that the team has stored; resolved before anything else happens, never stored itself."""
 
     type: Literal["item_reference"] | None = None
-    id: str
+    id: Annotated[str, Field(max_length=MAX_ID)]
 
 
 StoredItem = InputMessage | AssistantMessage | FunctionCall | FunctionCallOutput | Reasoning

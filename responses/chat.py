@@ -15,7 +15,7 @@ import httpx2
 import orjson
 
 from kernel.clock import now
-from kernel.errors import BadRequest, Failure, InvalidType, MissingParameter, UnsupportedValue
+from kernel.errors import BadRequest, Failure, InvalidType, MissingParameter, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.converter import read_usage
 from responses.engine.turns import Usage
@@ -27,6 +27,7 @@ from tenants.directory import Route
 from tenants.models import Scope, UsageRecord
 from tenants.principal import Principal
 
+_MAX_MODEL = 200
 _ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
 
@@ -45,6 +46,8 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         raise MissingParameter("model")
     if not isinstance(model, str):
         raise InvalidType("model", expected="a string", got="another type")
+    if len(model) > _MAX_MODEL:
+        raise ModelNotFound(model[:_MAX_MODEL])
     if messages is None:
         raise MissingParameter("messages")
     if not isinstance(messages, list):

@@ -201,8 +201,9 @@ class Recorder:
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
-            finish_reason=result.finish_reason,
-            upstream_request_id=result.upstream_request_id,
+            # Upstreams may say anything; the columns have their limits.
+            finish_reason=(result.finish_reason or "")[:40] or None,
+            upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             **tokens,
         )
         ledger = UsageRecord(
@@ -253,7 +254,7 @@ class Recorder:
                 turn=record.turn,
                 call_id=record.call.call_id,
                 kind=record.kind,
-                name=record.call.name,
+                name=record.call.name[:200],
                 arguments=record.call.arguments,
                 status="waiting" if record.kind == "function" else "pending",
                 started_at=now(),
@@ -300,7 +301,7 @@ class Recorder:
             advance,
             status=ending.status,
             ended_at=step.ended_at,
-            service_tier=ending.service_tier,
+            service_tier=ending.service_tier[:20],
             duration_ms=_milliseconds(step.ended_at - self._identity.created_at),
             error=ending.error,
             error_code=ending.error["code"] if ending.error else None,

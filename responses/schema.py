@@ -132,7 +132,7 @@ class CreateResponse(Wire):
     """A request to create a response. What was not sent is not in `model_fields_set`."""
 
     input: Input
-    previous_response_id: str | None = None
+    previous_response_id: Annotated[str, Field(max_length=64)] | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
@@ -157,7 +157,7 @@ class CreateResponse(Wire):
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    model: str
+    model: Annotated[str, Field(max_length=200)]
 
 
 _REFUSED = {

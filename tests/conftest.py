@@ -60,10 +60,15 @@ def upstream(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
 @pytest.fixture
 def script(upstream: ScriptedUpstream) -> Iterator[Script]:
     """What the upstream answers to one model name; checked when the test is over."""
-    script = upstream.script()
-    yield script
-    upstream.forget(script)
-    script.verify()
+    with upstream.script() as script:
+        yield script
+
+
+@pytest.fixture
+def other_script(upstream: ScriptedUpstream) -> Iterator[Script]:
+    """What it answers to another."""
+    with upstream.script() as script:
+        yield script
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from django.http import QueryDict
 from rest_framework.request import Request
 
 from kernel.asgi import Scope, header
-from kernel.errors import InvalidType, InvalidValue
+from kernel.errors import InvalidType, InvalidValue, UnsupportedParameter
 from responses.models import Status
 from responses.selectors import ResponseFilter
 from responses.services import RequestInfo
@@ -42,6 +42,13 @@ def response_filter(query: QueryDict) -> ResponseFilter:
         created_before=_moment(query, "created_before"),
         metadata=_nested(query, "metadata"),
     )
+
+
+def refuse_unsupported(query: QueryDict, *names: str) -> None:
+    """Refuse query parameters that the wire knows and this server does not; `stream=false` asks for nothing."""
+    for name in names:
+        if name in query and query[name] not in {"", "false"}:
+            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
 
 
 def _moment(query: QueryDict, name: str) -> datetime | None:

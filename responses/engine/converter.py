@@ -14,6 +14,7 @@ from responses.engine.events import Body, Event
 from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, ReasoningSegment, SegmentQueue
 from responses.engine.turns import Call, Finish, TurnResult, Usage
 
+_MAX_CALL_ID = 64
 Chunk = dict[str, Any]
 TextKind = Literal["output_text", "refusal"]
 
@@ -147,7 +148,7 @@ class ChatConverter:
         index = position if index is None else index
         function = call.get("function") or {}
         segment = self._calls.get(index)
-        call_id = call.get("id") or None
+        call_id = self._usable_id(call.get("id"), segment)
         # (20) The same index under another id is another call.
         renewed = segment is not None and call_id and segment.upstream_id and call_id != segment.upstream_id
         if segment is None or renewed:
@@ -158,6 +159,13 @@ class ChatConverter:
         events += segment.write(function.get("name"), function.get("arguments"))
         if not segment.live:
             events += self._queue.show()
+
+    def _usable_id(self, given: str | None, segment: CallSegment | None) -> str | None:
+        """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""
+        if not given or len(given) > _MAX_CALL_ID:
+            return None
+        others = (other for other in self._calls.values() if other is not segment)
+        return None if any(other.call_id == given for other in others) else given
 
     def _logprobs_of(self, choice: Chunk) -> list[Body]:
         content = (choice.get("logprobs") or {}).get("content") or []

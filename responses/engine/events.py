@@ -244,5 +244,5 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
 
 
 def _padding(delta: str) -> bytes:
-    """Noise that brings a delta to a multiple of 16 characters. Only its length matters, so all deltas share the noise."""
+    """Noise up to the next multiple of 16 characters. Only its length matters, so all deltas share it."""
     return b',"obfuscation":"%b"' % _NOISE[: 16 - len(delta) % 16]

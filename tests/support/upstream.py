@@ -162,15 +162,16 @@ class ScriptedUpstream:
         self.url = ""
         self._scripts: dict[str, Script] = {}
 
-    def script(self, model: str | None = None) -> Script:
-        """A new script, under a name of its own unless one is given."""
+    @contextmanager
+    def script(self, model: str | None = None) -> Iterator[Script]:
+        """A new script, under a name of its own unless one is given; verified when the block ends without an error."""
         script = Script(model or f"scripted-{uuid.uuid4().hex[:12]}")
         self._scripts[script.model] = script
-        return script
-
-    def forget(self, script: Script) -> None:
-        """The model does not exist any more."""
-        self._scripts.pop(script.model, None)
+        try:
+            yield script
+        finally:
+            del self._scripts[script.model]
+        script.verify()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Serve one call."""
