@@ -116,7 +116,7 @@ class Turn(models.Model):
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set")
     number = models.PositiveIntegerField()
-    state = models.CharField(max_length=12)
+    state = models.CharField(max_length=20)
     started_at = models.DateTimeField()
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()

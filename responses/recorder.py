@@ -266,16 +266,21 @@ class Recorder:
         response_id = self._identity.response_id
         match step:
             case ToolStarted():
-                values = {"status": "in_progress", "started_at": step.started_at}
-                return [CallUpdate(response_id=response_id, call_id=step.call.call_id, values=values)]
+                call_id = step.call.call_id
+                started = CallUpdate(
+                    response_id=response_id, call_id=call_id, status="in_progress", started_at=step.started_at
+                )
+                return [started]
             case ToolFinished():
-                values = {
-                    "status": "failed" if step.result.error else "completed",
-                    "output": step.result.output,
-                    "error": step.result.error,
-                    "ended_at": step.ended_at,
-                }
-                return [CallUpdate(response_id=response_id, call_id=step.call.call_id, values=values)]
+                finished = CallUpdate(
+                    response_id=response_id,
+                    call_id=step.call.call_id,
+                    status="failed" if step.result.error else "completed",
+                    ended_at=step.ended_at,
+                    output=step.result.output,
+                    error=step.result.error,
+                )
+                return [finished]
         return []
 
     def _advance(self, step: Step) -> Advance:

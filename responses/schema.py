@@ -191,9 +191,27 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     if sent["input"] in ("", []) and "previous_response_id" not in sent:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     try:
-        return CreateResponse.model_validate(sent)
+        body = CreateResponse.model_validate(sent)
     except ValidationError as error:
         raise _in_our_words(error) from error
+    _check_together(body)
+    return body
+
+
+def _check_together(body: CreateResponse) -> None:
+    """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle a model."""
+    names = [tool.name for tool in body.tools or ()]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidValue(f"Invalid 'tools': '{name}' stands in it twice.", param=f"tools[{index}].name")
+    choice = body.tool_choice
+    if isinstance(choice, FunctionChoice) and choice.name not in names:
+        raise InvalidValue(f"Tool choice '{choice.name}' not found in 'tools' parameter.", param="tool_choice")
+    if choice == "required" and not names:
+        raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+    if body.stream_options is not None and not body.stream:
+        message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise InvalidValue(message, param="stream_options")
 
 
 def _refuse_by_name(values: dict[str, Any]) -> None:

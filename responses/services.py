@@ -174,7 +174,9 @@ def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpda
         CallUpdate(
             response_id=body.previous_response_id,
             call_id=item["call_id"],
-            values={"output": _text(item["output"]), "status": "completed", "ended_at": at},
+            status="completed",
+            ended_at=at,
+            output=_text(item["output"]),
         )
         for item in reading.own
         if item["type"] == "function_call_output"

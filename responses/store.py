@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, LiteralString, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 import psycopg
-from django.db import connection, models, transaction
+from django.db import connection, models
 
 from kernel.groupcommit import GroupCommit
-from responses.models import RUNNING, Status, ToolCall
+from responses.models import RUNNING, Status
 
 
 class LeaseLost(Exception):
@@ -47,11 +47,15 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
-    """The new state of a tool call's row, whichever response made the call."""
+    """The new state of an open tool call, whichever response made the call. What is None stays as it is."""
 
     response_id: str
     call_id: str
-    values: dict[str, Any]
+    status: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    output: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,40 +100,57 @@ _ADVANCED = f"""advanced AS (
 )"""  # noqa: S608 - constants of ours
 
 
+_CALLED = """called AS (
+    UPDATE responses_toolcall AS call SET
+        status = new.status,
+        started_at = coalesce(new.started_at, call.started_at),
+        ended_at = new.ended_at,
+        output = new.output,
+        error = new.error
+    FROM json_to_recordset(%s::json) AS new (
+        response_id text, call_id text, status text, started_at timestamptz, ended_at timestamptz, output text,
+        error text, guard text
+    )
+    WHERE call.response_id = new.response_id
+      AND call.call_id = new.call_id
+      AND call.ended_at IS NULL
+      AND (guard IS NULL OR guard IN (SELECT id FROM advanced))
+)"""
+
+
 def apply(changes: Sequence[Change]) -> list[Exception | None]:
     """Commit the changes in one transaction; those whose response was lost are left out and answered `LeaseLost`.
 
-    All rows travel in one statement: it advances the responses, and inserts what belongs to those that it advanced (or
-    to changes that advance nothing). Together with the setting of the teams it is one round trip to the database, which
-    is what a batch costs most: at each of them the writer has to win the interpreter back from the event loop.
+    All rows travel in one statement: it advances the responses, and writes what belongs to those that it advanced (or
+    to changes that advance nothing). With the setting of the teams and the commit in the same pipeline a batch is one
+    round trip, which is what costs most: at each of them the writer has to win the interpreter back from the loop.
     """
-    with transaction.atomic():
-        raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
-        statement, parameters = _statement(changes)
-        with raw.pipeline(), psycopg.Cursor(raw) as cursor:
-            cursor.execute("SELECT set_config('app.team_ids', %s, true)", [",".join({c.team_id for c in changes})])
-            cursor.execute(statement, parameters)
-            held = {row[0] for row in cursor.fetchall()}
-        lost = [change.advance is not None and change.advance.response_id not in held for change in changes]
-        for change, is_lost in zip(changes, lost, strict=True):
-            if change.calls and not is_lost:
-                _update_calls(change)
+    connection.ensure_connection()
+    raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
+    teams = ",".join({change.team_id for change in changes})
+    with psycopg.Cursor(raw) as cursor:
+        with raw.pipeline(), raw.transaction():
+            cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
+            cursor.execute(*_statement(changes))
+        held = {row[0] for row in cursor.fetchall()}
+    lost = (change.advance is not None and change.advance.response_id not in held for change in changes)
     return [LeaseLost() if is_lost else None for is_lost in lost]
 
 
-def _statement(changes: Sequence[Change]) -> tuple[LiteralString, list[str]]:
-    """The statement for the tables that these changes touch, and one JSON document of rows for each."""
+def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
+    """The statement for the tables that these changes touch, and one JSON document of rows for each part of it."""
     advances = [asdict(change.advance) for change in changes if change.advance is not None]
-    rows: dict[type[models.Model], list[dict[str, Any]]] = {}
+    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances}
     for change in changes:
         guard = change.advance.response_id if change.advance is not None else None
         for row in change.insert:
-            values = {name: row.__dict__[name] for name in _insertion(type(row)).names}
-            values["guard"] = guard
-            rows.setdefault(type(row), []).append(values)
-    parts = [_ADVANCED, *(_insertion(kind).sql for kind in rows)]
-    statement = f"WITH {', '.join(parts)} SELECT id FROM advanced"  # noqa: S608 - names of our own tables
-    return cast("LiteralString", statement), [_document(advances), *map(_document, rows.values())]
+            names, sql = _insertion(type(row))
+            values = {name: row.__dict__[name] for name in names}
+            documents.setdefault(sql, []).append(values | {"guard": guard})
+        for update in change.calls:
+            documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
+    statement = f"WITH {', '.join(documents)} SELECT id FROM advanced"  # noqa: S608 - parts of our own
+    return statement.encode(), [_document(rows) for rows in documents.values()]
 
 
 def _document(rows: list[dict[str, Any]]) -> str:
@@ -157,12 +178,6 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     WHERE guard IS NULL OR guard IN (SELECT id FROM advanced)
 )"""  # noqa: S608 - names of our own tables
     return _Insertion([field.attname for field in fields], sql)
-
-
-def _update_calls(change: Change) -> None:
-    for update in change.calls:
-        calls = ToolCall.objects.filter(response_id=update.response_id, call_id=update.call_id)
-        calls.update(**update.values)
 
 
 writer: GroupCommit[Change] = GroupCommit(apply, name="run-writer")

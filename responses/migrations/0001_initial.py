@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('number', models.PositiveIntegerField()),
-                ('state', models.CharField(max_length=12)),
+                ('state', models.CharField(max_length=20)),
                 ('started_at', models.DateTimeField()),
                 ('first_token_at', models.DateTimeField(null=True)),
                 ('ended_at', models.DateTimeField()),
