@@ -33,6 +33,7 @@ from launcher.valkey import Valkey
 ROOT = Path(__file__).parents[1]
 MANAGE = str(ROOT / "manage.py")
 DATABASE = "benchmark"
+APPLICATION_ROLE = "platform_app"
 PROXY_PARTS = (("uvloop", "asyncio"), ("httptools", "h11"))
 # Counts statements and rows without a log; what it costs is far below the noise.
 POSTGRES_SETTINGS = {
@@ -170,7 +171,7 @@ def _environment(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[s
     """Create roles and database, and say to the platform where everything is."""
     secrets = credentials.load(state_dir=directory, environment={})
     owner = Role(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
-    app = Role(name="platform_app", password=secrets["POSTGRES_APP_PASSWORD"])
+    app = Role(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
     database.prepare(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
     with psycopg.connect(_admin(cluster), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION pg_stat_statements")
