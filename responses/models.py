@@ -53,6 +53,7 @@ class Response(models.Model):
     mode = models.CharField(max_length=10, choices=Mode.choices)
     stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)

@@ -89,6 +89,7 @@ class ResponseFilter:
 
     model: str | None = None
     status: str | None = None
+    conversation_id: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
@@ -101,6 +102,8 @@ def list_responses(*, team_id: str, narrow: ResponseFilter, page: PageRequest) -
         rows = rows.filter(model=narrow.model)
     if narrow.status:
         rows = rows.filter(status=narrow.status)
+    if narrow.conversation_id:
+        rows = rows.filter(conversation_id=narrow.conversation_id)
     if narrow.created_after:
         rows = rows.filter(created_at__gt=narrow.created_after)
     if narrow.created_before:

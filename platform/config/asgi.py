@@ -15,7 +15,7 @@ from channels.routing import ProtocolTypeRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
-from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send
+from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, identified
 from responses.api.consumers import ChatStream, ResponseStream
 
 _site = get_asgi_application()
@@ -50,4 +50,4 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": _http})
+application = ProtocolTypeRouter({"http": identified(_http)})

@@ -45,8 +45,25 @@ def header(scope: Scope, name: bytes) -> str:
     return ""
 
 
+def identified(app: App) -> App:
+    """Gives every request an id, `scope["request_id"]`, which every answer carries as `x-request-id`."""
+
+    async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["request_id"] = request_id = new_id("req")
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await app(scope, receive, send_with_id)
+
+    return with_id
+
+
 class ApiShell:
-    """Wraps everything under /v1: `scope["request_id"]`, `scope["body"]`, and the headers that every answer carries."""
+    """Wraps everything under /v1: `scope["body"]` within its limit, and the headers of OpenAI's API."""
 
     def __init__(self, app: App, *, max_body_bytes: int) -> None:
         self._app = app
@@ -54,13 +71,11 @@ class ApiShell:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        scope["request_id"] = request_id = new_id("req")
-        standard = [(b"x-request-id", request_id.encode()), _VERSION]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 spent = str(round((time.perf_counter() - began) * 1000)).encode()
-                headers = [*message.get("headers", ()), *standard, (b"openai-processing-ms", spent)]
+                headers = [*message.get("headers", ()), _VERSION, (b"openai-processing-ms", spent)]
                 message = {**message, "headers": headers}
             await send(message)
 

@@ -38,6 +38,7 @@ def response_filter(query: QueryDict) -> ResponseFilter:
     return ResponseFilter(
         model=query.get("model"),
         status=status,
+        conversation_id=query.get("conversation_id"),
         created_after=_moment(query, "created_after"),
         created_before=_moment(query, "created_before"),
         metadata=_nested(query, "metadata"),

@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
                 ('mode', models.CharField(choices=[('json', 'JSON'), ('stream', 'Stream')], max_length=10)),
                 ('stored', models.BooleanField(default=True, help_text='False: without content; the API answers 404.')),
                 ('previous_response_id', models.CharField(blank=True, db_collation='C', max_length=64, null=True)),
+                ('conversation_id', models.CharField(blank=True, db_collation='C', max_length=64, null=True)),
                 ('model', models.CharField(max_length=200)),
                 ('upstream_id', models.CharField(max_length=64)),
                 ('upstream_model', models.CharField(max_length=200)),
