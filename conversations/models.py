@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.jsontext import WireDecoder
 from tenants.models import ApiKey, Team
 
 
@@ -13,12 +14,12 @@ class Item(models.Model):
     """One thing said, called or answered, as the wire writes it. Never changed after it was written."""
 
     key = models.UUIDField(primary_key=True, default=uuid4, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     # The id on the wire. Not unique: a client may send an edited item under the id that it once had.
     id = models.CharField(max_length=255, db_collation="C")
     type = models.CharField(max_length=40)
-    body = models.JSONField()
+    body = models.JSONField(decoder=WireDecoder)
     created_at = models.DateTimeField(default=now)
 
     class Meta:
@@ -41,7 +42,7 @@ class Placement(models.Model):
     this app knows nothing of inference."""
 
     id: int
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     owner = models.CharField(max_length=64, db_collation="C")
     section = models.CharField(max_length=10, choices=Section.choices)
     position = models.PositiveIntegerField()

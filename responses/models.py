@@ -1,4 +1,8 @@
-"""Responses and what their runs leave behind. Every table is under row-level security (first migration)."""
+"""Responses and what their runs leave behind. Every table is under row-level security (first migration).
+
+Foreign keys have no index of their own where a constraint or an index of `Meta` begins with the same column, or where
+nothing ever asks by them: each index is paid for with every row.
+"""
 
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -7,6 +11,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.ids import new_id
+from kernel.jsontext import WireDecoder
 from tenants.models import ApiKey, IdField, Team
 
 
@@ -46,8 +51,8 @@ class Response(models.Model):
     """
 
     id = IdField(default=response_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     mode = models.CharField(max_length=10, choices=Mode.choices)
@@ -57,7 +62,7 @@ class Response(models.Model):
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
-    parameters = models.JSONField(default=dict)
+    parameters = models.JSONField(default=dict, decoder=WireDecoder)
     options = models.JSONField(default=dict, help_text="What the request fixed and the public object does not show.")
     service_tier = models.CharField(max_length=20, null=True, blank=True)
     metadata = models.JSONField(default=dict)
@@ -114,8 +119,8 @@ class Response(models.Model):
 class Turn(models.Model):
     """One upstream call of a run. No foreign key may point here: the table is to be partitioned by time."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set", db_index=False)
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=20)
     started_at = models.DateTimeField()
@@ -139,8 +144,8 @@ class Turn(models.Model):
 class ToolCall(models.Model):
     """A tool call that a turn asked for: run by us, or by the client (then the next response brings its output)."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set", db_index=False)
     turn = models.PositiveIntegerField()
     call_id = models.CharField(max_length=64, db_collation="C")
     kind = models.CharField(max_length=40)
@@ -169,8 +174,8 @@ class EventBatch(models.Model):
     lease cannot append where its successor has. Nothing may point here: the table is to be partitioned by time.
     """
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="event_batches")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="event_batches", db_index=False)
     first_sequence = models.PositiveIntegerField()
     last_sequence = models.PositiveIntegerField()
     created_at = models.DateTimeField(default=now)
