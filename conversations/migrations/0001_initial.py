@@ -2,6 +2,7 @@
 
 import django.db.models.deletion
 import django.utils.timezone
+import kernel.jsontext
 import uuid
 from django.db import migrations, models
 

@@ -3,6 +3,7 @@
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
+import kernel.jsontext
 import responses.models
 import tenants.models
 from django.db import migrations, models
