@@ -14,6 +14,7 @@ from conversations.items import InputItem, Wire
 from kernel.errors import (
     BadRequest,
     InvalidType,
+    InvalidValue,
     MissingParameter,
     UnknownParameter,
     UnsupportedParameter,
@@ -145,7 +146,7 @@ class CreateResponse(Wire):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    background: Literal[False] | None = None
+    background: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=16)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     reasoning: ReasoningParam | None = None
@@ -157,7 +158,7 @@ class CreateResponse(Wire):
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    model: Annotated[str, Field(max_length=200)]
+    model: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 _REFUSED = {
@@ -199,7 +200,9 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 
 
 def _check_together(body: CreateResponse) -> None:
-    """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle a model."""
+    """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle models."""
+    if body.background:
+        raise UnsupportedValue("Background responses are not supported by this server.", param="background")
     names = [tool.name for tool in body.tools or ()]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -227,7 +230,6 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
 
 
 _ONE_VALUE: dict[tuple[int | str, ...], str] = {
-    ("background",): "Background responses are not supported by this server.",
     ("truncation",): "Truncation is not supported by this server; only 'disabled' is.",
     ("reasoning", "summary"): "Reasoning summaries are not supported by this server.",
 }
@@ -253,7 +255,6 @@ def _in_our_words(error: ValidationError) -> BadRequest:
 
 def _is_known(where: tuple[int | str, ...], value: object) -> bool:
     known: dict[tuple[int | str, ...], tuple[object, ...]] = {
-        ("background",): (True,),
         ("truncation",): ("auto",),
         ("reasoning", "summary"): ("auto", "concise", "detailed"),
     }
