@@ -81,6 +81,7 @@ class ApiShell:
 
         try:
             _check_client_request_id(scope)
+            _check_query(scope)
             scope["body"] = await self._read_body(scope, receive)
         except ClientGone:
             return
@@ -116,6 +117,12 @@ def _check_client_request_id(scope: Scope) -> None:
     if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
         message = f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters."
         raise BadRequest(message, param="X-Client-Request-Id", code="invalid_value")
+
+
+def _check_query(scope: Scope) -> None:
+    """PostgreSQL refuses NUL in whatever is looked up, and no id, name or value has one."""
+    if b"%00" in scope["query_string"]:
+        raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

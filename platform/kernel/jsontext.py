@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import orjson
+from typing_extensions import override
 
 
 class WireDecoder(json.JSONDecoder):
@@ -13,5 +14,6 @@ class WireDecoder(json.JSONDecoder):
     streamed, and which the renderer cannot write: everything beyond 64 bits stays a float here, as it came.
     """
 
+    @override
     def decode(self, s: str, *_: Any) -> Any:
         return orjson.loads(s)

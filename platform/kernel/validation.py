@@ -22,6 +22,8 @@ from kernel.errors import (
 )
 
 TAG = "tag:"
+# What is read must be written again: orjson reads 1,024 levels and writes 254.
+MAX_DEPTH = 128
 Schema = TypeVar("Schema", bound=BaseModel)
 
 _EXPECTED = {
@@ -47,7 +49,19 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         message = f"Invalid body: expected a JSON object, but got {_kind(parsed)} instead."
         raise BadRequest(message, code="invalid_type")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
+        message = f"Invalid body: nested more than {MAX_DEPTH} levels deep."
+        raise BadRequest(message, code="invalid_value")
     return without_nul(parsed) if b"\\u0000" in body else parsed
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    match value:
+        case dict():
+            return not levels or any(_is_deeper(entry, levels - 1) for entry in value.values())
+        case list():
+            return not levels or any(_is_deeper(entry, levels - 1) for entry in value)
+    return False
 
 
 def without_nul(value: Any) -> Any:
