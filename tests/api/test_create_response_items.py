@@ -106,10 +106,22 @@ def test_it_takes_its_own_output_back_unchanged(api: Api, script: Script) -> Non
 
 def test_it_takes_output_items_with_every_null_of_the_sdk(api: Api, script: Script) -> None:
     script.say("Hello")
-    part = {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": None}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    nulls = {"namespace": None, "caller": None, "created_by": None, "status": None, "id": None}
-    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
+    part: dict[str, Any] = {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": None}
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
+    nulls: dict[str, Any] = {"namespace": None, "caller": None, "created_by": None, "status": None, "id": None}
+    thought: dict[str, Any] = {
+        "id": "rs_1",
+        "type": "reasoning",
+        "summary": [],
+        "content": None,
+        "encrypted_content": None,
+    }
     items = [{**message, "phase": None}, {**thought, "status": None}, call_item(**nulls), output_item("x") | nulls]
     api.create(model=script.model, input=items)
     assert [message["role"] for message in script.messages[0]] == ["assistant", "tool"]

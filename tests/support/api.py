@@ -64,7 +64,7 @@ class Api:
 
     def get(self, path: str, **query: Any) -> httpx2.Response:
         """GET."""
-        return self.request("GET", path, params=query)
+        return self.request("GET", path, params=query or None)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """POST of JSON, or of bytes as they are."""

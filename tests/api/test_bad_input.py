@@ -1,0 +1,280 @@
+"""Whatever a client sends: a documented 4xx with `param` and `code` in the envelope, never a 500, HTML or a trace."""
+
+import socket
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support.api import Api, Caller, error, ok
+from tests.support.upstream import Script
+from tests.support.web import WebProcess
+
+MIB = 1024 * 1024
+HI: dict[str, Any] = {"model": "m", "input": "Hi"}
+USER = {"role": "user", "content": "Hi"}
+NAME_TOO_LONG = "n" * 65
+DEEP = 100_000
+
+TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
+    ({}, "input", "missing_required_parameter"),
+    ({"model": "m"}, "input", "missing_required_parameter"),
+    ({"input": "Hi"}, "model", "missing_required_parameter"),
+    ({**HI, "model": None}, "model", "invalid_type"),
+    ({**HI, "model": 1}, "model", "invalid_type"),
+    ({**HI, "model": ""}, "model", "empty_string"),
+    ({**HI, "model": "m" * 201}, "model", "string_above_max_length"),
+    ({**HI, "input": None}, "input", "invalid_type"),
+    ({**HI, "input": 5}, "input", "invalid_type"),
+    ({**HI, "input": {}}, "input", "invalid_type"),
+    ({**HI, "input": ""}, "input", "missing_required_parameter"),
+    ({**HI, "input": []}, "input", "missing_required_parameter"),
+    ({**HI, "input": ["Hi"]}, "input[0]", "invalid_type"),
+    ({**HI, "input": [None]}, "input[0]", "invalid_type"),
+    ({**HI, "input": [{}]}, "input[0]", "invalid_value"),
+    ({**HI, "input": [{"content": "Hi"}]}, "input[0]", "invalid_value"),
+    ({**HI, "input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
+    ({**HI, "input": [{"type": "message"}]}, "input[0].role", "missing_required_parameter"),
+    ({**HI, "input": [{**USER, "role": "nobody"}]}, "input[0].role", "invalid_value"),
+    ({**HI, "input": [{**USER, "role": 1}]}, "input[0].role", "invalid_type"),
+    ({**HI, "input": [{**USER, "content": 1}]}, "input[0].content", "invalid_type"),
+    ({**HI, "input": [{**USER, "content": None}]}, "input[0].content", "invalid_type"),
+    ({**HI, "input": [{**USER, "content": ["Hi"]}]}, "input[0].content[0]", "invalid_type"),
+    ({**HI, "input": [{**USER, "content": [{}]}]}, "input[0].content[0]", "invalid_value"),
+    ({**HI, "input": [{**USER, "content": [{"type": "output_text"}]}]}, "input[0].content[0]", "invalid_value"),
+    ({**HI, "input": [{**USER, "name": "Bob"}]}, "input[0].name", "unknown_parameter"),
+    ({**HI, "input": [{**USER, "phase": "commentary"}]}, "input[0].phase", "unknown_parameter"),
+    ({**HI, "input": [USER, {"type": "nonsense"}]}, "input[1]", "invalid_value"),
+    ({**HI, "input": [{"type": ["message"]}]}, "input[0]", "invalid_value"),
+    ({**HI, "input": [{**USER, "id": "i" * 256}]}, "input[0].id", "string_above_max_length"),
+    ({**HI, "input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "missing_required_parameter"),
+    ({**HI, "inptu": "x"}, "inptu", "unknown_parameter"),
+    ({**HI, "messages": []}, "messages", "unsupported_parameter"),
+    ({**HI, "temperature": "hot"}, "temperature", "invalid_type"),
+    ({**HI, "temperature": True}, "temperature", "invalid_type"),
+    ({**HI, "temperature": 2.1}, "temperature", "decimal_above_max_value"),
+    ({**HI, "top_p": -0.1}, "top_p", "decimal_below_min_value"),
+    ({**HI, "max_output_tokens": 1}, "max_output_tokens", "integer_below_min_value"),
+    ({**HI, "max_output_tokens": 16.5}, "max_output_tokens", "invalid_type"),
+    ({**HI, "max_output_tokens": "16"}, "max_output_tokens", "invalid_type"),
+    ({**HI, "max_tool_calls": 0}, "max_tool_calls", "integer_below_min_value"),
+    ({**HI, "top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+    ({**HI, "store": "yes"}, "store", "invalid_type"),
+    ({**HI, "store": 1}, "store", "invalid_type"),
+    ({**HI, "stream": "true"}, "stream", "invalid_type"),
+    ({**HI, "stream": 1}, "stream", "invalid_type"),
+    ({**HI, "instructions": ["x"]}, "instructions", "invalid_type"),
+    ({**HI, "previous_response_id": 5}, "previous_response_id", "invalid_type"),
+    ({**HI, "metadata": []}, "metadata", "invalid_type"),
+    ({**HI, "metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+    ({**HI, "metadata": {"a": None}}, "metadata.a", "invalid_type"),
+    ({**HI, "metadata": {"a": "v" * 513}}, "metadata.a", "string_above_max_length"),
+    ({**HI, "metadata": {f"k{i}": "" for i in range(17)}}, "metadata", "object_above_max_properties"),
+    ({**HI, "safety_identifier": "s" * 129}, "safety_identifier", "string_above_max_length"),
+    ({**HI, "prompt_cache_key": NAME_TOO_LONG}, "prompt_cache_key", "string_above_max_length"),
+    ({**HI, "service_tier": "gold"}, "service_tier", "invalid_value"),
+    ({**HI, "truncation": "sometimes"}, "truncation", "invalid_value"),
+    ({**HI, "background": "no"}, "background", "invalid_type"),
+    ({**HI, "include": "all"}, "include", "invalid_type"),
+    ({**HI, "reasoning": {"effort": "heroic"}}, "reasoning.effort", "invalid_value"),
+    ({**HI, "reasoning": {"depth": 1}}, "reasoning.depth", "unknown_parameter"),
+    ({**HI, "text": {"format": {"type": "xml"}}}, "text.format", "invalid_value"),
+    ({**HI, "text": {"format": {"type": "json_schema"}}}, "text.format.name", "missing_required_parameter"),
+    ({**HI, "text": "plain"}, "text", "invalid_type"),
+    ({**HI, "stream_options": {"include_usage": True}}, "stream_options.include_usage", "unknown_parameter"),
+    ({**HI, "tools": {}}, "tools", "invalid_type"),
+    ({**HI, "tools": ["look"]}, "tools[0]", "invalid_type"),
+    ({**HI, "tools": [{"name": "look"}]}, "tools[0]", "invalid_value"),
+    ({**HI, "tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
+    (
+        {**HI, "tools": [{"type": "function", "function": {"name": "look"}}]},
+        "tools[0].name",
+        "missing_required_parameter",
+    ),
+    ({**HI, "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"),
+    ({**HI, "tools": [{"type": "function", "name": NAME_TOO_LONG}]}, "tools[0].name", "string_above_max_length"),
+    ({**HI, "tools": [{"type": "function", "name": "a", "parameters": "x"}]}, "tools[0].parameters", "invalid_type"),
+    ({**HI, "tools": [{"type": "nonsense"}]}, "tools[0].type", "unsupported_value"),
+    ({**HI, "tool_choice": "maybe"}, "tool_choice", "invalid_value"),
+    ({**HI, "tool_choice": 1}, "tool_choice", "invalid_type"),
+    ({**HI, "previous_response_id": "resp_unknown"}, "previous_response_id", "previous_response_not_found"),
+    ({**HI, "previous_response_id": "resp_\x00"}, "previous_response_id", "previous_response_not_found"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+@pytest.mark.parametrize(("body", "param", "code"), TABLE)
+def test_it_names_the_defect(api: Api, stream: bool, body: dict[str, Any], param: str | None, code: str | None) -> None:
+    wanted = {"stream": True} if stream else {}
+    assert error(api.post("/responses", {**wanted, **body})) == (400, param, code)
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"{'model': 'm'}",
+        b'{"model": "m", "input": "Hi",}',
+        b'{"model": "m", "input": "\xff"}',
+        b'{"model": "m", "input": "\\ud800"}',
+        b'{"model": "m", "stream": true, "input": "\\udfff"}',
+        b'{"model": "m", "input": "Hi", "temperature": NaN}',
+        b'{"model": "m", "input": "Hi", "temperature": Infinity}',
+        b'{"model": "m", "input": "tab\t"}',
+        b"[" * DEEP + b"]" * DEEP,
+        b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    ],
+)
+def test_it_says_that_a_body_is_no_json(api: Api, path: str, body: bytes) -> None:
+    assert error(api.post(path, body)) == (400, None, "invalid_json")
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize("body", [b"[]", b'"Hi"', b"1", b"null", b"true"])
+def test_it_says_that_a_body_is_no_object(api: Api, path: str, body: bytes) -> None:
+    assert error(api.post(path, body)) == (400, None, "invalid_type")
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" * 400, b"1e-400", b"9" * 30])
+@pytest.mark.parametrize("place", [b'"temperature": %b', b'"max_output_tokens": %b', b'"top_logprobs": %b'])
+def test_it_refuses_numbers_beyond_all_bounds(api: Api, place: bytes, number: bytes) -> None:
+    body = b'{"model": "unknown", "input": "Hi", %b}' % (place % number)
+    status, param, _ = error(api.post("/responses", body))
+    assert (status, param in {None, "temperature", "max_output_tokens", "top_logprobs", "model"}) == (400, True)
+
+
+def test_it_keeps_huge_numbers_out_of_stored_json(api: Api, script: Script) -> None:
+    script.say("Hello")
+    parameters = (
+        b'{"a": 123456789012345678901234567890, "b": 1.7976931348623157e308, "c": -0.0, "d": 18446744073709551615}'
+    )
+    tool = b'{"type": "function", "name": "look", "parameters": %b}' % parameters
+    body = b'{"model": "%b", "input": "Hi", "tools": [%b]}' % (script.model.encode(), tool)
+    response = ok(api.post("/responses", body))
+    assert api.retrieve(response["id"]) == response
+
+
+@pytest.mark.parametrize("depth", [100, 200, 250, 500, 1000])
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+def test_it_answers_whatever_the_depth_of_a_schema(api: Api, depth: int, stream: bool) -> None:
+    schema = b'{"a":' * depth + b"1" + b"}" * depth
+    tool = b'{"type": "function", "name": "look", "parameters": %b}' % schema
+    wanted = b"true" if stream else b"false"
+    answer = api.post("/responses", b'{"model":"unknown","input":"Hi","tools":[%b],"stream":%b}' % (tool, wanted))
+    if depth < 128:
+        assert "model_not_found" in answer.text
+    else:
+        assert error(answer) == (400, None, "invalid_value")
+
+
+@pytest.mark.parametrize("depth", [100, 250, 500, 1000])
+def test_chat_answers_whatever_the_depth_of_a_schema(api: Api, depth: int) -> None:
+    schema = b'{"a":' * depth + b"1" + b"}" * depth
+    body = b'{"model":"unknown","messages":[{"role":"user","content":"Hi"}],"metadata":%b}' % schema
+    assert error(api.post("/chat/completions", body))[0] == 400
+
+
+def test_it_drops_nul_characters_which_the_database_cannot_store(api: Api, script: Script) -> None:
+    script.say("Hel\x00lo")
+    response = api.create(model=script.model, input="H\x00i", metadata={"a\x00": "b\x00"}, instructions="\x00")
+    assert script.messages[0][-1]["content"] == "Hi"
+    assert response["output"][0]["content"][0]["text"] == "Hello"
+    assert api.retrieve(response["id"]) == response
+    assert response["metadata"] == {"a": "b"}
+
+
+def test_it_suggests_what_may_have_been_meant(api: Api) -> None:
+    answer = api.post("/responses", {**HI, "temprature": 1})
+    assert answer.json()["error"]["message"] == "Unknown parameter: 'temprature'. Did you mean 'temperature'?"
+
+
+def test_it_says_where_messages_have_gone(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "messages": [USER]})
+    message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
+    assert answer.json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize("path", ["/responses", "/responses/resp_x", "/responses/resp_x/input_items", "/models"])
+def test_it_knows_its_methods(api: Api, path: str) -> None:
+    answer = api.request("PATCH", path)
+    assert error(answer)[0] == 405
+    assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nothing", "/responses/", "/responses/a/b", "/responses/a/input_items/", "/chat"]
+)
+def test_it_answers_unknown_urls_in_the_envelope(api: Api, path: str) -> None:
+    answer = api.get(path)
+    assert error(answer) == (404, None, None)
+    assert answer.json()["error"]["message"] == f"Invalid URL (GET /v1{path})"
+
+
+@pytest.mark.parametrize("name", ["%00", "resp_%00", "%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
+@pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items", "/models/{}"])
+def test_it_answers_strange_ids_as_unknown_ones(api: Api, path: str, name: str) -> None:
+    assert error(api.get(path.format(name)))[0] == 404
+
+
+@pytest.mark.parametrize("name", ["after", "before", "limit", "order", "status", "created_after", "created_before"])
+@pytest.mark.parametrize("value", ["%00", "%ff", "x%00y", "99999999999999999999", "-1", "nan", "inf", "1e300", "[]"])
+def test_strange_queries_are_errors_of_the_client(api: Api, name: str, value: str) -> None:
+    status = api.get(f"/responses?{name}={value}").status_code
+    assert status in {200, 400, 404}
+
+
+@pytest.mark.parametrize("name", ["model", "metadata[a]", "metadata[%00]", "metadata[]", "conversation_id"])
+@pytest.mark.parametrize("value", ["%00", "%ff", "", "x" * 5000])
+def test_strange_filters_find_nothing(api: Api, name: str, value: str) -> None:
+    answer = api.get(f"/responses?{name}={value}")
+    assert answer.status_code in {200, 400}
+
+
+def padded(model: str, size: int, **more: Any) -> bytes:
+    """A body of about this size, as one with an image in it is."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,"}
+    asks = {"model": model, "input": [{"role": "user", "content": [image] * -(-size // (16 * MIB))}], **more}
+    raw = orjson.dumps(asks)
+    each = (size - len(raw)) // (-(-size // (16 * MIB)))
+    return raw.replace(b";base64,", b";base64," + b"A" * each)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+def test_it_accepts_twenty_mebibytes(api: Api, script: Script, stream: bool) -> None:
+    script.say("Nice.")
+    answer = api.post("/responses", padded(script.model, 20 * MIB, stream=stream))
+    assert answer.status_code == 200
+    assert "Nice." in answer.text
+    urls = [part["image_url"]["url"] for part in script.messages[0][0]["content"]]
+    assert sum(map(len, urls)) > 19 * MIB
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+def test_it_refuses_more_than_64_mebibytes(api: Api, path: str, stream: bool) -> None:
+    answer = api.post(path, padded("m", 64 * MIB + 16, stream=stream))
+    assert error(answer) == (413, None, "request_too_large")
+
+
+@pytest.mark.parametrize("server", ["web", "uvicorn_web"])
+def test_it_refuses_too_much_of_unannounced_length(request: pytest.FixtureRequest, server: str, caller: Caller) -> None:
+    process: WebProcess = request.getfixturevalue(server)
+    assert b" 413 " in send_in_chunks(process.url, caller.secret, 65 * MIB)
+
+
+def send_in_chunks(url: str, secret: str, size: int) -> bytes:
+    """POST without a content length; returns the head of the answer."""
+    host, port = url.removeprefix("http://").split(":")
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {secret}\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as peer:
+        peer.sendall(f"{head}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n".encode())
+        try:
+            for _ in range(size // MIB):
+                peer.sendall(b"%x\r\n" % MIB + b"x" * MIB + b"\r\n")
+            peer.sendall(b"0\r\n\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has answered already and does not want the rest
+        return peer.recv(65536)

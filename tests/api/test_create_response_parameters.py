@@ -1,0 +1,202 @@
+"""Every parameter of `POST /v1/responses`: honoured, or stored and echoed because that is its meaning, or refused."""
+
+from typing import Any
+
+import pytest
+
+from responses.schema import CreateResponse
+from tests.support.api import Api, error
+from tests.support.chunks import chunk
+from tests.support.upstream import Script, stream
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True}
+CHAT_TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True},
+}
+BARE_TOOL = {"type": "function", "name": "look"}
+JSON_SCHEMA = {"type": "json_schema", "name": "thing", "schema": SCHEMA}
+
+HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # What is sent: what the upstream gets of it, what the response shows of it.
+    "temperature": ({"temperature": 0.5}, {"temperature": 0.5}, {"temperature": 0.5}),
+    "an integer as a temperature": ({"temperature": 0}, {"temperature": 0}, {"temperature": 0}),
+    "top_p": ({"top_p": 0.25}, {"top_p": 0.25}, {"top_p": 0.25}),
+    "presence_penalty": ({"presence_penalty": -2}, {"presence_penalty": -2}, {"presence_penalty": -2}),
+    "frequency_penalty": ({"frequency_penalty": 2}, {"frequency_penalty": 2}, {"frequency_penalty": 2}),
+    "max_output_tokens": ({"max_output_tokens": 16}, {"max_completion_tokens": 16}, {"max_output_tokens": 16}),
+    "service_tier": ({"service_tier": "flex"}, {"service_tier": "flex"}, {"service_tier": "default"}),
+    "safety_identifier": ({"safety_identifier": "u1"}, {"safety_identifier": "u1"}, {"safety_identifier": "u1"}),
+    "prompt_cache_key": ({"prompt_cache_key": "k"}, {"prompt_cache_key": "k"}, {"prompt_cache_key": "k"}),
+    "user": ({"user": "u1"}, {"user": "u1"}, {"user": "u1"}),
+    "reasoning": (
+        {"reasoning": {"effort": "low"}},
+        {"reasoning_effort": "low"},
+        {"reasoning": {"effort": "low", "summary": None}},
+    ),
+    "verbosity": (
+        {"text": {"verbosity": "low"}},
+        {"verbosity": "low"},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}},
+    ),
+    "plain text": (
+        {"text": {"format": {"type": "text"}}},
+        {},
+        {"text": {"format": {"type": "text"}, "verbosity": "medium"}},
+    ),
+    "some JSON": (
+        {"text": {"format": {"type": "json_object"}}},
+        {"response_format": {"type": "json_object"}},
+        {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}},
+    ),
+    "JSON of a schema": (
+        {"text": {"format": {**JSON_SCHEMA, "description": "A thing.", "strict": True}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "thing", "description": "A thing.", "schema": SCHEMA, "strict": True},
+            }
+        },
+        {"text": {"format": {**JSON_SCHEMA, "description": "A thing.", "strict": True}, "verbosity": "medium"}},
+    ),
+    "tools": ({"tools": [TOOL]}, {"tools": [CHAT_TOOL]}, {"tools": [TOOL]}),
+    "a tool with nothing but a name": (
+        {"tools": [BARE_TOOL]},
+        {"tools": [{"type": "function", "function": {"name": "look"}}]},
+        {"tools": [{**BARE_TOOL, "description": None, "parameters": None, "strict": None}]},
+    ),
+    "tool_choice": (
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [CHAT_TOOL], "tool_choice": "required"},
+        {"tool_choice": "required"},
+    ),
+    "one tool forced": (
+        {"tools": [TOOL], "tool_choice": {"type": "function", "name": "look"}},
+        {"tools": [CHAT_TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"tool_choice": {"type": "function", "name": "look"}},
+    ),
+    "parallel_tool_calls": (
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        {"tools": [CHAT_TOOL], "parallel_tool_calls": False},
+        {"parallel_tool_calls": False},
+    ),
+    "parallel_tool_calls without tools": ({"parallel_tool_calls": False}, {}, {"parallel_tool_calls": False}),
+    "logprobs": (
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        {"logprobs": True, "top_logprobs": 2},
+        {"top_logprobs": 2},
+    ),
+    "max_tool_calls": ({"max_tool_calls": 3}, {}, {"max_tool_calls": 3}),
+    "truncation": ({"truncation": "disabled"}, {}, {"truncation": "disabled"}),
+    "background": ({"background": False}, {}, {"background": False}),
+    "metadata": ({"metadata": {"a": "b"}}, {}, {"metadata": {"a": "b"}}),
+    "store": ({"store": False}, {}, {"store": False}),
+    "stream": ({"stream": False}, {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_it_honours(api: Api, script: Script, name: str) -> None:
+    sent, upstream, shown = HONOURED[name]
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi", **sent)
+    always = {"model", "messages", "stream", "stream_options"}
+    assert {key: value for key, value in script.bodies[0].items() if key not in always} == upstream
+    assert {key: response[key] for key in shown} == shown
+
+
+def test_null_is_the_same_as_nothing(api: Api, script: Script) -> None:
+    """OpenAI's own clients send it for what was not set."""
+    script.say("Hello").say("Hello")
+    nulls = dict.fromkeys(name for name in CreateResponse.model_fields if name not in {"model", "input"})
+    with_nulls = api.create(model=script.model, input="Hi", **nulls)
+    without = api.create(model=script.model, input="Hi")
+    own = ("id", "created_at", "completed_at", "output")
+    assert [with_nulls | dict.fromkeys(own)] == [without | dict.fromkeys(own)]
+    assert script.bodies[0] == script.bodies[1]
+
+
+def test_null_is_nothing_for_what_is_refused_otherwise(api: Api, script: Script) -> None:
+    script.say("Hello")
+    refused = dict.fromkeys(REFUSED)
+    api.create(model=script.model, input="Hi", **refused)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "conversation": ("conv_1", "conversation"),
+    "prompt": ({"id": "pmpt_1"}, "prompt"),
+    "moderation": ({"model": "m"}, "moderation"),
+    "context_management": ([], "context_management"),
+    "prompt_cache_options": ({}, "prompt_cache_options"),
+    "prompt_cache_retention": ("24h", "prompt_cache_retention"),
+    "image": ({}, "image"),
+    "access_programs": ({}, "access_programs"),
+    "multi_agent": ({}, "multi_agent"),
+    "generate": (False, "generate"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
+    value, param = REFUSED[name]
+    answer = api.post("/responses", {"model": "m", "input": "Hi", name: value})
+    assert error(answer) == (400, param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [BARE_TOOL, {"type": "mcp", "server_label": "x"}]}, "tools[1].type"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        ({"include": ["web_search_call.results"]}, "include[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"input": [{"type": "computer_call", "id": "cu_1"}]}, "input[0]"),
+    ],
+)
+def test_it_refuses_values_that_it_does_not_do(api: Api, body: dict[str, Any], param: str) -> None:
+    answer = api.post("/responses", {"model": "m", "input": "Hi", **body})
+    status, where, code = error(answer)
+    assert (status, where) == (400, param)
+    assert code in {"unsupported_value", "invalid_value"}
+
+
+def test_it_shows_logprobs_to_those_who_ask(api: Api, script: Script) -> None:
+    token = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105]}
+    written = chunk(content="Hi", finish="stop")
+    written["choices"][0]["logprobs"] = {"content": [{**token, "top_logprobs": [token]}]}
+    script.then(stream(written)).then(stream(written))
+    asked = api.create(model=script.model, input="Hi", include=["message.output_text.logprobs"], top_logprobs=1)
+    silent = api.create(model=script.model, input="Hi")
+    assert asked["output"][0]["content"][0]["logprobs"] == [{**token, "top_logprobs": [token]}]
+    assert silent["output"][0]["content"][0]["logprobs"] == []
+    assert api.retrieve(asked["id"]) == asked
+
+
+def test_the_tool_that_is_forced_must_be_offered(api: Api) -> None:
+    body = {"model": "m", "input": "Hi", "tools": [BARE_TOOL], "tool_choice": {"type": "function", "name": "listen"}}
+    assert error(api.post("/responses", body))[:2] == (400, "tool_choice")
+
+
+def test_it_needs_a_tool_to_require_one(api: Api) -> None:
+    assert error(api.post("/responses", {"model": "m", "input": "Hi", "tool_choice": "required"}))[:2] == (
+        400,
+        "tool_choice",
+    )
+
+
+def test_two_tools_may_not_have_the_same_name(api: Api) -> None:
+    body = {"model": "m", "input": "Hi", "tools": [BARE_TOOL, BARE_TOOL]}
+    assert error(api.post("/responses", body))[:2] == (400, "tools[1].name")
+
+
+def test_stream_options_need_a_stream(api: Api) -> None:
+    body = {"model": "m", "input": "Hi", "stream_options": {"include_obfuscation": False}}
+    assert error(api.post("/responses", body))[:2] == (400, "stream_options")
