@@ -94,8 +94,9 @@ def test_an_environment_of_another_minor_version_is_made_again(checkout: Environ
 def only_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """A machine without uv and ensurepip, whose one pip is the given shell script."""
     hidden, programs = tmp_path / "hidden", tmp_path / "bin"
-    (hidden / "ensurepip").mkdir(parents=True)
-    (hidden / "ensurepip" / "__init__.py").write_text("raise ImportError\n")
+    for module in ("ensurepip", "pip"):
+        (hidden / module).mkdir(parents=True)
+        (hidden / module / "__init__.py").write_text("raise ImportError\n")
     programs.mkdir()
 
     def install(script: str) -> None:
