@@ -3,8 +3,10 @@
 An unknown id, another team's id and an id whose content was not stored get the same answer.
 """
 
-from kernel.errors import NotFound, PreviousResponseNotFound
-from responses.models import Response
+from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
+from responses import selectors
+from responses.engine.events import Body
+from responses.models import RUNNING, Response
 from tenants.principal import Principal
 
 
@@ -16,12 +18,15 @@ def get_response(*, principal: Principal, response_id: str) -> Response:
     return response
 
 
-def get_previous_response(*, principal: Principal, response_id: str) -> Response:
-    """The response that a new one follows, or the 400 of an unknown one."""
-    response = find_response(team_id=principal.team_id, response_id=response_id)
-    if response is None:
+def get_chain(*, principal: Principal, response_id: str) -> list[Body]:
+    """The items of the chain that ends with a response, or the 400 of an unknown or unfinished one."""
+    found = None if "\x00" in response_id else selectors.chain(team_id=principal.team_id, response_id=response_id)
+    if found is None:
         raise PreviousResponseNotFound(response_id)
-    return response
+    if found.status in RUNNING:
+        message = f"Previous response with id '{response_id}' is not finished yet."
+        raise BadRequest(message, param="previous_response_id")
+    return found.items
 
 
 def find_response(*, team_id: str, response_id: str) -> Response | None:

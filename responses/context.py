@@ -11,10 +11,9 @@ from conversations.items import (
     StoredItem,
     from_wire,
 )
-from kernel.errors import BadRequest, NotFound, ToolCallMismatch
+from kernel.errors import NotFound, ToolCallMismatch
 from responses import access, selectors
 from responses.engine.events import Body
-from responses.models import RUNNING
 from responses.schema import CreateResponse
 from responses.wire import input_items
 from tenants import scope
@@ -57,12 +56,7 @@ def read(*, principal: Principal, body: CreateResponse) -> Reading:
 def _history(principal: Principal, previous_id: str | None) -> list[StoredItem]:
     if previous_id is None:
         return []
-    previous = access.get_previous_response(principal=principal, response_id=previous_id)
-    if previous.status in RUNNING:
-        message = f"Previous response with id '{previous_id}' is not finished yet."
-        raise BadRequest(message, param="previous_response_id")
-    bodies = selectors.context_items(team_id=principal.team_id, response_id=previous_id)
-    return [from_wire(body) for body in bodies]
+    return [from_wire(body) for body in access.get_chain(principal=principal, response_id=previous_id)]
 
 
 def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> Reading:

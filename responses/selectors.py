@@ -15,35 +15,54 @@ from kernel.errors import NotFound
 from kernel.pagination import Order, Page, PageRequest
 from responses.engine.body import Ending, response_body
 from responses.engine.events import Body
+from responses.engine.fold import read_frames
 from responses.engine.turns import Usage
-from responses.models import Response
+from responses.models import EventBatch, Response
 
-# Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain.
+# Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain. The recursive step
+# names no team: a predecessor is always of the same team, row-level security sees to the rest, and the condition would
+# invite PostgreSQL to scan the team's responses at each step.
 _CHAIN = """
-WITH RECURSIVE chain(id, previous, depth) AS (
-    SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+WITH RECURSIVE chain(id, previous, status, depth) AS (
+    SELECT id, previous_response_id, status, 0
+    FROM responses_response WHERE id = %(id)s AND team_id = %(team)s AND stored
     UNION ALL
-    SELECT response.id, response.previous_response_id, chain.depth + 1
+    SELECT response.id, response.previous_response_id, response.status, chain.depth + 1
     FROM responses_response AS response JOIN chain ON response.id = chain.previous
-    WHERE response.team_id = %(team)s
 )
-SELECT item.body::text
+SELECT chain.status, item.body::text
 FROM chain
-JOIN conversations_placement AS placement ON placement.owner = chain.id
-JOIN conversations_item AS item ON item.key = placement.item_id
-WHERE placement.in_context
+LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
+LEFT JOIN conversations_item AS item ON item.key = placement.item_id
 ORDER BY chain.depth DESC, placement.section = 'output', placement.position
 """
 
 
-def context_items(*, team_id: str, response_id: str) -> list[Body]:
-    """What a response that follows this one has to read: the inputs and outputs of the whole chain, oldest first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A response with everything before it: its own status, and the inputs and outputs of the chain, oldest first."""
+
+    status: str
+    items: list[Body]
+
+
+def chain(*, team_id: str, response_id: str) -> Chain | None:
+    """What a response that follows this one has to read; None where there is no such stored response.
 
     One query for any length; its work is that of the items it returns.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHAIN, {"id": response_id, "team": team_id})
-        return [orjson.loads(body) for (body,) in cursor.fetchall()]
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in rows if body is not None])
+
+
+def context_items(*, team_id: str, response_id: str) -> list[Body]:
+    """The items of a chain; empty where it has ended since."""
+    found = chain(team_id=team_id, response_id=response_id)
+    return found.items if found else []
 
 
 def referenced(*, team_id: str, item_ids: Sequence[str]) -> dict[str, Item]:
@@ -161,3 +180,93 @@ def _bounds(items: list[Body], page: PageRequest) -> tuple[int, int | None]:
             raise NotFound(f"Item with id '{cursor}' not found.", param=param)
     start = places[page.after] + 1 if page.after else 0
     return start, places[page.before] if page.before else None
+
+
+# -- what the admin reads ----------------------------------------------------------------------------------------------
+
+_EARLIER = """
+WITH RECURSIVE chain(id, previous, depth) AS (
+    SELECT id, previous_response_id, 1 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+    UNION ALL
+    SELECT response.id, response.previous_response_id, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous
+    WHERE response.team_id = %(team)s AND chain.depth < %(deepest)s
+)
+SELECT count(*) FROM chain
+JOIN conversations_placement AS placement ON placement.owner = chain.id
+WHERE placement.in_context
+"""
+_DEEPEST = 1000
+
+
+def count_earlier_items(*, response: Response) -> int:
+    """How many items of the chain come before the response's own; looks at most a thousand responses back."""
+    if response.previous_response_id is None:
+        return 0
+    with connection.cursor() as cursor:
+        values = {"id": response.previous_response_id, "team": response.team_id, "deepest": _DEEPEST}
+        cursor.execute(_EARLIER, values)
+        return int(cursor.fetchone()[0])
+
+
+def own_items(*, response: Response, section: Section, limit: int) -> list[Placement]:
+    """The last `limit` items of a response's own input or output, in their order; positions count from 0."""
+    places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
+    newest = places.select_related("item").order_by("-position")[:limit]
+    return list(newest)[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """An event of the log. `size` in bytes as it was sent; `stored_at` is when its batch was written."""
+
+    number: int
+    type: str
+    size: int
+    stored_at: datetime
+
+
+def logged_events(*, response: Response, limit: int) -> tuple[list[LoggedEvent], int]:
+    """The first `limit` events of a response's log, and how many it has; nothing once the log was dropped."""
+    batches = EventBatch.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("first_sequence")
+    events: list[LoggedEvent] = []
+    for batch in batches.filter(first_sequence__lt=limit):
+        for frame, event in read_frames(batch.frames.encode()):
+            number = event["sequence_number"]
+            events.append(LoggedEvent(number=number, type=event["type"], size=len(frame), stored_at=batch.created_at))
+    last = batches.values_list("last_sequence", flat=True).last()
+    return events[:limit], 0 if last is None else last + 1
+
+
+_HOURLY = """
+SELECT date_trunc('hour', created_at, 'UTC') AS hour, status, count(*),
+       sum(input_tokens), sum(cached_tokens), sum(output_tokens)
+FROM (
+    SELECT created_at, status, input_tokens, cached_tokens, output_tokens FROM responses_response
+    WHERE created_at >= %(since)s AND (%(teams)s::text[] IS NULL OR team_id = ANY(%(teams)s))
+    ORDER BY created_at DESC LIMIT %(most)s
+) AS recent
+GROUP BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourlyCount:
+    """The responses that were created in one hour and are now in one state."""
+
+    hour: datetime
+    status: str
+    responses: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+def count_by_hour(*, since: datetime, teams: Sequence[str] | None, most: int) -> list[HourlyCount]:
+    """Responses since a moment by hour and state; reads the newest `most` rows at most. `teams` None: every team."""
+    with connection.cursor() as cursor:
+        cursor.execute(_HOURLY, {"since": since, "teams": None if teams is None else list(teams), "most": most})
+        return [
+            HourlyCount(hour=hour, status=status, responses=count, input_tokens=i, cached_tokens=c, output_tokens=o)
+            for hour, status, count, i, c, o in cursor.fetchall()
+        ]

@@ -1,7 +1,8 @@
 """What a run writes, and how: changes that are committed in groups, each guarded by the run's lease.
 
-A change inserts rows and may advance its response. The advance is a conditional update that names the lease token and a
-running state; when it finds nothing (cancelled, or taken over by a successor), nothing of the change is written.
+A change inserts rows and may advance its response. The advance is a conditional update that names the lease token and
+takes only a response that has not ended; when it finds nothing (cancelled, or taken over by a successor), nothing of
+the change is written.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import psycopg
 from django.db import connection, models
 
 from kernel.groupcommit import GroupCommit
-from responses.models import RUNNING, Status
+from responses.models import Status
 
 
 class LeaseLost(Exception):
@@ -68,7 +69,6 @@ class Change:
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
 
 
-_STATES = ", ".join(f"'{status}'" for status in RUNNING)
 _ADVANCED = f"""advanced AS (
     UPDATE responses_response AS response SET
         status = new.status,
@@ -95,7 +95,7 @@ _ADVANCED = f"""advanced AS (
     )
     WHERE response.id = new.response_id
       AND response.lease_token = new.lease_token
-      AND response.status IN ({_STATES})
+      AND response.ended_at IS NULL
     RETURNING response.id
 )"""  # noqa: S608 - constants of ours
 

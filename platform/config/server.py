@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ _STOP_SECONDS = 5
 def serve(server: str, *, host: str, port: int) -> None:
     """Serve until a signal. Whatever runs at the end gets its stored terminal state before the process goes."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    _allow_many_sockets()
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
 
@@ -48,6 +50,12 @@ def _daphne(host: str, port: int) -> None:
     if instance.abort_start:
         msg = "the port is in use"
         raise OSError(98, msg)
+
+
+def _allow_many_sockets() -> None:
+    """A stream holds two sockets, and many systems allow a process 1,024 until it asks for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _settle() -> None:
