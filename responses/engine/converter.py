@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
+
 from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.events import Body, Event
@@ -15,6 +17,8 @@ from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, R
 from responses.engine.turns import Call, Finish, TurnResult, Usage
 
 _MAX_CALL_ID = 64
+_MAX_TOKENS = 2**31 - 1
+_CALLED = {"tool_calls", "function_call"}
 Chunk = dict[str, Any]
 TextKind = Literal["output_text", "refusal"]
 
@@ -25,6 +29,7 @@ class ChatConverter:
     def __init__(self, *, first_output_index: int, top_logprobs: int | None = None, logprobs: bool = False) -> None:
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
+        self._call_ids: set[str] = set()
         self._logprobs = logprobs
         self._top_logprobs = top_logprobs or 0
         self._loose_logprobs: list[Body] = []
@@ -33,7 +38,6 @@ class ChatConverter:
         self._failure: Failure | None = None
         self.finish_reason: str | None = None
         self.first_token_at: datetime | None = None
-        self.ended = False
 
     def feed(self, chunks: Iterable[Chunk]) -> list[Event]:
         """The events of one read's chunks."""
@@ -51,13 +55,23 @@ class ChatConverter:
 
     def end(self, *, done: bool) -> list[Event]:
         """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
-        if not done and self.finish_reason is None:
-            self.fail(
-                Failure(code="server_error", message="The model's server ended its answer too early.", status=500)
-            )
-        self.ended = True
+        if flaw := self._flaw(done=done):
+            self.fail(Failure(code="server_error", message=flaw))
+        events: list[Event] = []
+        if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
+            self._say("output_text", "", [], events)  # (12) no text followed
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
-        return self._queue.end(status)
+        return events + self._queue.end(status)
+
+    def _flaw(self, *, done: bool) -> str | None:
+        """What makes an answer that is over no answer at all."""
+        if not done and self.finish_reason is None:
+            return "The model's server ended its answer too early."
+        if self.finish_reason in _CALLED and not self._calls:
+            return "The model's server announced tool calls and sent none."  # (24)
+        if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
+            return "The model's server sent a tool call without a name."
+        return None
 
     def fail(self, failure: Failure) -> None:
         """Note why the turn cannot be finished; the first reason counts."""
@@ -65,7 +79,6 @@ class ChatConverter:
 
     def interrupt(self) -> list[Event]:
         """Close what is open: the run was stopped."""
-        self.ended = True
         return self._queue.end("incomplete")
 
     def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
@@ -100,17 +113,17 @@ class ChatConverter:
         if choice.get("index"):  # (3)
             return
         delta = choice.get("delta")
-        if delta:
-            self._delta(delta, self._logprobs_of(choice) if self._logprobs else [], events)
+        logprobs = self._logprobs_of(choice) if self._logprobs else []
+        if delta or logprobs:
+            self._delta(delta or {}, logprobs, events)
         if reason := choice.get("finish_reason"):
             self.finish_reason = reason
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")  # (15)
-        if reasoning and isinstance(reasoning, str):
+        if reasoning := _reasoning(delta):
             self._reason(reasoning, events)
         if content := delta.get("content"):
-            self._say("output_text", content, logprobs, events)
+            self._say("output_text", content if isinstance(content, str) else _joined(content), logprobs, events)
         elif logprobs:
             self._loose_logprobs += logprobs  # (12) belongs to the text that follows
         if refusal := delta.get("refusal"):
@@ -122,7 +135,7 @@ class ChatConverter:
             self._call({"index": 0, "function": legacy}, 0, events)
 
     def _say(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
-        if self._loose_logprobs:
+        if self._loose_logprobs and kind == "output_text":
             logprobs, self._loose_logprobs = self._loose_logprobs + logprobs, []
         tail = self._queue.tail
         if isinstance(tail, MessageSegment):
@@ -147,25 +160,26 @@ class ChatConverter:
         index = call.get("index")
         index = position if index is None else index
         function = call.get("function") or {}
+        name, arguments = function.get("name"), _text(function.get("arguments"))
+        given = call.get("id") or None
         segment = self._calls.get(index)
-        call_id = self._usable_id(call.get("id"), segment)
-        # (20) The same index under another id is another call.
-        renewed = segment is not None and call_id and segment.upstream_id and call_id != segment.upstream_id
-        if segment is None or renewed:
-            segment = self._calls[index] = CallSegment(call_id=call_id)
-            segment.write(function.get("name"), function.get("arguments"))
+        if segment is None or segment.is_over(given, name, arguments):
+            segment = self._calls[index] = CallSegment(upstream_id=given, call_id=self._usable(given))
+            segment.write(name, arguments)
             events += self._queue.push(segment)
             return
-        events += segment.write(function.get("name"), function.get("arguments"))
+        if given and not segment.upstream_id:
+            segment.adopt(given, self._usable(given))
+        events += segment.write(name, arguments)
         if not segment.live:
             events += self._queue.show()
 
-    def _usable_id(self, given: str | None, segment: CallSegment | None) -> str | None:
+    def _usable(self, given: str | None) -> str | None:
         """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""
-        if not given or len(given) > _MAX_CALL_ID:
-            return None
-        others = (other for other in self._calls.values() if other is not segment)
-        return None if any(other.call_id == given for other in others) else given
+        if given and len(given) <= _MAX_CALL_ID and given not in self._call_ids:
+            self._call_ids.add(given)
+            return given
+        return None
 
     def _logprobs_of(self, choice: Chunk) -> list[Body]:
         content = (choice.get("logprobs") or {}).get("content") or []
@@ -179,15 +193,38 @@ class ChatConverter:
 
 
 def read_usage(usage: Chunk) -> Usage:
-    """A chat completion's `usage` object."""
+    """A chat completion's `usage` object; what is no number of tokens counts as none."""
     prompt = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
     return Usage(
-        input_tokens=usage.get("prompt_tokens") or 0,
-        cached_tokens=prompt.get("cached_tokens") or 0,
-        output_tokens=usage.get("completion_tokens") or 0,
-        reasoning_tokens=completion.get("reasoning_tokens") or 0,
+        input_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(prompt.get("cached_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        reasoning_tokens=_count(completion.get("reasoning_tokens")),
     )
+
+
+def _count(tokens: object) -> int:
+    return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
+
+
+def _reasoning(delta: Chunk) -> str:
+    """(15) The same words stand in `reasoning` and, with a signature, in a list; not every server sends the former."""
+    text = delta.get("reasoning_content") or delta.get("reasoning")
+    if text:
+        return text if isinstance(text, str) else ""
+    blocks = delta.get("reasoning_details") or delta.get("thinking_blocks")
+    return _joined(blocks) if blocks else ""
+
+
+def _joined(parts: list[Chunk]) -> str:
+    """The text of a list of parts, of whichever kind."""
+    return "".join(part.get("text") or part.get("thinking") or part.get("summary") or "" for part in parts)
+
+
+def _text(arguments: object) -> str | None:
+    """Arguments as text; some servers send them parsed."""
+    return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 def _token(entry: Chunk) -> Body:

@@ -8,6 +8,7 @@ as soon as another one begins; a call stays open to the end of the turn, since u
 from abc import ABC, abstractmethod
 from typing import Literal
 
+import orjson
 from typing_extensions import override
 
 from kernel.ids import new_id
@@ -61,6 +62,11 @@ class Segment(ABC):
     def is_empty(self) -> bool:
         """Nothing worth an item was written."""
         return False
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing of it can be missing, though the turn was cut; asked once another segment has begun."""
+        return True
 
     @abstractmethod
     def body(self, *, empty: bool = False) -> Body:
@@ -147,7 +153,7 @@ class MessageSegment(Segment):
                 events += self._close_part()
             self.parts.append(part)
             text = "".join(part.text)
-            events += [self._part_added(), self._delta(part.kind, text, part.logprobs)]
+            events += [self._part_added(), self._delta(part.kind, text, list(part.logprobs))]
         return events
 
     @override
@@ -230,26 +236,48 @@ class ReasoningSegment(Segment):
 
 
 class CallSegment(Segment):
-    """A function call: opened once its name is known."""
+    """A function call: opened once its name is known for sure, which is when its arguments begin."""
 
     prefix = "fc"
 
-    def __init__(self, *, call_id: str | None) -> None:
+    def __init__(self, *, upstream_id: str | None, call_id: str | None) -> None:
         super().__init__()
         self.call_id = call_id or new_id("call")
-        self.upstream_id = call_id
+        self.upstream_id = upstream_id
         self.name = ""
         self.arguments: list[str] = []
 
     @property
     def ready(self) -> bool:
-        """Whether the call can be shown."""
-        return bool(self.name)
+        """Whether the call can be shown: until its arguments begin, more of its name may come."""
+        return bool(self.name and self.arguments)
+
+    @property
+    @override
+    def is_empty(self) -> bool:
+        return not self.name
+
+    @property
+    @override
+    def is_whole(self) -> bool:
+        return not self.arguments or _is_object("".join(self.arguments))
+
+    def is_over(self, upstream_id: str | None, name: str | None, arguments: str | None) -> bool:
+        """Whether a delta at this call's index begins another call: it has another id, or none and whole arguments."""
+        if upstream_id and self.upstream_id:
+            return upstream_id != self.upstream_id
+        return bool(name and arguments and self.arguments) and _is_object("".join(self.arguments))
+
+    def adopt(self, upstream_id: str, call_id: str | None) -> None:
+        """Take an id that came late, unless another one has been shown already."""
+        self.upstream_id = upstream_id
+        if call_id and not self.live:
+            self.call_id = call_id
 
     def write(self, name: str | None, arguments: str | None) -> list[Event]:
-        """Append. A repeated name is the same name; a new one before any argument is the rest of a split name."""
-        if name and not self.live and name != self.name:
-            self.name += name
+        """Append. A name may come in pieces, or again and again, whole or as far as it is known."""
+        if name and not self.live:
+            self.name = name if name.startswith(self.name) else self.name + name
         if not arguments:
             return []
         self.arguments.append(arguments)
@@ -315,12 +343,12 @@ class SegmentQueue:
         return self._advance()
 
     def end(self, status: ItemStatus) -> list[Event]:
-        """Close everything: the turn is over. `incomplete` marks the last item only, the others are whole."""
+        """Close everything: the turn is over. `incomplete` marks the last item, and calls that were cut before it."""
         events: list[Event] = []
         while self._waiting:
             head = self._waiting[0]
-            last = len(self._waiting) == 1
-            events += self._close_head(status if last else "completed", head)
+            over = len(self._waiting) > 1 and head.is_whole
+            events += self._close_head("completed" if over else status, head)
         return events
 
     def _advance(self) -> list[Event]:
@@ -348,3 +376,11 @@ class SegmentQueue:
         index = self._next_index
         self._next_index += 1
         return head.open_at(index)
+
+
+def _is_object(text: str) -> bool:
+    """Whether this is a whole JSON object."""
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False

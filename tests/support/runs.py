@@ -1,0 +1,98 @@
+"""Plays runs of the engine and reads them as a client would: numbered events of the wire."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from kernel.clock import now
+from kernel.ids import new_id
+from responses import wire
+from responses.engine.events import Event, frame
+from responses.engine.fold import read_frames
+from responses.engine.loop import Run, opening
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import RunEnded, Step
+from responses.engine.tools import NoTools, Toolbox
+from responses.engine.turns import Model
+from responses.schema import parse_create
+from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+
+_ID = re.compile(r"\b([a-z]+)_[0-9a-f]{36}\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A run that has ended: its steps, and its events as a client got them."""
+
+    steps: list[Step]
+    events: list[dict[str, Any]]
+
+    @property
+    def end(self) -> RunEnded:
+        """The last step."""
+        return cast("RunEnded", self.steps[-1])
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The output of the final response."""
+        return cast("list[dict[str, Any]]", self.end.response["output"])
+
+    @property
+    def types(self) -> list[str]:
+        """The events' types, without their common prefix."""
+        return [event["type"].removeprefix("response.") for event in self.events]
+
+
+def context(**request: Any) -> RunContext:
+    """The context of a request with these parameters."""
+    body = parse_create({"model": "scripted", "input": "Hi", **request})
+    parameters = wire.public_parameters(body, response_id=new_id("resp"), created_at=now())
+    return RunContext(
+        response_id=parameters["id"],
+        parameters=parameters,
+        model=body.model,
+        instructions=body.instructions,
+        items=wire.input_items(body),
+        sampling=wire.sampling(parameters, wire.hidden_options(body)),
+    )
+
+
+def begin(model: Model, tools: Toolbox | None = None, *, state: RunState | None = None, **request: Any) -> Run:
+    """A run that has not begun yet."""
+    return Run(context(**request), state or RunState(), model=model, tools=tools or NoTools(), now=now)
+
+
+async def play(*turns: Sequence[Piece], tools: ScriptedTools | None = None, **request: Any) -> Played:
+    """Run a response whose model says these turns; the script must fit exactly."""
+    model, given = ScriptedModel(*turns), context(**request)
+    run = Run(given, RunState(), model=model, tools=tools or NoTools(), now=now)
+    steps = [step async for step in run.steps()]
+    model.verify()
+    if tools is not None:
+        tools.verify()
+    return Played(steps=steps, events=on_the_wire([*opening(given.parameters), *events_of(steps)]))
+
+
+def events_of(steps: Sequence[Step]) -> list[Event]:
+    """The events of these steps in their order."""
+    return [event for step in steps for event in step.events]
+
+
+def on_the_wire(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The events as a client reads them, numbered from 0."""
+    frames = b"".join(frame(event, number) for number, event in enumerate(events))
+    return [event for _, event in read_frames(frames)]
+
+
+def without_ids(value: Any) -> Any:
+    """The same JSON with generated ids replaced by their kind and the order of their appearance: `msg 1`."""
+    seen: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        kind = match[1]
+        return seen.setdefault(match[0], f"{kind} {sum(known.startswith(kind + '_') for known in seen) + 1}")
+
+    return orjson.loads(_ID.sub(name, orjson.dumps(value).decode()))
