@@ -53,10 +53,12 @@ class ChatTurn:
                 else:
                     async for piece in read_bytes(response):
                         yield self._converter.feed(lines.feed(piece))
-                        if lines.failure is not None:
-                            self._converter.fail(lines.failure)
                         if lines.done or lines.failure is not None:
                             break
+                    else:
+                        yield self._converter.feed(lines.end())
+                    if lines.failure is not None:
+                        self._converter.fail(lines.failure)
         except UpstreamFailed as failed:
             self._converter.fail(failed.failure)
         yield self._converter.end(done=lines.done)
@@ -86,14 +88,15 @@ class ChatTurn:
 class EventLines:
     """Cuts server-sent events out of pieces of bytes and decodes their data; `done` after `[DONE]`.
 
-    A line that is no chunk ends it: `failure` says why, and what came before it still counts.
+    An event that is no chunk ends it: `failure` says why, and what came before it still counts.
 
-    Chat completions put one JSON document on one `data:` line, so lines are all there is to look at: comments, other
-    fields and blank lines are passed over, both kinds of line ends are taken.
+    Chat completions put one JSON document on one `data:` line, so a line that is one is taken at once; one that is not
+    waits for more to the end of its event. Comments and other fields are passed over; lines may end in CRLF.
     """
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun = b""
         self.done = False
         self.failure: Failure | None = None
 
@@ -102,26 +105,48 @@ class EventLines:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         chunks: list[Chunk] = []
         for line in lines:
-            if not line.startswith(b"data:"):
-                continue
-            data = line[5:].strip()
-            if data == DONE:
-                self.done = True
-                break
-            try:
-                chunks.append(_decode(data))
-            except UpstreamFailed as failed:
-                self.failure = failed.failure
+            if line.startswith(b"data:"):
+                self._line(line[5:].strip(), chunks)
+            elif self._begun and not line.strip():
+                self.failure = _NO_JSON
+            if self.done or self.failure is not None:
                 break
         return chunks
 
+    def end(self) -> list[Chunk]:
+        """The chunks of a last event whose end never came."""
+        return self.feed(b"\n\n")
 
-def _decode(data: bytes) -> dict[str, Any]:
+    def _line(self, data: bytes, chunks: list[Chunk]) -> None:
+        if data == DONE:
+            self.done = True
+            self.failure = _NO_JSON if self._begun else None
+            return
+        data = self._begun + data
+        try:
+            parsed = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._begun = data
+            return
+        self._begun = b""
+        try:
+            chunks.append(_checked(parsed, data))
+        except UpstreamFailed as failed:
+            self.failure = failed.failure
+
+
+_NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
+
+
+def _decode(data: bytes) -> Chunk:
     try:
-        chunk = orjson.loads(data)
+        return _checked(orjson.loads(data), data)
     except orjson.JSONDecodeError as broken:
-        message = "The model's server sent something that is not JSON."
-        raise UpstreamFailed(Failure(code="server_error", message=message)) from broken
+        raise UpstreamFailed(_NO_JSON) from broken
+
+
+def _checked(chunk: object, data: bytes) -> Chunk:
+    """A chunk is an object and no error; it holds no NUL, which cannot be stored."""
     if not isinstance(chunk, dict):
         message = "The model's server sent something that is not a JSON object."
         raise UpstreamFailed(Failure(code="server_error", message=message))
