@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, assert_never
 
-import orjson
-
+from conversations.items import FunctionCall, FunctionCallOutput, plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
 from kernel.ids import new_id
@@ -42,7 +41,7 @@ from responses.engine.steps import (
     TurnRecord,
 )
 from responses.engine.tools import Toolbox
-from responses.engine.turns import Call, Finish, Model, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turns import Call, Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -97,6 +96,7 @@ class Run:
         self._now = now
         self._stream: TurnStream | None = None
         self._turn_started = now()
+        self._service_tier = "default"
 
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
@@ -104,20 +104,22 @@ class Run:
             events, items = self._close_fragments()
             self._state.output += items
             yield FragmentsClosed(events=events, items=items)
-        async for step in self._run_pending():
-            yield step
-            if isinstance(step, RunEnded):
-                return
         while True:
+            async with aclosing(self._run_pending()) as calls:
+                async for step in calls:
+                    yield step
+                    if isinstance(step, RunEnded):
+                        return
+            if self._waits_for_client():
+                yield self._end(self._completed(self._now()), at=self._now())
+                return
             async with aclosing(self._sample()) as sampling:
                 async for emitted in sampling:
                     yield emitted
             result = self._take_result()
             match self._next(result):
-                case RunTools(calls):
-                    yield self._turn_ended(result, calls)
-                    async for step in self._run_pending():
-                        yield step
+                case RunTools(hosted):
+                    yield self._turn_ended(result, hosted)
                 case Finished() | Incomplete() | Failed() as end:
                     yield self._run_ended(result, end)
                     return
@@ -128,14 +130,13 @@ class Run:
         """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
         events, result = self._stream.interrupt() if self._stream else ([], None)
         self._stream = None
-        items, turn = [], None
-        if result is not None:
-            items = [OutputItem(body=body) for body in result.items]
-            turn = self._record(result)
+        if result is None:
+            return self.end_dead(ending)
+        items, turn = _output(result), self._record(result)
         return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
 
     def end_dead(self, ending: Ending) -> RunEnded:
-        """End a run that was taken over and cannot be continued."""
+        """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
         events, items = self._close_fragments()
         return self._end(ending, at=self._now(), events=events, items=items)
 
@@ -151,10 +152,7 @@ class Run:
 
     def _request(self) -> TurnRequest:
         context, state = self._context, self._state
-        sampling = context.sampling
-        if sampling.max_output_tokens is not None and state.turn:
-            left = max(1, sampling.max_output_tokens - state.usage.output_tokens)
-            sampling = replace(sampling, max_output_tokens=left)
+        sampling = context.sampling if state.turn == 0 else self._later_sampling()
         return TurnRequest(
             model=context.model,
             instructions=context.instructions,
@@ -162,6 +160,16 @@ class Run:
             sampling=sampling,
             first_output_index=state.next_output_index,
         )
+
+    def _later_sampling(self) -> Sampling:
+        """Of the turns after the first: with what is left of the tokens, and free to end with words."""
+        sampling = self._context.sampling
+        if sampling.max_output_tokens is not None:
+            left = max(1, sampling.max_output_tokens - self._state.usage.output_tokens)
+            sampling = replace(sampling, max_output_tokens=left)
+        if sampling.tool_choice not in {None, "none", "auto"}:
+            sampling = replace(sampling, tool_choice="auto")
+        return sampling
 
     def _take_result(self) -> TurnResult:
         stream, self._stream = self._stream, None
@@ -187,6 +195,12 @@ class Run:
             message = f"The run was stopped after {self._context.max_turns} turns."
             return Failed(Failure(code="server_error", message=message))
         return RunTools(hosted)
+
+    def _waits_for_client(self) -> bool:
+        """Whether a turn called functions of the client beside hosted ones: their outputs come before the next turn."""
+        items = self._state.context_items()
+        answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
+        return any(isinstance(item, FunctionCall) and item.call_id not in answered for item in items)
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -226,24 +240,25 @@ class Run:
 
     def _turn_ended(self, result: TurnResult, hosted: list[Call]) -> TurnEnded:
         record = self._record(result)
-        items = [OutputItem(body=body) for body in result.items]
+        items = _output(result)
         self._state.output += items
         self._state.pending = [PendingCall(call=call, turn=record.number) for call in hosted]
         return TurnEnded(events=[], turn=record, items=items, calls=self._calls(result, record.number))
 
     def _run_ended(self, result: TurnResult, end: Finished | Incomplete | Failed) -> RunEnded:
         record = self._record(result)
-        items = [OutputItem(body=body) for body in result.items]
-        tier = result.service_tier or "default"
         match end:
             case Finished():
-                ending = Ending(status="completed", completed_at=unix(record.ended_at), service_tier=tier)
+                ending = self._completed(record.ended_at)
             case Incomplete(reason):
-                ending = Ending(status="incomplete", incomplete_reason=reason, service_tier=tier)
+                ending = Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
             case Failed(failure):
                 ending = failed(failure)
         calls = self._calls(result, record.number)
-        return self._end(ending, at=record.ended_at, items=items, turn=record, calls=calls)
+        return self._end(ending, at=record.ended_at, items=_output(result), turn=record, calls=calls)
+
+    def _completed(self, at: datetime) -> Ending:
+        return Ending(status="completed", completed_at=unix(at), service_tier=self._service_tier)
 
     def _record(self, result: TurnResult) -> TurnRecord:
         """Close the books of a turn: its tokens are the run's, whatever became of it."""
@@ -258,6 +273,7 @@ class Run:
         self._state.turn += 1
         self._state.usage += usage
         self._state.tool_calls += len(result.calls)
+        self._service_tier = result.service_tier or "default"
         return record
 
     def _calls(self, result: TurnResult, turn: int) -> list[CallRecord]:
@@ -267,13 +283,12 @@ class Run:
 
     def _estimate(self, result: TurnResult) -> Usage:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
-        read = sum(len(item.model_dump_json()) for item in [*self._context.items, *self._state.context_items()])
-        wrote = sum(len(orjson.dumps(body.get("content") or body.get("arguments"))) for body in result.items)
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
+        read = [item.wire() for item in (*self._context.items, *self._state.context_items())]
         return Usage(
-            input_tokens=-(-read // _CHARACTERS_PER_TOKEN),
-            output_tokens=-(-wrote // _CHARACTERS_PER_TOKEN),
+            input_tokens=_tokens(self._context.instructions or "", *map(plain_text, read)),
+            output_tokens=_tokens(*map(plain_text, result.items)),
             estimated=True,
         )
 
@@ -317,6 +332,19 @@ class Run:
             events += closed
         self._state.fragments = []
         return events, items
+
+
+def _output(result: TurnResult) -> list[OutputItem]:
+    """What a turn brought, as output. A call that was cut is shown; a model would stumble over its arguments."""
+    return [OutputItem(body=body, in_context=not _is_cut_call(body)) for body in result.items]
+
+
+def _is_cut_call(body: Body) -> bool:
+    return bool(body["type"] == "function_call" and body["status"] == "incomplete")
+
+
+def _tokens(*texts: str) -> int:
+    return -(-sum(map(len, texts)) // _CHARACTERS_PER_TOKEN)
 
 
 def failed(failure: Failure) -> Ending:
