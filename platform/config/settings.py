@@ -1,10 +1,15 @@
 """Django's settings, all of them out of the environment; every variable has a line in docs/configuration.md."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import django_stubs_ext
+from django.apps import apps
+from django.contrib.admin import site
+from django.http import HttpRequest
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 from config import env
@@ -39,6 +44,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.postgres",
     "rest_framework",
+    "drf_spectacular_sidecar",
     "tenants",
     "conversations",
     "responses",
@@ -132,9 +138,9 @@ CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}},
 }
 
+# Served by the web process, straight out of the packages and `static/`: nothing is built or collected beforehand.
 STATIC_URL = "/static/"
-STATIC_ROOT = STATE_DIR / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"] if (BASE_DIR / "static").exists() else []
+STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
@@ -205,9 +211,83 @@ LOGGING: dict[str, Any] = {
     },
 }
 
-UNFOLD = {
+# -- the admin ---------------------------------------------------------------------------------------------------------
+
+
+def _static(name: str) -> Callable[[HttpRequest], str]:
+    return lambda _: static(name)
+
+
+def _page(title: str, icon: str, model: str) -> dict[str, Any]:
+    """An entry of the sidebar, for those who may see the model's page."""
+
+    def may_see(request: HttpRequest) -> bool:
+        return site.get_model_admin(apps.get_model(model)).has_view_permission(request)
+
+    name = model.lower().replace(".", "_")
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{name}_changelist"), "permission": may_see}
+
+
+UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Responses Platform",
     "SITE_HEADER": "Responses Platform",
     "SITE_URL": reverse_lazy("admin:index"),
-    "SITE_SYMBOL": "forum",
+    "SITE_ICON": _static("console/mark.svg"),
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _static("console/mark.svg")}],
+    "STYLES": [_static("console/console.css")],
+    "LOGIN": {"image": _static("console/login.svg")},
+    "DASHBOARD_CALLBACK": "responses.admin.home.dashboard",
+    "SHOW_VIEW_ON_SITE": False,
+    "COLORS": {
+        "primary": {
+            "50": "oklch(96.2% .018 272.3)",
+            "100": "oklch(93% .034 272.8)",
+            "200": "oklch(87% .065 274)",
+            "300": "oklch(78.5% .115 274.7)",
+            "400": "oklch(67.3% .182 276.9)",
+            "500": "oklch(58.5% .233 277.1)",
+            "600": "oklch(51.1% .262 277)",
+            "700": "oklch(45.7% .24 277)",
+            "800": "oklch(39.8% .195 277.4)",
+            "900": "oklch(35.9% .144 278.7)",
+            "950": "oklch(25.7% .09 281.3)",
+        },
+    },
+    "SIDEBAR": {
+        "show_search": True,
+        "navigation": [
+            {
+                "items": [
+                    {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
+                    _page("Responses", "forum", "responses.Response"),
+                ],
+            },
+            {
+                "title": "Access",
+                "separator": True,
+                "items": [
+                    _page("Teams", "groups", "tenants.Team"),
+                    _page("API keys", "key", "tenants.ApiKey"),
+                    _page("Members", "badge", "tenants.Membership"),
+                ],
+            },
+            {
+                "title": "Routing",
+                "separator": True,
+                "items": [
+                    _page("Models", "neurology", "tenants.Model"),
+                    _page("Upstreams", "dns", "tenants.Upstream"),
+                ],
+            },
+            {
+                "title": "Records",
+                "separator": True,
+                "items": [
+                    _page("Usage ledger", "receipt_long", "tenants.UsageRecord"),
+                    _page("Audit log", "policy", "tenants.AuditEvent"),
+                    _page("Users", "person", "auth.User"),
+                ],
+            },
+        ],
+    },
 }

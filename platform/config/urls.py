@@ -5,6 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from config import health
+from responses.api import docs
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
@@ -13,5 +14,7 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("version", health.version, name="version"),
     path("metrics", health.metrics, name="metrics"),
+    path("openapi.json", docs.openapi, name="openapi"),
+    path("docs", docs.page, name="docs"),
     path("v1/", include("responses.api.urls")),
 ]

@@ -1,0 +1,49 @@
+"""`GET /openapi.json` and `GET /docs`: the manual, public and without anything from elsewhere."""
+
+import re
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.web import WebProcess
+
+
+@pytest.fixture
+def document(web: WebProcess) -> dict[str, Any]:
+    """What the platform says of its own API."""
+    answer: dict[str, Any] = httpx2.get(f"{web.url}/openapi.json").json()
+    return answer
+
+
+def _references(part: Any) -> set[str]:
+    if isinstance(part, dict):
+        own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+        return own.union(*map(_references, part.values()))
+    return set().union(*map(_references, part)) if isinstance(part, list) else set()
+
+
+def test_every_reference_leads_to_a_schema(document: dict[str, Any]) -> None:
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert _references(document) <= known
+
+
+def test_it_describes_the_endpoints_that_exist(document: dict[str, Any], web: WebProcess) -> None:
+    for path in document["paths"]:
+        url = f"{web.url}/v1{re.sub(r'{[^}]+}', 'unknown', path)}"
+        assert httpx2.get(url).status_code in {401, 405}, path
+
+
+def test_the_parameters_of_a_new_response_are_those_that_are_validated(document: dict[str, Any]) -> None:
+    create = document["components"]["schemas"]["CreateResponse"]
+    assert {"model", "input", "previous_response_id", "tools"} <= set(create["properties"])
+    assert set(create["required"]) == {"model", "input"}
+
+
+def test_the_manual_loads_nothing_from_elsewhere(web: WebProcess) -> None:
+    page = httpx2.get(f"{web.url}/docs")
+    assert page.status_code == 200
+    sources = re.findall(r'src="([^"]+)"', page.text)
+    assert sources
+    assert all(source.startswith("/static/") for source in sources)
+    assert all(httpx2.get(web.url + source).status_code == 200 for source in sources)
