@@ -42,10 +42,19 @@ class LiveStream:
         return list(self.events)
 
     def _read(self, response: httpx2.Response) -> Iterator[Event]:
-        for line in response.iter_lines():
+        for line in _lines(response):
             self.raw.append(line)
             if line.startswith("data: ") and line != "data: [DONE]":
                 yield orjson.loads(line.removeprefix("data: "))
+
+
+def _lines(response: httpx2.Response) -> Iterator[str]:
+    """Lines as server-sent events know them; `iter_lines` would also cut at U+2028."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line.decode() for line in lines)
+    assert not rest, f"the stream ends within a line: {rest!r}"
 
 
 class Api:

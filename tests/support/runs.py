@@ -60,9 +60,16 @@ def context(**request: Any) -> RunContext:
     )
 
 
-def begin(model: Model, tools: Toolbox | None = None, *, state: RunState | None = None, **request: Any) -> Run:
-    """A run that has not begun yet."""
-    return Run(context(**request), state or RunState(), model=model, tools=tools or NoTools(), now=now)
+def begin(
+    model: Model,
+    tools: Toolbox | None = None,
+    *,
+    state: RunState | None = None,
+    given: RunContext | None = None,
+    **request: Any,
+) -> Run:
+    """A run that has not begun yet, of a context or of a request with these parameters."""
+    return Run(given or context(**request), state or RunState(), model=model, tools=tools or NoTools(), now=now)
 
 
 async def play(*turns: Sequence[Piece], tools: ScriptedTools | None = None, **request: Any) -> Played:

@@ -1,0 +1,63 @@
+"""`GET /v1/responses/{id}`."""
+
+import pytest
+
+from tests.support.api import Api, Caller, MakeApi, error
+from tests.support.chunks import text
+from tests.support.upstream import Gate, Script, stream
+
+
+def test_it_shows_a_response_as_it_was_answered(api: Api, script: Script) -> None:
+    script.then(stream(*text("Hello")))
+    response = api.create(model=script.model, input="Hi", metadata={"a": "b"}, top_p=0.5, instructions="Be kind.")
+    assert api.retrieve(response["id"]) == response
+
+
+def test_it_shows_a_run_that_is_going_on(api: Api, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(gate, *text("Hello")))
+    with api.stream(model=script.model, input="Hi") as live:
+        running = api.retrieve(live.next()["response"]["id"])
+        gate.open()
+        live.rest()
+    assert (running["status"], running["output"], running["usage"]) == ("in_progress", [], None)
+
+
+def test_another_key_of_the_team_sees_it(api: Api, make_api: MakeApi, script: Script, caller: Caller) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    assert make_api(team=caller.team).retrieve(response["id"]) == response
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PUT", "PATCH", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items", "/responses/{}/cancel"])
+def test_another_team_gets_the_answer_of_an_unknown_id(
+    api: Api, outsider: Api, script: Script, method: str, path: str
+) -> None:
+    script.say("Hello")
+    response_id = api.create(model=script.model, input="Hi")["id"]
+    foreign = outsider.request(method, path.format(response_id))
+    unknown = outsider.request(method, path.format("resp_unknown"))
+    assert foreign.status_code == unknown.status_code
+    assert foreign.content.replace(response_id.encode(), b"resp_unknown") == unknown.content
+    assert sorted(foreign.headers) == sorted(unknown.headers)
+    assert api.retrieve(response_id)["status"] == "completed"
+
+
+def test_it_says_which_id_it_does_not_know(api: Api) -> None:
+    answer = api.get("/responses/resp_unknown")
+    assert error(answer) == (404, None, None)
+    assert answer.json()["error"]["message"] == "Response with id 'resp_unknown' not found."
+
+
+@pytest.mark.parametrize("query", ["stream=true", "starting_after=1", "include[]=reasoning.encrypted_content"])
+def test_it_refuses_what_it_does_not_do(api: Api, script: Script, query: str) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    answer = api.get(f"/responses/{response['id']}?{query}")
+    assert error(answer) == (400, query.split("=")[0], "unsupported_parameter")
+
+
+def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
+    writer = make_api(scopes=["responses.write", "responses.delete"])
+    assert error(writer.get("/responses/resp_unknown")) == (403, None, "insufficient_scope")
