@@ -3,6 +3,7 @@
 import os
 import pwd
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +50,22 @@ def may_execute(*, file: Path, account: Account | None) -> bool:
 
 
 def _test(flag: str, *, path: Path, account: Account | None) -> bool:
-    if account is None:
-        return os.access(path, os.X_OK)
-    done = subprocess.run(
-        ["test", flag, str(path)], cwd="/", user=account.uid, group=account.gid, extra_groups=[], check=False
+    return run(["test", flag, str(path)], account=account, directory=Path("/")).returncode == 0
+
+
+def run(
+    argv: Sequence[str], *, account: Account | None, directory: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end as that account, from a directory that the account can enter, and keep its output."""
+    return subprocess.run(
+        argv,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=[] if account else None,
     )
-    return done.returncode == 0

@@ -51,7 +51,7 @@ class Environment:
         return Path(sys.prefix).resolve() == self.directory.resolve()
 
 
-def enter(*, root: Path, requirements: str, argv: Sequence[str]) -> None:
+def enter(*, root: Path, requirements: str, argv: Sequence[str], report: Report) -> None:
     """Make sure that the environment holds the requirements, and go on in it: returns only when we run in it.
 
     Raises LaunchError when it cannot be made or filled.
@@ -61,7 +61,7 @@ def enter(*, root: Path, requirements: str, argv: Sequence[str]) -> None:
         with _alone(root):
             # Another start may have done it while we waited.
             if not is_prepared(environment=environment, requirements=requirements):
-                prepare(environment=environment, requirements=requirements, report=Report())
+                prepare(environment=environment, requirements=requirements, report=report)
     if not environment.is_ours:
         _go_on(environment, argv)
 
@@ -168,9 +168,9 @@ def _install(environment: Environment, requirements: str, *, uv: str | None, rep
     # The lock is complete, so there is nothing to resolve.
     what = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
     commands = [[uv, "pip", "install", "--python", str(environment.python), *what]] if uv else []
-    tail = ["install", "--no-input", "--disable-pip-version-check", *what]
+    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *what]
     _first_that_works(
-        _chain(commands, ([*pip, *tail] for pip in _pips(environment))),
+        _chain(commands, ([*pip, *tail] for pip in _pips(environment, report=report))),
         report=report,
         otherwise=(
             "The requirements could not be installed; where there is neither uv nor pip nor ensurepip, install one of "
@@ -185,8 +185,9 @@ def _chain(first: list[list[str]], second: Iterator[list[str]]) -> Iterator[list
     yield from second
 
 
-def _pips(environment: Environment) -> Iterator[list[str]]:
+def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:
     """Ways to call a pip for the environment, the nearest first."""
+    report.status("Looking for pip")
     inside = [str(environment.python), "-m", "pip"]
     if _succeeds([*inside, "--version"]) or _succeeds([str(environment.python), "-m", "ensurepip", "--default-pip"]):
         yield inside

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher import bootstrap, state
 from launcher.errors import LaunchError
 from launcher.options import Options
+from launcher.report import Report
 
 DESCRIPTION = "Start the whole platform: database, broker, web, worker and beat."
 
@@ -33,14 +34,14 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
 def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     # Parsed first: a wrong option is not worth half a minute of installing.
     options = _parse(arguments)
-    bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv)
+    bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.plain))
     from launcher import up
 
     return up.run(root=root, options=options, environment=os.environ)
 
 
 def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
-    bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv)
+    bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv, report=Report())
     os.chdir(root)
     sys.stdout.flush()
     # The last -m wins, so that `test -m slow` means what it says.
@@ -49,10 +50,7 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
 
 def _django(*, root: Path, argv: Sequence[str]) -> int:
     bootstrap.enter_existing(root=root, argv=argv)
-    running = state.read_environment(state=state.locate(root=root, environment=os.environ))
-    if "DATABASE_URL" in os.environ:  # another database than the running one's: its owner is not ours
-        running.pop("DATABASE_OWNER_URL", None)
-    for name, value in running.items():
+    for name, value in _running_environment(root).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.exceptions import ImproperlyConfigured
@@ -63,6 +61,18 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     except ImproperlyConfigured as wrong:
         raise LaunchError(str(wrong)) from wrong
     return 0
+
+
+def _running_environment(root: Path) -> dict[str, str]:
+    here = state.locate(root=root, environment=os.environ)
+    if not os.environ.get("DATABASE_URL"):
+        return state.read_environment(state=here)
+    try:
+        running = state.read_environment(state=here)
+    except LaunchError:  # another user's, and a database is named
+        return {}
+    running.pop("DATABASE_OWNER_URL", None)  # the owner of another database
+    return running
 
 
 def _parse(arguments: list[str]) -> Options:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from launcher import accounts
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
 from launcher.processes import Command, identify, wait_until
@@ -114,19 +115,7 @@ def _major_version(program: Path, *, home: ServerHome) -> int | None:
 
 
 def _run_as(home: ServerHome, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    account = home.account
-    return subprocess.run(
-        argv,
-        cwd=home.directory,
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        user=account.uid if account else None,
-        group=account.gid if account else None,
-        extra_groups=[] if account else None,
-    )
+    return accounts.run(argv, account=home.account, directory=home.directory, environment=_environment())
 
 
 def _environment() -> Mapping[str, str]:

@@ -153,37 +153,40 @@ class Records:
         self._directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def add(self, *, name: str, process: subprocess.Popen[bytes]) -> None:
+    def add(self, *, command: Command, process: subprocess.Popen[bytes]) -> None:
         identity = identify(process.pid)
         if identity is not None:
-            self._path(name).write_text(json.dumps(asdict(identity)))
+            record = {"stop_signal": int(command.stop_signal), **asdict(identity)}
+            self._path(command.name).write_text(json.dumps(record))
 
     def remove(self, *, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
 
-    def leftovers(self) -> Iterator[tuple[str, Identity]]:
+    def _leftovers(self) -> Iterator[tuple[str, Identity, signal.Signals]]:
         """Recorded children that still run. A pid that someone else has by now is not one of them."""
         for path in sorted(self._directory.glob("*.json")):
             try:
-                recorded = Identity(**json.loads(path.read_text()))
-            except (ValueError, TypeError):
+                record = json.loads(path.read_text())
+                stop_signal = signal.Signals(record.pop("stop_signal"))
+                recorded = Identity(**record)
+            except (ValueError, TypeError, KeyError):
                 continue  # half written when the supervisor was killed
             if is_same(recorded, identify(recorded.pid)):
-                yield path.stem, recorded
+                yield path.stem, recorded, stop_signal
 
     def end_leftovers(self, *, patience: float = 5.0) -> list[str]:
         """End what an earlier supervisor left running, and forget all records; returns the names of what was ended."""
-        found = dict(self.leftovers())
-        for leftover in found.values():
-            signal_group(leftover.pid, signal.SIGTERM)
+        found = list(self._leftovers())
+        for _, leftover, stop_signal in found:
+            signal_group(leftover.pid, stop_signal)
         deadline = monotonic() + patience
-        for leftover in found.values():
+        for _, leftover, _ in found:
             if not wait_until(partial(_is_gone, leftover), seconds=deadline - monotonic()):
                 signal_group(leftover.pid, signal.SIGKILL)
                 wait_until(partial(_is_gone, leftover), seconds=2)
         for path in self._directory.glob("*.json"):
             path.unlink(missing_ok=True)
-        return list(found)
+        return [name for name, _, _ in found]
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"

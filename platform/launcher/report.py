@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import suppress
 from time import monotonic
 from typing import TextIO
 
@@ -52,5 +53,7 @@ class Report:
         return f"\033[2m{text}\033[0m" if self._moving else text
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        """Nobody reading any more, or the terminal gone, is no reason to stop serving or to stop badly."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()

@@ -148,7 +148,7 @@ class Supervisor:
 
     def _spawn(self, command: Command) -> Popen[bytes]:
         process = processes.start(command)
-        self._records.add(name=command.name, process=process)
+        self._records.add(command=command, process=process)
         return process
 
     def _show_tail(self, command: Command) -> None:

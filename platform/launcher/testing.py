@@ -56,8 +56,14 @@ def start_servers(directory: Path, *, environment: Mapping[str, str] = os.enviro
         borrowed = environment.get("TEST_DATABASE_URL")
         owner, app = _borrow_database(borrowed, undo) if borrowed else _start_postgres(slot, undo)
         redis_url = environment.get("TEST_REDIS_URL") or _start_valkey(slot, undo)
-        stop = undo.pop_all().close
+        stop = partial(_stop, undo.pop_all(), starter=os.getpid())
     return Servers(owner_url=owner, app_url=app, redis_url=redis_url, state_dir=state_dir, stop=stop)
+
+
+def _stop(undo: ExitStack, *, starter: int) -> None:
+    """Only in the process that started them: a fork of it, ending, must not take the servers away."""
+    if os.getpid() == starter:
+        undo.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,7 @@ class _Slot:
 
     def start(self, command: Command, undo: ExitStack) -> subprocess.Popen[bytes]:
         process = processes.start(command)
-        self.records.add(name=command.name, process=process)
+        self.records.add(command=command, process=process)
         undo.callback(self.records.remove, name=command.name)
         undo.callback(processes.end, process, asking=command.stop_signal, patience=5.0)
         return process
@@ -112,7 +118,7 @@ def _start_postgres(slot: _Slot, undo: ExitStack) -> tuple[str, str]:
     for leftover in database.databases(admin=admin, prefix="test_"):
         database.drop(admin=admin, database=leftover)
     owner, app = _roles(prefix="platform")
-    return _create_database(admin, undo, owner=owner, app=app)
+    return _create_database(f"test_{os.getpid()}", admin=admin, undo=undo, owner=owner, app=app)
 
 
 def _run_cluster(cluster: Cluster, slot: _Slot, undo: ExitStack) -> str:
@@ -139,9 +145,8 @@ def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], *, what:
         raise LaunchError(f"{what} did not start; its log lies in the slot's directory.")
 
 
-def _create_database(admin: str, undo: ExitStack, *, owner: Role, app: Role) -> tuple[str, str]:
+def _create_database(name: str, *, admin: str, undo: ExitStack, owner: Role, app: Role) -> tuple[str, str]:
     """Returns the owner's and the application's URL."""
-    name = f"test_{os.getpid()}"
     undo.callback(database.drop, admin=admin, database=name)
     database.prepare(admin=admin, database=name, owner=owner, app=app)
     host, port = database.address(admin=admin)
@@ -155,11 +160,12 @@ def _roles(*, prefix: str) -> tuple[Role, Role]:
 
 
 def _borrow_database(admin: str, undo: ExitStack) -> tuple[str, str]:
-    """On a server that others use too, roles are this run's alone, and leave with it."""
-    owner, app = _roles(prefix=f"test_{secrets.token_hex(4)}")
+    """On a server that others use too, names are this run's alone, and leave with it."""
+    name = f"test_{secrets.token_hex(4)}"
+    owner, app = _roles(prefix=name)
     undo.callback(database.drop_role, admin=admin, role=owner)
     undo.callback(database.drop_role, admin=admin, role=app)
-    return _create_database(admin, undo, owner=owner, app=app)
+    return _create_database(name, admin=admin, undo=undo, owner=owner, app=app)
 
 
 def _remove_dead_states(directory: Path) -> None:

@@ -3,13 +3,13 @@
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from launcher import accounts
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
 from launcher.processes import Command
@@ -60,18 +60,8 @@ def _release() -> str:
 
 
 def _runs(program: Path, *, home: ServerHome) -> bool:
-    account = home.account
     try:
-        done = subprocess.run(
-            [str(program), "--version"],
-            cwd=home.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=[] if account else None,
-        )
+        done = accounts.run([str(program), "--version"], account=home.account, directory=home.directory)
     except OSError:
         return False
     return done.returncode == 0

@@ -80,7 +80,7 @@ def test_a_record_of_another_process_with_the_same_pid_does_not_match() -> None:
 
 def test_the_next_start_ends_what_a_killed_one_left(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, SLEEP))
-    Records(tmp_path / "pids").add(name="child", process=process)
+    Records(tmp_path / "pids").add(command=command(tmp_path, SLEEP), process=process)
     records = Records(tmp_path / "pids")
     assert records.end_leftovers(patience=5) == ["child"]
     assert process.wait(timeout=5) == -signal.SIGTERM
@@ -91,7 +91,7 @@ def test_a_record_whose_pid_somebody_else_has_by_now_ends_nobody(tmp_path: Path)
     stranger = subprocess.Popen([sys.executable, "-c", SLEEP], stdout=subprocess.DEVNULL)
     records = Records(tmp_path / "pids")
     path = tmp_path / "pids" / "child.json"
-    path.write_text(json.dumps({"pid": stranger.pid, "started": "1", "command": sys.executable}))
+    path.write_text(json.dumps({"stop_signal": 15, "pid": stranger.pid, "started": "1", "command": sys.executable}))
     assert records.end_leftovers() == []
     assert stranger.poll() is None
     assert not path.exists()

@@ -1,0 +1,113 @@
+"""The servers of a test run: private, repeatable, and guests without traces where servers are lent."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from launcher import testing
+from launcher.database import address
+from launcher.processes import identify, wait_until
+from launcher.testing import Servers, start_servers
+
+pytestmark = pytest.mark.slow
+
+# Where the account of the servers may enter, as pytest's own directories are not.
+HERE = Path(os.environ["STATE_DIR"]).parent
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = HERE / f"state-{os.getpid()}-testing"
+    yield path
+    subprocess.run(["rm", "-rf", str(path)], check=True)
+
+
+@pytest.fixture
+def servers(directory: Path) -> Iterator[Servers]:
+    started = start_servers(directory, environment={})
+    yield started
+    started.stop()
+
+
+def superuser_url(directory: Path, servers: Servers) -> str:
+    password = json.loads((directory / "slot-0" / "secrets.json").read_text())["POSTGRES_SUPERUSER_PASSWORD"]
+    host, port = address(admin=servers.app_url)
+    return f"postgresql://platform_superuser:{password}@{host}:{port}/postgres"
+
+
+def ask(url: str, question: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        return [str(row[0]) for row in connection.execute(question.encode()).fetchall()]
+
+
+def test_the_application_is_neither_superuser_nor_free_of_row_level_security(servers: Servers) -> None:
+    rights = "SELECT (rolsuper OR rolbypassrls OR rolcreatedb OR rolcreaterole)::text FROM pg_roles"
+    assert ask(servers.app_url, f"{rights} WHERE rolname = current_user") == ["false"]
+
+
+def test_the_application_cannot_create_tables_and_the_owner_can(servers: Servers) -> None:
+    with psycopg.connect(servers.owner_url) as owner:
+        owner.execute("CREATE TABLE ours (id int)")
+    with psycopg.connect(servers.app_url) as app, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        app.execute("CREATE TABLE mine (id int)")
+
+
+def test_a_password_is_needed(servers: Servers) -> None:
+    parts = urlsplit(servers.app_url)
+    with pytest.raises(psycopg.OperationalError):
+        ask(f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}", "SELECT 1")
+
+
+def test_vectors_and_trigrams_are_there(servers: Servers) -> None:
+    extensions = ask(servers.app_url, "SELECT extname FROM pg_extension")
+    assert {"vector", "pg_trgm"} <= set(extensions)
+
+
+def test_two_runs_at_once_have_servers_of_their_own(directory: Path, servers: Servers) -> None:
+    other = start_servers(directory, environment={})
+    assert urlsplit(other.app_url).port != urlsplit(servers.app_url).port
+    other.stop()
+    assert ask(servers.app_url, "SELECT 1") == ["1"]
+
+
+def test_a_fork_that_ends_leaves_the_servers_running(servers: Servers) -> None:
+    if (child := os.fork()) == 0:
+        servers.stop()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert ask(servers.app_url, "SELECT 1") == ["1"]
+
+
+def test_a_guest_on_another_server_leaves_no_trace(directory: Path, servers: Servers) -> None:
+    admin = superuser_url(directory, servers)
+    names = "SELECT datname FROM pg_database UNION SELECT rolname FROM pg_roles ORDER BY 1"
+    before = ask(admin, names)
+    lent = {"TEST_DATABASE_URL": admin, "TEST_REDIS_URL": "redis://127.0.0.1:1/0"}
+    guest = start_servers(directory / "guest", environment=lent)
+    assert ask(guest.app_url, "SELECT 1") == ["1"]
+    assert guest.redis_url == lent["TEST_REDIS_URL"]
+    guest.stop()
+    assert ask(admin, names) == before
+
+
+def test_a_killed_run_leaves_nothing_that_breaks_the_next(directory: Path) -> None:
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(Path(testing.__file__).parents[1])!r}); from pathlib import Path; "
+        f"from launcher.testing import start_servers; start_servers(Path({str(directory)!r}), environment={{}}); "
+        "print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    pids = [json.loads(record.read_text())["pid"] for record in directory.glob("slot-0/pids/*.json")]
+    assert len(pids) == 2
+    next_run = start_servers(directory, environment={})
+    assert wait_until(lambda: not any(identify(pid) for pid in pids), seconds=5)
+    assert not (directory / f"state-{killed.stdout.strip()}").exists()
+    assert ask(next_run.app_url, "SELECT 1") == ["1"]
+    next_run.stop()
