@@ -159,12 +159,19 @@ def _beyond(cursor: Response, *, older: bool) -> Q:
 
 
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """What the response was generated from: the chain before it and its own input, oldest first or newest first."""
+    """What the response was generated from: the chain before it and its own input, oldest first or newest first.
+
+    An id that stands there several times (the client repeated an item of the chain, or referred to it) is listed once,
+    as it came last: ids are the cursors of the pages.
+    """
     before = response.previous_response_id
     history = context_items(team_id=response.team_id, response_id=before) if before else []
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
-    items = [*history, *(place.item.body for place in own)]
-    if page.order is Order.DESC:
+    newest_first: dict[str, Body] = {}
+    for item in reversed([*history, *(place.item.body for place in own)]):
+        newest_first.setdefault(item["id"], item)
+    items = list(newest_first.values())
+    if page.order is Order.ASC:
         items.reverse()
     start, stop = _bounds(items, page)
     window = items[start:stop]

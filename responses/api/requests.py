@@ -1,19 +1,22 @@
 """What views and streams read off a request, the same way for both."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, cast
 
 from django.http import QueryDict
 from rest_framework.request import Request
 
 from kernel.asgi import Scope, header
-from kernel.errors import InvalidType, InvalidValue, UnsupportedParameter
+from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
 from responses.models import Status
 from responses.selectors import ResponseFilter
 from responses.services import RequestInfo
 from tenants.principal import Principal
 
+_PAGE = ("limit", "order", "after", "before")
+_FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")
 
 def info(scope: Scope) -> RequestInfo:
     """The ids of a request, for rows and logs."""
@@ -32,6 +35,7 @@ def principal_of(request: Request) -> Principal:
 
 def response_filter(query: QueryDict) -> ResponseFilter:
     """The filters of `GET /v1/responses`."""
+    refuse_unknown(query, filters=_FILTERS)
     status = query.get("status")
     if status is not None and status not in Status.values:
         raise InvalidValue.outside(status, Status.values, param="status")
@@ -43,6 +47,16 @@ def response_filter(query: QueryDict) -> ResponseFilter:
         created_before=_moment(query, "created_before"),
         metadata=_nested(query, "metadata"),
     )
+
+
+def refuse_unknown(query: QueryDict, *, filters: Sequence[str] = ()) -> None:
+    """Refuse names that a list does not know: a filter with a slip in its name would show everything."""
+    known = (*_PAGE, *filters)
+    for name in query:
+        plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
+        if plain not in known:
+            near = get_close_matches(name, known, n=1)
+            raise UnknownParameter(name, suggestion=near[0] if near else None)
 
 
 def refuse_unsupported(query: QueryDict, *names: str) -> None:

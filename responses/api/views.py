@@ -12,7 +12,7 @@ from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
 from kernel.validation import parse_json
 from responses import access, chat, selectors, services
-from responses.api.requests import info, principal_of, refuse_unsupported, response_filter, scope_of
+from responses.api.requests import info, principal_of, refuse_unknown, refuse_unsupported, response_filter, scope_of
 from responses.engine.steps import RunEnded
 from responses.models import Mode, Response
 from responses.schema import parse_create
@@ -121,6 +121,7 @@ class InputItems(APIView):
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
         refuse_unsupported(request.query_params, "include", "include[]")
+        refuse_unknown(request.query_params, filters=("include", "include[]"))
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)
