@@ -90,6 +90,9 @@ class Response(models.Model):
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)
     lease_until = models.DateTimeField(null=True)
+    followed_until = models.DateTimeField(
+        null=True, help_text="Somebody follows the run from its log; until then it counts as listened to."
+    )
 
     class Meta:
         constraints = [

@@ -30,6 +30,9 @@ from responses.store import LeaseLost
 from tenants import scope
 
 logger = logging.getLogger(__name__)
+# A comment: keeps proxies from closing a connection on which a slow model has nothing to say yet.
+PING = b": ping\n\n"
+PING_SECONDS = 10
 PROCESS = f"{socket.gethostname()}:{os.getpid()}"
 _BUG = Failure(code="server_error", message="The server had an error while processing your request.")
 _GONE = Failure(code="server_error", message="The run was ended by another process.")
@@ -49,6 +52,7 @@ class LiveRun:
         self._ready: deque[bytes] = deque([opening])
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._grace: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to execute; the registry holds the run until it has ended."""
@@ -67,8 +71,8 @@ class LiveRun:
                 yield data
             elif self._task is not None and self._task.done():
                 return
-            else:
-                await self._wake.wait()
+            elif not await heard_within(self._wake, PING_SECONDS):
+                yield PING
 
     async def finished(self) -> RunEnded:
         """Wait for the end."""
@@ -83,12 +87,20 @@ class LiveRun:
         if self._grace_seconds == 0:
             self.cancel()
         else:
-            asyncio.get_running_loop().call_later(self._grace_seconds, self.cancel)
+            self._grace = asyncio.get_running_loop().create_task(self._end_unheard(self._grace_seconds))
 
     def cancel(self) -> None:
         """Stop: the upstream's connection is closed, the response ends `cancelled`."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
+
+    async def _end_unheard(self, grace_seconds: float) -> None:
+        """Cancel after the grace period, unless somebody follows the run by then, on whatever node."""
+        wait = grace_seconds
+        while wait > 0:
+            await asyncio.sleep(wait)
+            wait = await in_db_thread(partial(_followed_for, self.identity))
+        self.cancel()
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -107,6 +119,8 @@ class LiveRun:
         finally:
             _registry.discard(self)
             self._wake.set()
+            if self._grace is not None:
+                self._grace.cancel()
 
     async def _record(self, step: Step) -> None:
         data = await self._recorder.record(step)
@@ -175,6 +189,23 @@ def _renew(response_ids: list[str]) -> list[str]:
         mine.update(lease_until=lease_until())
         taken = Q(status__in=RUNNING) & ~Q(lease_owner=PROCESS)
         return list(runs.filter(taken | Q(status=Status.CANCELLED)).values_list("pk", flat=True))
+
+
+def _followed_for(who: RunIdentity) -> float:
+    """How many more seconds the run counts as followed."""
+    with scope.team(who.team_id):
+        until = Response.objects.values_list("followed_until", flat=True).get(pk=who.response_id)
+    return (until - now()).total_seconds() if until else 0
+
+
+async def heard_within(wake: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await wake.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 _registry = _Registry()

@@ -4,6 +4,7 @@ The same URL answers as JSON or as a stream, whatever `stream` in its body says;
 """
 
 import os
+import re
 
 import django
 
@@ -16,20 +17,31 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, identified
-from responses.api.consumers import ChatStream, ResponseStream
+from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
-_streams: dict[str, App] = {
+_created: dict[str, App] = {
     "/v1/responses": ResponseStream.as_asgi(),
     "/v1/chat/completions": ChatStream.as_asgi(),
 }
+_replayed: App = ResponseReplay.as_asgi()
+_ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+")
 
 
 async def _api(scope: Scope, receive: Receive, send: Send) -> None:
-    stream = _streams.get(scope["path"]) if scope["method"] == "POST" else None
-    app = stream if stream is not None and _wants_stream(scope["body"]) else _views
-    await app(scope, receive, send)
+    await (_stream(scope) or _views)(scope, receive, send)
+
+
+def _stream(scope: Scope) -> App | None:
+    """The consumer of a request that asks for a stream."""
+    path = scope["path"]
+    match scope["method"]:
+        case "POST" if path in _created and _wants_stream(scope["body"]):
+            return _created[path]
+        case "GET" if b"stream=true" in scope["query_string"].split(b"&") and _ONE_RESPONSE.fullmatch(path):
+            return _replayed
+    return None
 
 
 def _wants_stream(body: bytes) -> bool:

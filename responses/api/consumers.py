@@ -5,17 +5,19 @@ from collections.abc import AsyncIterator
 
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
+from django.http import QueryDict
 from typing_extensions import override
 
 from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
 from kernel.validation import parse_json
-from responses import chat, services
-from responses.api.requests import info
+from responses import chat, follow, services
+from responses.api.requests import info, sequence_number
 from responses.models import Mode
 from responses.runner import LiveRun
 from responses.schema import parse_create
 from tenants.authentication import authenticate
+from tenants.models import Scope as KeyScope
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -112,6 +114,26 @@ class ResponseStream(EventStream):
     def gone(self) -> None:
         if self._run is not None:
             self._run.detach()
+
+
+class ResponseReplay(EventStream):
+    """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, and then live to the end."""
+
+    @override
+    async def open(self) -> AsyncIterator[bytes]:
+        principal = await authenticate(header(self.scope, b"authorization"))
+        principal.require(KeyScope.RESPONSES_READ)
+        query = QueryDict(self.scope["query_string"])
+        return await follow.follow(
+            principal=principal,
+            response_id=self.scope["path"].rsplit("/", 1)[1],
+            after=sequence_number(query),
+            obfuscation=query.get("include_obfuscation") != "false",
+        )
+
+    @override
+    def gone(self) -> None:
+        """Followers come and go; the run does not mind."""
 
 
 class ChatStream(EventStream):

@@ -115,6 +115,14 @@ def _page(*, before: bool) -> list[Schema]:
     return [*cursors, _query("limit", limit), _query("order", {"enum": ["asc", "desc"], "default": "desc"})]
 
 
+def _replay() -> list[Schema]:
+    return [
+        _query("stream", {"type": "boolean", "default": False}),
+        _query("starting_after", {"type": "integer", "minimum": 0}),
+        _query("include_obfuscation", {"type": "boolean", "default": True}),
+    ]
+
+
 def _filters() -> list[Schema]:
     metadata = _query("metadata", {"type": "object", "additionalProperties": {"type": "string"}})
     return [

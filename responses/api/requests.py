@@ -18,6 +18,7 @@ from tenants.principal import Principal
 _PAGE = ("limit", "order", "after", "before")
 _FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")
 
+
 def info(scope: Scope) -> RequestInfo:
     """The ids of a request, for rows and logs."""
     return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
@@ -64,6 +65,16 @@ def refuse_unsupported(query: QueryDict, *names: str) -> None:
     for name in names:
         if name in query and query[name] not in {"", "false"}:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+
+
+def sequence_number(query: QueryDict) -> int:
+    """`starting_after`: the number of the last event that the client has; -1 when it has none."""
+    text = query.get("starting_after")
+    if text is None:
+        return -1
+    if not text.isascii() or not text.isdigit():
+        raise InvalidType("starting_after", expected="an integer", got="a string")
+    return int(text[:9])
 
 
 def _moment(query: QueryDict, name: str) -> datetime | None:

@@ -99,7 +99,7 @@ class OneResponse(APIView):
     def get(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
-        refuse_unsupported(request.query_params, "stream", "starting_after", "include", "include[]")
+        refuse_unsupported(request.query_params, "include", "include[]")
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)
             output = selectors.outputs([response]).get(response.pk, [])

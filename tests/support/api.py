@@ -63,8 +63,15 @@ class Api:
     def __init__(self, http: httpx2.Client, *, url: str, caller: Caller | None = None, secret: str = "") -> None:
         self._http = http
         self._url = f"{url}/v1"
+        self._caller = caller
         secret = caller.secret if caller else secret
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+
+    @property
+    def caller(self) -> Caller:
+        """In whose name."""
+        assert self._caller is not None
+        return self._caller
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         """Any request; `path` is below `/v1`."""
@@ -107,6 +114,14 @@ class Api:
         with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
             if response.status_code != 200:
                 raise AssertionError(f"{response.status_code}: {response.read()!r}")
+            yield LiveStream(response)
+
+    @contextmanager
+    def follow(self, response_id: str, **query: Any) -> Iterator[LiveStream]:
+        """The events of a response, from its log and then live."""
+        url = f"{self._url}/responses/{response_id}"
+        with self._http.stream("GET", url, params={"stream": "true", **query}, headers=self._headers) as response:
+            assert response.status_code == 200, response.read()
             yield LiveStream(response)
 
     def events(self, **body: Any) -> list[Event]:

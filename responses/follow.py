@@ -1,0 +1,146 @@
+"""Following a run from its log: what was sent so far, byte for byte, and then what comes, on whatever node it runs.
+
+One reader per process serves all followers of a response, so that their number does not multiply the reads.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from functools import partial
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import BadRequest
+from responses import access
+from responses.engine.events import DONE_FRAME
+from responses.models import EventBatch, Response
+from responses.runner import PING, PING_SECONDS, heard_within
+from tenants import scope
+from tenants.principal import Principal
+
+_READ_SECONDS = 0.15
+_FOLLOWED_SECONDS = 10
+_OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
+_FRAME_END = b"\n\n"
+
+
+async def follow(
+    *, principal: Principal, response_id: str, after: int, obfuscation: bool
+) -> AsyncGenerator[bytes, None]:
+    """The events of a response with numbers above `after`, to the end of its run.
+
+    Raises the 404 of an unknown id, and 400 when the log is not kept any more.
+    """
+    await in_db_thread(partial(_admit, principal, response_id))
+    return _frames(principal.team_id, response_id, after=after, obfuscation=obfuscation)
+
+
+def _admit(principal: Principal, response_id: str) -> None:
+    with scope.team(principal.team_id):
+        response = access.get_response(principal=principal, response_id=response_id)
+        kept = EventBatch.objects.filter(response=response, first_sequence=0).exists()
+    if not kept:
+        message = "The events of this response are not kept any more. Retrieve it without 'stream'."
+        raise BadRequest(message, param="stream")
+
+
+async def _frames(team_id: str, response_id: str, *, after: int, obfuscation: bool) -> AsyncGenerator[bytes, None]:
+    tail = _Tail.of(team_id, response_id)
+    sent = after + 1
+    try:
+        while True:
+            tail.wake.clear()
+            if data := tail.since(sent):
+                sent = tail.length
+                yield data if obfuscation else _OBFUSCATION.sub(b"", data)
+            elif tail.ended:
+                yield DONE_FRAME
+                return
+            elif not await heard_within(tail.wake, PING_SECONDS):
+                yield PING
+    finally:
+        tail.leave()
+
+
+class _Tail:
+    """The log of one response as this process has read it so far, for all who follow it here."""
+
+    _open: dict[str, "_Tail"] = {}
+
+    def __init__(self, team_id: str, response_id: str) -> None:
+        self.wake = asyncio.Event()
+        self.ended = False
+        self._team_id = team_id
+        self._response_id = response_id
+        self._frames: list[bytes] = []
+        self._followers = 0
+        self._task = asyncio.get_running_loop().create_task(self._read())
+
+    @classmethod
+    def of(cls, team_id: str, response_id: str) -> "_Tail":
+        """The tail of a response, opened by its first follower."""
+        tail = cls._open.get(response_id)
+        if tail is None:
+            tail = cls._open[response_id] = cls(team_id, response_id)
+        tail._followers += 1
+        return tail
+
+    def leave(self) -> None:
+        """A follower has left; the last one closes the tail."""
+        self._followers -= 1
+        if self._followers == 0:
+            self._open.pop(self._response_id, None)
+            self._task.cancel()
+
+    @property
+    def length(self) -> int:
+        """How many events were read."""
+        return len(self._frames)
+
+    def since(self, first: int) -> bytes:
+        """The bytes of the events from this number on."""
+        return b"".join(self._frames[first:])
+
+    async def _read(self) -> None:
+        try:
+            while not self.ended:
+                ended, frames = await in_db_thread(partial(_read_log, self._team_id, self._response_id, self.length))
+                self._frames += frames
+                self.ended = ended
+                if ended or frames:
+                    self.wake.set()
+                if not ended:
+                    await asyncio.sleep(_READ_SECONDS)
+        finally:
+            # Whatever stopped the reading (a deleted response, too), nobody may wait for more.
+            self.ended = True
+            self.wake.set()
+
+
+def _read_log(team_id: str, response_id: str, first: int) -> tuple[bool, list[bytes]]:
+    """Whether the run has ended, and the events from number `first` on.
+
+    The state is read before the log: the last events are committed together with the end.
+    """
+    with scope.team(team_id):
+        response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
+        if response is None:
+            return True, []
+        if response.ended_at is None:
+            _note_follower(response)
+        batches = EventBatch.objects.filter(response_id=response_id, last_sequence__gte=first)
+        log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
+    frames: list[bytes] = []
+    for number, text in log:
+        cut = text.encode().split(_FRAME_END)[:-1]
+        frames += [frame + _FRAME_END for frame in cut[max(0, first - number) :]]
+    return response.ended_at is not None, frames
+
+
+def _note_follower(response: Response) -> None:
+    """Tell the node that runs it, now and then, that somebody listens."""
+    at = now()
+    if response.followed_until is None or response.followed_until - at < timedelta(seconds=_FOLLOWED_SECONDS / 2):
+        until = at + timedelta(seconds=_FOLLOWED_SECONDS)
+        Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=until)
