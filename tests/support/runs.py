@@ -62,24 +62,25 @@ def context(**request: Any) -> RunContext:
 
 def begin(
     model: Model,
-    tools: Toolbox | None = None,
+    hosted: Toolbox | None = None,
+    /,
     *,
     state: RunState | None = None,
     given: RunContext | None = None,
     **request: Any,
 ) -> Run:
     """A run that has not begun yet, of a context or of a request with these parameters."""
-    return Run(given or context(**request), state or RunState(), model=model, tools=tools or NoTools(), now=now)
+    return Run(given or context(**request), state or RunState(), model=model, tools=hosted or NoTools(), now=now)
 
 
-async def play(*turns: Sequence[Piece], tools: ScriptedTools | None = None, **request: Any) -> Played:
+async def play(*turns: Sequence[Piece], hosted: ScriptedTools | None = None, **request: Any) -> Played:
     """Run a response whose model says these turns; the script must fit exactly."""
     model, given = ScriptedModel(*turns), context(**request)
-    run = Run(given, RunState(), model=model, tools=tools or NoTools(), now=now)
+    run = Run(given, RunState(), model=model, tools=hosted or NoTools(), now=now)
     steps = [step async for step in run.steps()]
     model.verify()
-    if tools is not None:
-        tools.verify()
+    if hosted is not None:
+        hosted.verify()
     return Played(steps=steps, events=on_the_wire([*opening(given.parameters), *events_of(steps)]))
 
 

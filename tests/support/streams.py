@@ -41,11 +41,11 @@ def assert_well_formed(events: list[Event]) -> None:
     body = events[2:-1]
     if events[-1]["type"] == "response.failed":
         assert body.pop()["type"] == "error"
-    _assert_items(body)
+    assert_items(body)
     assert len({event["response"]["id"] for event in events if "response" in event}) == 1
 
 
-def _assert_items(events: list[Event]) -> None:
+def assert_items(events: list[Event]) -> None:
     """Items one after the other, each opened, filled by its own grammar, and closed as what it was opened as."""
     position = 0
     while events:

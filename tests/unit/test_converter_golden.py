@@ -36,7 +36,7 @@ async def listed(*chunks: Chunk, **request: Any) -> list[Listed]:
 
 
 def began() -> list[Listed]:
-    response = {"status": "in_progress", "output": [], "usage": None}
+    response: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None}
     return [("created", {"response": response}), ("in_progress", {"response": response})]
 
 

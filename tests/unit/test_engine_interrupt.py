@@ -1,0 +1,177 @@
+"""Ending a run where it stands: stopped by somebody, or taken over from a process that died."""
+
+import pytest
+
+from conversations.items import AssistantMessage
+from kernel.errors import Failure
+from responses.engine.body import Ending
+from responses.engine.events import Body
+from responses.engine.loop import Run, close_fragment, failed
+from responses.engine.state import Fragment, OutputItem, PendingCall, RunState
+from responses.engine.steps import FragmentsClosed, RunEnded
+from responses.engine.turns import Call, Finish
+from tests.support.chunks import Chunk, calls, chunk, text
+from tests.support.runs import begin, events_of, on_the_wire
+from tests.support.scripted import ScriptedModel, ScriptedTools
+
+CANCELLED = Ending(status="cancelled")
+DEAD = failed(Failure(code="server_error", message="The process died."))
+PART: Body = {"type": "output_text", "text": "Hel", "annotations": [], "logprobs": []}
+MESSAGE: Body = {"id": "msg_1", "type": "message", "status": "in_progress", "role": "assistant", "content": [PART]}
+CALL: Body = {
+    "id": "fc_1",
+    "type": "function_call",
+    "status": "in_progress",
+    "call_id": "c",
+    "name": "f",
+    "arguments": '{"a',
+}
+SEARCH = Call(item_id="fc_1", call_id="call_search", name="search", arguments="{}")
+
+
+async def stopped_after(run: Run, steps: int, ending: Ending = CANCELLED) -> RunEnded:
+    """Let the run make some steps, leave it, and end it."""
+    made = run.steps()
+    for _ in range(steps):
+        await anext(made)
+    await made.aclose()
+    return run.interrupt(ending)
+
+
+async def test_an_interrupted_turn_closes_its_open_item() -> None:
+    end = await stopped_after(begin(ScriptedModel(text("Hel", "lo"))), 1)
+    assert [event.type for event in end.events] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ]
+    assert end.response["output"][0]["status"] == "incomplete"
+    assert end.turn is not None
+    assert end.turn.result.finish is Finish.INTERRUPTED
+
+
+async def test_an_interrupted_turn_is_estimated_for_the_ledger() -> None:
+    end = await stopped_after(begin(ScriptedModel(text("12345678", "more")), input="1234"), 1)
+    assert (end.usage.input_tokens, end.usage.output_tokens, end.usage.estimated) == (1, 2, True)
+
+
+async def test_a_cancelled_run_has_no_event_for_it() -> None:
+    end = await stopped_after(begin(ScriptedModel()), 0)
+    assert (end.events, end.response["status"], end.turn) == ([], "cancelled", None)
+
+
+async def test_a_run_that_failed_by_our_fault_tells_so() -> None:
+    end = await stopped_after(begin(ScriptedModel(text("Hel", "lo"))), 1, DEAD)
+    assert [event.type for event in end.events][-2:] == ["error", "response.failed"]
+
+
+async def test_a_call_that_was_being_written_is_never_run() -> None:
+    whole = {"index": 0, "id": "call_f", "function": {"name": "f", "arguments": '{"a":'}}
+    run = begin(ScriptedModel([chunk(tool_calls=[whole]), chunk(content="more")]))
+    end = await stopped_after(run, 1)
+    assert (end.response["output"][0]["status"], end.calls) == ("incomplete", [])
+    assert [item.in_context for item in end.items] == [False]
+
+
+async def test_between_two_turns_there_is_nothing_to_close() -> None:
+    tools = ScriptedTools(search=["a page"])
+    run = begin(ScriptedModel(calls(search="{}"), text("never")), tools)
+    end = await stopped_after(run, 3)
+    assert ([event.type for event in end.events], end.items, end.turn) == ([], [], None)
+    assert [item["type"] for item in end.response["output"]] == ["function_call"]
+
+
+def taken_over(state: RunState, *turns: list[Chunk], tools: ScriptedTools | None = None) -> Run:
+    """A run that somebody else has begun."""
+    return begin(ScriptedModel(*turns), tools, state=state)
+
+
+def cut(body: Body, *, index: int = 0, open_part: int | None = None) -> Fragment:
+    """An item that was open when its process died."""
+    return Fragment(output_index=index, body=body, is_open=True, open_part=open_part)
+
+
+async def test_fragments_are_closed_first_and_never_read_by_a_model() -> None:
+    model = ScriptedModel(text("Hello"))
+    run = begin(model, state=RunState(fragments=[cut(MESSAGE, open_part=0)]))
+    steps = [step async for step in run.steps()]
+    assert isinstance(steps[0], FragmentsClosed)
+    assert [event["type"] for event in on_the_wire(events_of(steps[:1]))] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ]
+    assert not any(isinstance(item, AssistantMessage) for item in model.requests[0].items)
+    assert model.requests[0].first_output_index == 1
+
+
+async def test_fragments_stay_in_the_output() -> None:
+    run = taken_over(RunState(fragments=[cut(MESSAGE, open_part=0)]), text("Hello"))
+    end = [step async for step in run.steps()][-1]
+    assert isinstance(end, RunEnded)
+    assert [item["status"] for item in end.response["output"]] == ["incomplete", "completed"]
+
+
+async def test_an_item_that_was_closed_but_never_committed_needs_no_event() -> None:
+    body = {**MESSAGE, "status": "completed"}
+    run = taken_over(RunState(fragments=[Fragment(output_index=0, body=body, is_open=False)]), text("Hello"))
+    first = await anext(run.steps())
+    assert first == FragmentsClosed(events=[], items=[OutputItem(body=body, in_context=False)])
+
+
+@pytest.mark.parametrize("end", ["end_dead", "interrupt"])
+async def test_ending_a_run_that_was_taken_over_closes_its_fragments(end: str) -> None:
+    run = taken_over(RunState(fragments=[cut(MESSAGE, open_part=0)]))
+    ended: RunEnded = getattr(run, end)(DEAD)
+    assert [event.type for event in ended.events] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "error",
+        "response.failed",
+    ]
+    assert [item["status"] for item in ended.response["output"]] == ["incomplete"]
+
+
+@pytest.mark.parametrize(
+    ("body", "open_part", "kinds"),
+    [
+        (MESSAGE, None, ["output_item.done"]),
+        (MESSAGE, 0, ["output_text.done", "content_part.done", "output_item.done"]),
+        (
+            {**MESSAGE, "content": [PART, {"type": "refusal", "refusal": "no"}]},
+            1,
+            ["refusal.done", "content_part.done", "output_item.done"],
+        ),
+        (
+            {"id": "rs_1", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            0,
+            ["reasoning_text.done", "content_part.done", "output_item.done"],
+        ),
+        (CALL, None, ["function_call_arguments.done", "output_item.done"]),
+    ],
+)
+def test_a_fragment_closes_as_what_it_is(body: Body, open_part: int | None, kinds: list[str]) -> None:
+    closed, events = close_fragment(cut(body, open_part=open_part))
+    assert [event.type.removeprefix("response.") for event in events] == kinds
+    assert closed == {**body, "status": "incomplete"}
+
+
+async def test_a_pending_call_is_made_before_the_next_turn() -> None:
+    called = {**CALL, "status": "completed", "call_id": "call_search", "name": "search", "arguments": "{}"}
+    state = RunState(turn=1, output=[OutputItem(body=called)], pending=[PendingCall(call=SEARCH, turn=0)])
+    tools = ScriptedTools(search=["a page"])
+    end = [step async for step in taken_over(state, text("Done"), tools=tools).steps()][-1]
+    tools.verify()
+    assert isinstance(end, RunEnded)
+    assert [item["type"] for item in end.response["output"]] == ["function_call", "function_call_output", "message"]
+
+
+async def test_a_call_that_may_have_taken_effect_is_made_again_only_if_it_may_be_repeated() -> None:
+    started = [PendingCall(call=SEARCH, turn=0, started=True)]
+    repeatable, unique = ScriptedTools(search=["a page"]), ScriptedTools(repeatable=False, search=["a page"])
+    again = taken_over(RunState(turn=1, pending=list(started)), text("Done"), tools=repeatable)
+    never = taken_over(RunState(turn=1, pending=list(started)), tools=unique)
+    assert [step async for step in again.steps()][-1].ending.status == "completed"  # type: ignore[union-attr]
+    assert [step async for step in never.steps()][-1].ending.status == "failed"  # type: ignore[union-attr]
+    assert (len(repeatable.calls), len(unique.calls)) == (1, 0)

@@ -1,0 +1,200 @@
+"""The loop: what a turn asked for decides what comes next, with and without hosted tools."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from conversations.items import AssistantMessage, FunctionCall, FunctionCallOutput
+from kernel.errors import Failure
+from responses.engine.state import OutputItem, RunState
+from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolStarted, TurnEnded
+from responses.engine.tools import ToolResult
+from tests.support.chunks import Chunk, calls, chunk, text, usage
+from tests.support.runs import Played, begin, context, play
+from tests.support.scripted import ScriptedModel, ScriptedTools
+from tests.support.streams import assert_well_formed
+
+GONE = Failure(code="server_error", message="The model's server is gone.")
+
+
+def kinds(steps: Sequence[Step]) -> list[str]:
+    """The kinds of steps, without the emitted ones."""
+    return [type(step).__name__ for step in steps if not isinstance(step, Emitted)]
+
+
+def item_types(played: Played) -> list[str]:
+    """The types of the output's items."""
+    return [item["type"] for item in played.output]
+
+
+def together(*answers: list[Chunk]) -> list[Chunk]:
+    """The same turn says all of this."""
+    return [piece for answer in answers for piece in answer if piece["choices"]] + [usage()]
+
+
+async def test_text_completes_in_one_turn() -> None:
+    played = await play(text("Hel", "lo"))
+    assert kinds(played.steps) == ["RunEnded"]
+    assert (played.end.ending.status, item_types(played)) == ("completed", ["message"])
+    assert_well_formed(played.events)
+
+
+async def test_every_read_is_handed_on_at_once() -> None:
+    played = await play(text("Hel", "lo"))
+    emitted = [step for step in played.steps if isinstance(step, Emitted)]
+    assert [len(step.events) for step in emitted] == [3, 1, 3]
+
+
+async def test_a_call_of_the_clients_function_ends_the_run() -> None:
+    played = await play(calls(get_time='{"zone":"UTC"}'))
+    assert kinds(played.steps) == ["RunEnded"]
+    assert [(record.call.name, record.kind) for record in played.end.calls] == [("get_time", "function")]
+    assert played.end.ending.status == "completed"
+
+
+async def test_a_hosted_tool_is_called_and_its_output_read_by_the_next_turn() -> None:
+    model, tools = ScriptedModel(calls(search='{"q":"x"}'), text("Found")), ScriptedTools(search=["a page"])
+    steps = [step async for step in begin(model, tools).steps()]
+    assert kinds(steps) == ["TurnEnded", "ToolStarted", "ToolFinished", "RunEnded"]
+    called, answered = model.requests[1].items[-2:]
+    assert isinstance(called, FunctionCall)
+    assert isinstance(answered, FunctionCallOutput)
+    assert (called.call_id, answered.call_id, answered.output) == ("call_search", "call_search", "a page")
+
+
+async def test_two_hosted_calls_of_one_turn_run_in_their_order() -> None:
+    tools = ScriptedTools(search=["a page"], read=["its text"])
+    played = await play(calls(search="{}", read="{}"), text("Done"), hosted=tools)
+    assert kinds(played.steps) == ["TurnEnded", *["ToolStarted", "ToolFinished"] * 2, "RunEnded"]
+    assert [call.name for call in tools.calls] == ["search", "read"]
+    assert item_types(played) == ["function_call"] * 2 + ["function_call_output"] * 2 + ["message"]
+    assert_numbered(played)
+
+
+def assert_numbered(played: Played) -> None:
+    """Sequence numbers and output indexes run on over all turns."""
+    assert [event["sequence_number"] for event in played.events] == list(range(len(played.events)))
+    added = [event["output_index"] for event in played.events if event["type"] == "response.output_item.added"]
+    assert added == list(range(len(played.output)))
+
+
+async def test_a_tool_runs_only_after_its_turn_was_told() -> None:
+    played = await play(calls(search="{}"), text("Done"), hosted=ScriptedTools(search=["a page"]))
+    order = [type(step) for step in played.steps if not isinstance(step, Emitted)]
+    assert order == [TurnEnded, ToolStarted, ToolFinished, RunEnded]
+
+
+async def test_28_a_turn_that_calls_hosted_and_client_functions_runs_its_own_and_stops() -> None:
+    tools = ScriptedTools(search=["a page"])
+    played = await play(calls(search="{}", get_time="{}"), hosted=tools)
+    assert kinds(played.steps) == ["TurnEnded", "ToolStarted", "ToolFinished", "RunEnded"]
+    assert (played.end.ending.status, played.end.turn) == ("completed", None)
+    turn_ended = next(step for step in played.steps if isinstance(step, TurnEnded))
+    assert [(record.call.name, record.kind) for record in turn_ended.calls] == [
+        ("search", "scripted"),
+        ("get_time", "function"),
+    ]
+
+
+async def test_26_a_hosted_call_that_fails_is_told_to_the_model_and_the_run_goes_on() -> None:
+    failure = ToolResult(output="error: these arguments are no JSON", error="invalid_arguments")
+    played = await play(calls(search="{oops"), text("Sorry"), hosted=ScriptedTools(search=[failure]))
+    finished = next(step for step in played.steps if isinstance(step, ToolFinished))
+    assert (finished.result.error, played.end.ending.status) == ("invalid_arguments", "completed")
+    assert played.output[1]["output"] == "error: these arguments are no JSON"
+
+
+async def test_text_before_a_hosted_call_is_read_by_the_next_turn() -> None:
+    model = ScriptedModel(together(text("Let me look."), calls(search="{}")), text("Found"))
+    _ = [step async for step in begin(model, ScriptedTools(search=["a page"])).steps()]
+    said = model.requests[1].items[1]
+    assert isinstance(said, AssistantMessage)
+    assert [part.text for part in said.parts() if part.type == "output_text"] == ["Let me look."]
+
+
+@pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+async def test_an_answer_that_was_cut_ends_incomplete(finish: str, reason: str) -> None:
+    played = await play(text("Hel", finish=finish))
+    assert (played.end.ending.status, played.end.ending.incomplete_reason) == ("incomplete", reason)
+    assert played.output[0]["status"] == "incomplete"
+    assert_well_formed(played.events)
+
+
+async def test_hosted_calls_of_a_turn_that_was_cut_are_not_made() -> None:
+    cut = [*calls(search="{}")[:-2], chunk(finish="length"), usage()]
+    played = await play(cut, hosted=ScriptedTools(search=[]))
+    assert played.end.ending.status == "incomplete"
+
+
+async def test_a_failure_in_the_middle_of_a_turn_keeps_what_was_said() -> None:
+    played = await play([chunk(content="Hel"), GONE])
+    assert (played.end.ending.status, played.end.ending.failure) == ("failed", GONE)
+    assert played.end.response["error"] == {"code": "server_error", "message": "The model's server is gone."}
+    assert played.output[0]["content"][0]["text"] == "Hel"
+    assert played.types[-2:] == ["error", "failed"]
+    assert_well_formed(played.events)
+
+
+async def test_a_failure_in_a_later_turn_keeps_the_turns_before_it() -> None:
+    played = await play(calls(search="{}"), [GONE], hosted=ScriptedTools(search=["a page"]))
+    assert item_types(played) == ["function_call", "function_call_output"]
+    assert (played.end.ending.status, played.end.usage.output_tokens) == ("failed", 3)
+
+
+async def test_a_failure_before_the_first_byte_costs_nothing() -> None:
+    played = await play([GONE])
+    assert (played.end.usage.input_tokens, played.end.usage.output_tokens) == (0, 0)
+
+
+async def test_usage_is_summed_over_the_turns() -> None:
+    first = [*calls(search="{}")[:-1], usage(prompt_tokens=10, completion_tokens=4)]
+    second = [*text("Done")[:-1], usage(prompt_tokens=20, completion_tokens=1)]
+    played = await play(first, second, hosted=ScriptedTools(search=["a page"]))
+    assert (played.end.usage.input_tokens, played.end.usage.output_tokens) == (30, 5)
+    assert played.end.response["usage"]["total_tokens"] == 35
+
+
+async def test_one_estimated_turn_makes_the_sum_an_estimate() -> None:
+    played = await play(calls(search="{}"), text("Done")[:-1], hosted=ScriptedTools(search=["a page"]))
+    assert played.end.usage.estimated
+    assert [played.end.turn and played.end.turn.usage.estimated] == [True]
+
+
+async def test_later_turns_get_what_is_left_of_the_tokens() -> None:
+    turns = [[*calls(search="{}")[:-1], usage(prompt_tokens=1, completion_tokens=n)] for n in (30, 80)]
+    model, tools = ScriptedModel(*turns, text("Done")), ScriptedTools(search=["a", "b"])
+    _ = [step async for step in begin(model, tools, max_output_tokens=100).steps()]
+    assert [request.sampling.max_output_tokens for request in model.requests] == [100, 70, 1]
+
+
+async def test_29_a_forced_call_is_forced_in_the_first_turn_only() -> None:
+    tool = {"type": "function", "name": "search", "parameters": {}, "strict": False}
+    model, tools = ScriptedModel(calls(search="{}"), text("Done")), ScriptedTools(search=["a page"])
+    _ = [step async for step in begin(model, tools, tools=[tool], tool_choice="required").steps()]
+    assert [request.sampling.tool_choice for request in model.requests] == ["required", "auto"]
+
+
+async def test_a_run_that_calls_tools_for_ever_is_stopped() -> None:
+    model = ScriptedModel(calls(search="{}"), calls(search="{}"))
+    run = begin(model, ScriptedTools(search=["a page"]), given=replace(context(), max_turns=2))
+    end = [step async for step in run.steps()][-1]
+    assert isinstance(end, RunEnded)
+    assert (end.ending.status, end.turn and end.turn.number) == ("failed", 1)
+
+
+async def test_the_connection_of_a_turn_is_closed_when_nobody_reads_on() -> None:
+    model = ScriptedModel(text("Hel", "lo"))
+    steps = begin(model).steps()
+    await anext(steps)
+    await steps.aclose()
+    assert model.opened[0].is_closed
+
+
+async def test_a_run_starts_from_a_state_without_asking_for_what_is_there() -> None:
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": []}
+    model = ScriptedModel(text("Hi"))
+    run = begin(model, state=RunState(turn=1, output=[OutputItem(body=body)]))
+    end = [step async for step in run.steps()][-1]
+    assert isinstance(end, RunEnded)
+    assert (model.requests[0].first_output_index, end.turn and end.turn.number) == (1, 1)

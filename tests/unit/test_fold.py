@@ -1,0 +1,104 @@
+"""The log folded back into an output: whole, and cut anywhere."""
+
+import copy
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from responses.engine.converter import ChatConverter
+from responses.engine.events import Event, frame
+from responses.engine.fold import Fold, read_frames
+from responses.engine.loop import close_fragment
+from tests.support.chunks import Chunk, chunk
+from tests.support.runs import on_the_wire
+from tests.support.streams import assert_items
+
+PIECES = st.text(min_size=0, max_size=4)
+CALL_DELTAS = st.builds(
+    lambda index, call_id, name, arguments: chunk(
+        tool_calls=[{"index": index, "id": call_id, "function": {"name": name, "arguments": arguments}}]
+    ),
+    st.integers(0, 2),
+    st.none() | st.sampled_from(["call_a", "call_b", "c" * 70]),
+    st.none() | st.sampled_from(["f", "g"]),
+    st.none() | st.sampled_from(["", "{}", '{"a"', ":1}"]),
+)
+DELTAS = (
+    st.builds(lambda words: chunk(content=words), PIECES)
+    | st.builds(lambda words: chunk(refusal=words), PIECES)
+    | st.builds(lambda words: chunk(reasoning_content=words), PIECES)
+    | CALL_DELTAS
+)
+STREAMS = st.lists(DELTAS, max_size=12)
+ENDS = st.sampled_from(["stop", "length", "content_filter", "tool_calls", None])
+
+
+def converted(chunks: list[Chunk], finish: str | None) -> tuple[list[list[Event]], ChatConverter]:
+    """The events of each read, the end being the last, and the converter after it."""
+    converter = ChatConverter(first_output_index=0)
+    reads = [converter.feed([piece]) for piece in [*chunks, chunk(finish=finish)]]
+    return [*reads, converter.end(done=finish is None)], converter
+
+
+def flat(reads: list[list[Event]]) -> list[dict[str, Any]]:
+    """All events as the wire has them."""
+    return on_the_wire([event for read in reads for event in read])
+
+
+@given(chunks=STREAMS, finish=ENDS)
+def test_whatever_an_upstream_sends_is_told_well_formed_and_folds_to_its_items(
+    chunks: list[Chunk], finish: str | None
+) -> None:
+    reads, converter = converted(chunks, finish)
+    assert_items(flat(reads))
+    assert Fold(flat(reads)).output == converter.result().items
+
+
+@given(chunks=STREAMS, finish=ENDS)
+def test_many_chunks_in_one_read_tell_the_same(chunks: list[Chunk], finish: str | None) -> None:
+    one_by_one, at_once = converted(chunks, finish)[1], ChatConverter(first_output_index=0)
+    at_once.feed([*chunks, chunk(finish=finish)])
+    at_once.end(done=finish is None)
+    assert shapes(at_once) == shapes(one_by_one)
+
+
+def shapes(converter: ChatConverter) -> list[dict[str, Any]]:
+    """The items without what is made up for each."""
+    return [
+        {name: value for name, value in item.items() if name not in {"id", "call_id"}}
+        for item in converter.result().items
+    ]
+
+
+@settings(max_examples=50)
+@given(chunks=STREAMS, finish=ENDS)
+def test_a_log_that_was_cut_after_any_read_can_be_closed(chunks: list[Chunk], finish: str | None) -> None:
+    reads, _ = converted(chunks, finish)
+    for stop in range(len(reads) + 1):
+        told = flat(reads[:stop])
+        fragments = Fold(copy.deepcopy(told)).fragments
+        closed = [close_fragment(fragment) for fragment in fragments]
+        everything = told + on_the_wire([event for _, events in closed for event in events])
+        assert_items(copy.deepcopy(everything))
+        assert Fold(everything).output == [body for body, _ in closed]
+
+
+def test_fragments_know_whether_they_are_open_and_in_which_part() -> None:
+    reads, _ = converted([chunk(content="a"), chunk(refusal="b"), chunk(reasoning="c")], "stop")
+    after_refusal = Fold(flat(reads[:2])).fragments
+    after_reasoning = Fold(flat(reads[:3])).fragments
+    assert [(f.output_index, f.is_open, f.open_part) for f in after_refusal] == [(0, True, 1)]
+    assert [(f.output_index, f.is_open, f.open_part) for f in after_reasoning] == [(0, False, None), (1, True, 0)]
+
+
+def test_the_last_response_that_was_told_is_kept() -> None:
+    fold = Fold([{"type": "response.created", "response": {"status": "in_progress"}}])
+    fold.apply({"type": "response.completed", "response": {"status": "completed"}})
+    assert fold.response == {"status": "completed"}
+
+
+def test_frames_are_read_as_the_bytes_that_were_sent() -> None:
+    reads, _ = converted([chunk(content='line\n\n"quoted"')], "stop")
+    frames = [frame(event, number) for number, event in enumerate(event for read in reads for event in read)]
+    assert [data for data, _ in read_frames(b"".join(frames))] == frames
