@@ -50,9 +50,16 @@ def names(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
 
 
 def postgres(url: str, *, name: str) -> dict[str, str | int]:
-    """NAME, USER, PASSWORD, HOST and PORT of a `postgresql://user:password@host:port/database` URL."""
+    """NAME, USER, PASSWORD, HOST and PORT of a `postgresql://user:password@host:port/database` URL.
+
+    Options after a `?` are refused rather than ignored; libpq reads them from its own variables, such as PGSSLMODE.
+    """
     parts = urlsplit(url)
-    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
+    try:
+        port = parts.port or 5432
+    except ValueError:
+        port = 0
+    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/") or not port or parts.query:
         msg = f"{name} must look like postgresql://user:password@host:5432/database."
         raise ImproperlyConfigured(msg)
     return {
@@ -60,5 +67,5 @@ def postgres(url: str, *, name: str) -> dict[str, str | int]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
-        "PORT": parts.port or 5432,
+        "PORT": port,
     }

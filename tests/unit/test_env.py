@@ -1,0 +1,100 @@
+"""The readers of the environment: strict, with one sentence for what is wrong."""
+
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
+
+NAME = "PLATFORM_TEST_VALUE"
+
+
+@pytest.mark.parametrize(("value", "read"), [("x", "x"), ("  x \n", "x"), ("", "")])
+def test_text_is_trimmed(monkeypatch: pytest.MonkeyPatch, value: str, read: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.text(NAME, "default") == read
+
+
+def test_text_that_is_not_set_is_the_default() -> None:
+    assert env.text(NAME, "default") == "default"
+
+
+def test_a_file_stands_in_for_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("from the file\n")
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "secret"))
+    assert env.text(NAME) == "from the file"
+    monkeypatch.setenv(NAME, "from the variable")
+    assert env.text(NAME) == "from the variable"
+
+
+def test_a_required_variable_says_why_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, "  ")
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} is not set: because"):
+        env.required(NAME, why="because")
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False), ("", True)]
+)
+def test_flags_are_one_of_four_words(monkeypatch: pytest.MonkeyPatch, value: str, read: bool) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.flag(NAME, default=True) is read
+
+
+@pytest.mark.parametrize("value", ["yes", "no", "off", "2", "tru"])
+def test_any_other_word_for_a_flag_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be 1, true, 0 or false"):
+        env.flag(NAME, default=False)
+
+
+@pytest.mark.parametrize(("value", "read"), [("", 7), ("3", 3), ("12", 12)])
+def test_integers_are_read(monkeypatch: pytest.MonkeyPatch, value: str, read: int) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.integer(NAME, default=7, minimum=3) == read
+
+
+@pytest.mark.parametrize("value", ["2", "-1", "3.5", "many"])
+def test_an_integer_below_its_minimum_or_none_at_all_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be a whole number of at least 3, not '{value}'"):
+        env.integer(NAME, default=7, minimum=3)
+
+
+@pytest.mark.parametrize(("value", "read"), [("", ["d"]), (" , ", ["d"]), ("a", ["a"]), (" a, b ,,c", ["a", "b", "c"])])
+def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, value: str, read: list[str]) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.names(NAME, default=("d",)) == read
+
+
+def test_a_database_url_is_taken_apart() -> None:
+    assert env.postgres("postgresql://us%40er:p%2Fw@db.example:6543/my%20db", name=NAME) == {
+        "NAME": "my db",
+        "USER": "us@er",
+        "PASSWORD": "p/w",
+        "HOST": "db.example",
+        "PORT": 6543,
+    }
+
+
+def test_a_database_url_may_leave_out_what_has_a_default() -> None:
+    read = env.postgres("postgres://localhost/db", name=NAME)
+    assert (read["USER"], read["PASSWORD"], read["PORT"]) == ("", "", 5432)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://localhost/db",
+        "postgresql://localhost",
+        "postgresql://localhost/",
+        "db",
+        "postgresql://localhost:many/db",
+        "postgresql://localhost:70000/db",
+        "postgresql://localhost/db?sslmode=require",
+    ],
+)
+def test_what_is_no_database_url_or_more_than_one_is_refused(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must look like postgresql://"):
+        env.postgres(url, name=NAME)
