@@ -50,12 +50,11 @@ def test_it_says_which_id_it_does_not_know(api: Api) -> None:
     assert answer.json()["error"]["message"] == "Response with id 'resp_unknown' not found."
 
 
-@pytest.mark.parametrize("query", ["stream=true", "starting_after=1", "include[]=reasoning.encrypted_content"])
-def test_it_refuses_what_it_does_not_do(api: Api, script: Script, query: str) -> None:
+def test_it_refuses_what_it_does_not_do(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
-    answer = api.get(f"/responses/{response['id']}?{query}")
-    assert error(answer) == (400, query.split("=")[0], "unsupported_parameter")
+    answer = api.get(f"/responses/{response['id']}?include[]=reasoning.encrypted_content")
+    assert error(answer) == (400, "include[]", "unsupported_parameter")
 
 
 def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:

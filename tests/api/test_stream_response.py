@@ -52,7 +52,7 @@ ANSWERS: dict[str, Answer] = {
     "no stream": whole({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}),
     "no end": stream(chunk(content="Hel"), done=False),
     "an error inside": stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
-    "usage with every chunk": stream({**chunk(content="Hi"), **{"usage": usage()["usage"]}}, *text("Ho")),
+    "usage with every chunk": stream({**chunk(content="Hi"), "usage": usage()["usage"]}, *text("Ho")),
     "unicode": stream(*text("Grüße", " 👋🏽", "\u2028", '"\\\n')),
 }
 
@@ -72,7 +72,13 @@ def test_its_events_come_in_order(api: Api, script: Script) -> None:
 def test_it_opens_with_the_empty_response(api: Api, script: Script) -> None:
     script.say("Hello")
     created, in_progress, *_, completed = api.events(model=script.model, input="Hi", instructions="Be kind.")
-    opened = {"status": "in_progress", "output": [], "usage": None, "completed_at": None, "service_tier": "auto"}
+    opened: dict[str, Any] = {
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "completed_at": None,
+        "service_tier": "auto",
+    }
     assert created["response"] == completed["response"] | opened
     assert in_progress["response"] == created["response"]
 

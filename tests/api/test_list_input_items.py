@@ -1,0 +1,126 @@
+"""`GET /v1/responses/{id}/input_items`."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, MakeApi, error, ok
+from tests.support.upstream import Script
+
+
+def texts(page: dict[str, Any]) -> list[str]:
+    return [item["content"][0]["text"] for item in page["data"]]
+
+
+def respond(api: Api, script: Script, *words: str, **more: Any) -> str:
+    """A response to so many messages of the user; its id."""
+    script.say("Hello")
+    items = [{"role": "user", "content": word} for word in words]
+    response_id: str = api.create(model=script.model, input=items, **more)["id"]
+    return response_id
+
+
+def page(api: Api, response_id: str, **query: Any) -> dict[str, Any]:
+    return ok(api.get(f"/responses/{response_id}/input_items", **query))
+
+
+def test_a_string_is_one_message(api: Api, script: Script) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    (item,) = page(api, response["id"])["data"]
+    assert item.pop("id").startswith("msg_")
+    content = [{"type": "input_text", "text": "Hi"}]
+    assert item == {"type": "message", "status": "completed", "role": "user", "content": content}
+
+
+def test_it_lists_the_newest_first(api: Api, script: Script) -> None:
+    found = page(api, respond(api, script, "a", "b", "c"))
+    assert texts(found) == ["c", "b", "a"]
+    assert (found["object"], found["has_more"]) == ("list", False)
+    assert (found["first_id"], found["last_id"]) == (found["data"][0]["id"], found["data"][-1]["id"])
+
+
+def test_it_lists_the_oldest_first_when_asked(api: Api, script: Script) -> None:
+    assert texts(page(api, respond(api, script, "a", "b", "c"), order="asc")) == ["a", "b", "c"]
+
+
+def test_it_shows_what_the_chain_said_before(api: Api, script: Script) -> None:
+    first = respond(api, script, "a")
+    second = respond(api, script, "b", previous_response_id=first)
+    third = respond(api, script, "c", previous_response_id=second)
+    assert texts(page(api, third, order="asc")) == ["a", "Hello", "b", "Hello", "c"]
+    assert texts(page(api, first)) == ["a"]
+
+
+def test_instructions_are_no_items(api: Api, script: Script) -> None:
+    assert texts(page(api, respond(api, script, "a", instructions="Be kind."))) == ["a"]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_make_up_the_whole_list(api: Api, script: Script, order: str) -> None:
+    first = respond(api, script, "a", "b")
+    response_id = respond(api, script, "c", "d", previous_response_id=first)
+    whole = texts(page(api, response_id, order=order))
+    one = page(api, response_id, order=order, limit=2)
+    two = page(api, response_id, order=order, limit=2, after=one["last_id"])
+    three = page(api, response_id, order=order, limit=2, after=two["last_id"])
+    assert [texts(one), texts(two), texts(three)] == [whole[:2], whole[2:4], whole[4:]]
+    assert [one["has_more"], two["has_more"], three["has_more"]] == [True, True, False]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_page_before_a_cursor_ends_right_before_it(api: Api, script: Script, order: str) -> None:
+    response_id = respond(api, script, "a", "b", "c", "d")
+    whole = page(api, response_id, order=order)["data"]
+    found = page(api, response_id, order=order, limit=2, before=whole[3]["id"])
+    assert (found["data"], found["has_more"]) == (whole[1:3], True)
+
+
+def test_an_item_that_stands_there_twice_is_listed_once(api: Api, script: Script) -> None:
+    """A reference puts an item into a second place, and ids are cursors: it is listed once, where it came last."""
+    script.say("Hello").say("Hello")
+    item = {"type": "message", "id": "msg_same", "role": "user", "content": "a"}
+    first = api.create(model=script.model, input=[item, {"role": "user", "content": "b"}])
+    again = [{"type": "item_reference", "id": "msg_same"}, {"role": "user", "content": "c"}]
+    second = api.create(model=script.model, input=again, previous_response_id=first["id"])
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    for _ in range(10):
+        found = page(api, second["id"], order="asc", limit=1, **cursor)
+        seen += texts(found)
+        cursor = {"after": found["last_id"]}
+        if not found["has_more"]:
+            break
+    assert seen == ["b", "Hello", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param", "code"),
+    [
+        ({"limit": 0}, 400, "limit", "integer_below_min_value"),
+        ({"limit": 101}, 400, "limit", "integer_above_max_value"),
+        ({"limit": "ten"}, 400, "limit", "invalid_type"),
+        ({"order": "up"}, 400, "order", "invalid_value"),
+        ({"after": "msg_unknown"}, 404, "after", None),
+        ({"before": "msg_unknown"}, 404, "before", None),
+        ({"nonsense": "1"}, 400, "nonsense", "unknown_parameter"),
+        ({"include[]": "message.input_image.image_url"}, 400, "include[]", "unsupported_parameter"),
+    ],
+)
+def test_it_names_the_defect_of_a_query(
+    api: Api, script: Script, query: dict[str, Any], status: int, param: str, code: str | None
+) -> None:
+    response_id = respond(api, script, "a")
+    assert error(api.get(f"/responses/{response_id}/input_items", **query)) == (status, param, code)
+
+
+def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
+    response_id = respond(api, script, "a")
+    foreign, unknown = (outsider.get(f"/responses/{name}/input_items") for name in (response_id, "resp_unknown"))
+    assert error(foreign) == (404, None, None)
+    assert foreign.text.replace(response_id, "resp_unknown") == unknown.text
+
+
+def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
+    writer = make_api(scopes=["responses.write"])
+    assert error(writer.get("/responses/resp_unknown/input_items")) == (403, None, "insufficient_scope")
