@@ -256,16 +256,24 @@ def test_a_taken_default_port_is_replaced_by_a_free_one(start: Start) -> None:
     pytest.skip("somebody else has port 8000")
 
 
-def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: Start) -> None:
+def demo_upstream_of(up: Up) -> str:
+    process = identify(up.children()["demo upstream"])
+    assert process is not None
+    return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
+
+
+def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: Start, running: Up) -> None:
     owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]
     name = f"{app.rpartition('/')[2]}_named"
     with psycopg.connect(owner, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name}".encode())
     up = start(
         *("--port", str(any_free())),
         DATABASE_URL=f"{app.rpartition('/')[0]}/{name}",
         DATABASE_OWNER_URL=f"{owner.rpartition('/')[0]}/{name}",
         REDIS_URL=os.environ["REDIS_URL"].removesuffix("/0") + "/1",
+        UPSTREAM_BASE_URL=demo_upstream_of(running),
     ).wait_until_ready()
+    assert sorted(up.children()) == ["beat", "web", "worker"]
+    assert '"model":"MODEL"' in up.labelled("Try it")
     assert say_hello(up)["status"] == "completed"
-    assert {"postgres", "valkey"}.isdisjoint(up.children())

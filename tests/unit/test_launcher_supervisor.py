@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -95,6 +96,21 @@ def test_users_of_the_servers_end_before_the_servers(supervisor: Supervisor, tmp
     assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=10)
     supervisor.stop()
     assert (tmp_path / "order").read_text() == "web server "
+
+
+@pytest.mark.slow
+def test_children_that_do_not_listen_cannot_delay_the_end_beyond_ten_seconds(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
+    supervisor.start(python(tmp_path, stubborn, name="server"), stage=Stage.SERVERS)
+    supervisor.start(python(tmp_path, stubborn, name="worker"), stage=Stage.APPLICATION)
+    logs_of = [tmp_path / "server.log", tmp_path / "worker.log"]
+    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=10)
+    started = time.monotonic()
+    supervisor.stop()
+    assert time.monotonic() - started < 10
+    assert not list((tmp_path / "pids").iterdir())
 
 
 @pytest.mark.parametrize(
