@@ -1,0 +1,35 @@
+"""What is installed is what is locked, and what is locked is what was meant."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def locked() -> set[str]:
+    """The names of all packages in the lock file."""
+    return {package["name"] for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+
+
+@pytest.mark.parametrize(("file", "options"), [("requirements.txt", ["--no-dev"]), ("requirements-dev.txt", [])])
+def test_the_requirements_are_exported_from_the_lock(file: str, options: list[str]) -> None:
+    plain = ["--no-annotate", "--no-header", "--format", "requirements-txt"]
+    command = [str(Path(sys.executable).with_name("uv")), "export", "-q", "--frozen", "--offline", *options, *plain]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (ROOT / file).read_text() == done.stdout
+
+
+def test_every_requirement_is_pinned_with_hashes() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    packages = [line for line in lines if line and not line.startswith((" ", "#"))]
+    assert packages
+    assert all("==" in line and line.endswith("\\") for line in packages)
+
+
+def test_the_mock_library_that_has_our_apps_name_is_not_locked() -> None:
+    assert "responses" not in locked()
+    assert {"django", "openai", "psycopg"} <= locked()
