@@ -9,16 +9,19 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import orjson
 
 from kernel.clock import now
-from kernel.errors import BadRequest, Failure, InvalidType, MissingParameter, ModelNotFound, UnsupportedValue
+from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
-from responses.engine.converter import read_usage
+from kernel.validation import kind_of
+from responses.engine.converter import Chunk, read_usage
+from responses.engine.events import DONE_FRAME
 from responses.engine.turns import Usage
+from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.services import RequestInfo
 from responses.store import Change, writer
@@ -27,6 +30,7 @@ from tenants.directory import Route
 from tenants.models import Scope, UsageRecord
 from tenants.principal import Principal
 
+Value = TypeVar("Value")
 _MAX_MODEL = 200
 _ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -41,26 +45,35 @@ class ChatRequest:
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
     """Check what routing and storage depend on; the rest is between the client and its model."""
-    model, messages = values.get("model"), values.get("messages")
-    if model is None:
-        raise MissingParameter("model")
-    if not isinstance(model, str):
-        raise InvalidType("model", expected="a string", got="another type")
+    model = _required(values, "model", str, "a string")
     if len(model) > _MAX_MODEL:
         raise ModelNotFound(model[:_MAX_MODEL])
-    if messages is None:
-        raise MissingParameter("messages")
-    if not isinstance(messages, list):
-        raise InvalidType("messages", expected="an array", got="another type")
-    _check_messages(messages)
+    _check_messages(_required(values, "messages", list, "an array"))
     if values.get("store"):
         raise UnsupportedValue("Stored chat completions are not supported by this server.", param="store")
-    if not isinstance(values.get("stream"), bool | None):
-        raise InvalidType("stream", expected="a boolean", got="another type")
-    options = values.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise InvalidType("stream_options", expected="an object", got="another type")
-    return ChatRequest(values=values, wants_usage=bool(options.get("include_usage")))
+    stream = _optional(values, "stream", bool, "a boolean")
+    options = _optional(values, "stream_options", dict, "an object")
+    if options is not None and not stream:
+        message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise InvalidValue(message, param="stream_options")
+    return ChatRequest(values=values, wants_usage=bool(options and options.get("include_usage")))
+
+
+def _required(values: dict[str, Any], name: str, kind: type[Value], expected: str) -> Value:
+    if name not in values:
+        raise MissingParameter(name)
+    return _of(kind, values[name], name, expected)
+
+
+def _optional(values: dict[str, Any], name: str, kind: type[Value], expected: str) -> Value | None:
+    value = values.get(name)
+    return None if value is None else _of(kind, value, name, expected)
+
+
+def _of(kind: type[Value], value: object, name: str, expected: str) -> Value:
+    if not isinstance(value, kind):
+        raise InvalidType(name, expected=expected, got=kind_of(value))
+    return value
 
 
 def _check_messages(messages: list[Any]) -> None:
@@ -69,12 +82,10 @@ def _check_messages(messages: list[Any]) -> None:
         raise BadRequest(message, param="messages", code="empty_array")
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise InvalidType(f"messages[{index}]", expected="an object", got="another type")
-        if message.get("role") not in _ROLES:
-            given = message.get("role")
-            names = ", ".join(f"'{role}'" for role in _ROLES)
-            text = f"Invalid value: '{given}'. Supported values are: {names}."
-            raise BadRequest(text, param=f"messages[{index}].role", code="invalid_value")
+            raise InvalidType(f"messages[{index}]", expected="an object", got=kind_of(message))
+        role = message.get("role")
+        if role not in _ROLES:
+            raise InvalidValue.outside(role, _ROLES, param=f"messages[{index}].role")
 
 
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
@@ -84,7 +95,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     values.pop("stream_options", None)
     try:
         async with post(call.route.upstream, "/chat/completions", values) as response:
-            completion = _completion(await response.aread())
+            completion = await _whole(response)
     except UpstreamFailed as failed:
         await call.write(outcome="failed")
         raise failed.failure.as_api_error() from failed
@@ -107,68 +118,63 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     except UpstreamFailed as failed:
         await call.write(outcome="failed")
         raise failed.failure.as_api_error() from failed
+    except asyncio.CancelledError:
+        await asyncio.shield(call.write(outcome="interrupted"))
+        raise
     return _relay(call, response, stack, wants_usage=body.wants_usage)
 
 
 async def _relay(
     call: "_Call", response: httpx2.Response, stack: AsyncExitStack, *, wants_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    lines = _ChatLines(call, wants_usage=wants_usage)
     outcome = "interrupted"
     try:
-        async for piece in read_bytes(response):
-            if data := lines.feed(piece):
-                yield data
+        async for chunks in _chunks(response):
+            for chunk in chunks:
+                call.seen(chunk)
+            passed = [chunk for chunk in chunks if wants_usage or chunk.get("choices") or not chunk.get("usage")]
+            if passed:
+                yield b"".join(_event(chunk) for chunk in passed)
+        yield DONE_FRAME
         outcome = "stop"
     except UpstreamFailed as failed:
         outcome = "failed"
-        yield b"data: %b\n\n" % orjson.dumps({"error": failed.failure.as_api_error().detail()})
+        yield _event({"error": failed.failure.as_api_error().detail()})
     finally:
         await asyncio.shield(call.write(outcome=outcome))
         await stack.aclose()
 
 
-class _ChatLines:
-    """Passes whole lines on, and reads the usage off those that carry it."""
-
-    def __init__(self, call: "_Call", *, wants_usage: bool) -> None:
-        self._call = call
-        self._wants_usage = wants_usage
-        self._rest = b""
-        self._skip_blank = False
-
-    def feed(self, piece: bytes) -> bytes:
-        """The bytes to pass on."""
-        whole, found, self._rest = (self._rest + piece).rpartition(b"\n\n")
-        if not found:
-            return b""
-        whole += found
-        self._call.chunks += whole.count(b"data:")
-        if b'"usage"' not in whole:
-            return whole
-        return b"".join(frame + b"\n\n" for frame in whole.split(b"\n\n") if frame and self._passes(frame))
-
-    def _passes(self, frame: bytes) -> bool:
-        _, found, data = frame.partition(b"data:")
-        if not found or b'"usage"' not in data:
-            return True
-        try:
-            chunk = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return True
-        self._call.seen(chunk)
-        return self._wants_usage or bool(chunk.get("choices")) or not chunk.get("usage")
+async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None]:
+    """The chunks of each read; a completion from an upstream that does not stream is one big chunk."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        yield [_as_chunk(await _whole(response))]
+        return
+    lines = EventLines()
+    async for piece in read_bytes(response):
+        yield lines.feed(piece)
+        if lines.done or lines.failure is not None:
+            break
+    else:
+        yield lines.end()
+    if lines.failure is not None:
+        raise UpstreamFailed(lines.failure)
 
 
-def _completion(data: bytes) -> dict[str, Any]:
-    try:
-        completion = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        completion = None
-    if not isinstance(completion, dict):
-        message = "The model's server sent something that is not a JSON object."
-        raise UpstreamFailed(Failure(code="server_error", message=message))
-    return completion
+async def _whole(response: httpx2.Response) -> Chunk:
+    return decode(b"".join([piece async for piece in read_bytes(response)]))
+
+
+def _as_chunk(completion: Chunk) -> Chunk:
+    choices = [
+        {"index": choice.get("index", 0), "delta": choice.get("message"), "finish_reason": choice.get("finish_reason")}
+        for choice in completion.get("choices") or []
+    ]
+    return {**completion, "object": "chat.completion.chunk", "choices": choices}
+
+
+def _event(body: Chunk) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(body)
 
 
 class _Call:
@@ -184,8 +190,9 @@ class _Call:
         self._usage: Usage | None = None
         self._id = new_id("chatcmpl")
 
-    def seen(self, answer: dict[str, Any]) -> None:
+    def seen(self, answer: Chunk) -> None:
         """Read usage and id off a completion or a chunk."""
+        self.chunks += 1
         self._id = str(answer.get("id") or self._id)[:64]
         if usage := answer.get("usage"):
             self._usage = read_usage(usage)

@@ -47,7 +47,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as broken:
         raise InvalidJson from broken
     if not isinstance(parsed, dict):
-        message = f"Invalid body: expected a JSON object, but got {_kind(parsed)} instead."
+        message = f"Invalid body: expected a JSON object, but got {kind_of(parsed)} instead."
         raise BadRequest(message, code="invalid_type")
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
         message = f"Invalid body: nested more than {MAX_DEPTH} levels deep."
@@ -105,7 +105,7 @@ def path(loc: tuple[str | int, ...]) -> str:
 def _defect(detail: ErrorDetails, param: str) -> BadRequest:
     kind = detail["type"]
     if kind in _EXPECTED:
-        return InvalidType(param, expected=_EXPECTED[kind], got=_kind(detail["input"]))
+        return InvalidType(param, expected=_EXPECTED[kind], got=kind_of(detail["input"]))
     explain = _EXPLAINED.get(kind)
     if explain is not None:
         return explain(detail, param)
@@ -122,7 +122,7 @@ def _literal(detail: ErrorDetails, param: str) -> BadRequest:
     expected = detail.get("ctx", {}).get("expected", "")
     supported = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
     if not isinstance(detail["input"], str):
-        return InvalidType(param, expected="a string", got=_kind(detail["input"]))
+        return InvalidType(param, expected="a string", got=kind_of(detail["input"]))
     return InvalidValue.outside(detail["input"], supported, param=param)
 
 
@@ -136,7 +136,7 @@ def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
     """The discriminator found neither of the shapes that the union knows."""
     if isinstance(detail["input"], dict):
         return InvalidValue(f"Invalid value for '{param}': the object has no usable 'type'.", param=param)
-    return InvalidType(param, expected="one of an object or a string", got=_kind(detail["input"]))
+    return InvalidType(param, expected="one of an object or a string", got=kind_of(detail["input"]))
 
 
 def _bound(code: str, words: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
@@ -210,7 +210,7 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
 }
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """The JSON type of a value, with its article."""
     match value:
         case None:

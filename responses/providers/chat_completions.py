@@ -74,7 +74,7 @@ class ChatTurn:
 
     def _whole(self, body: bytes) -> list[Event]:
         """An upstream that does not stream: its message is one big delta."""
-        completion = _decode(body)
+        completion = decode(body)
         choices = completion.get("choices") or []
         if not choices:
             message = "The model's server sent an answer without choices."
@@ -138,7 +138,8 @@ class EventLines:
 _NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
 
 
-def _decode(data: bytes) -> Chunk:
+def decode(data: bytes) -> Chunk:
+    """A chunk or a completion; raises `UpstreamFailed` for an error in its place and for what is no JSON object."""
     try:
         return _checked(orjson.loads(data), data)
     except orjson.JSONDecodeError as broken:
