@@ -1,5 +1,6 @@
 """A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,6 +116,17 @@ class Api:
             if response.status_code != 200:
                 raise AssertionError(f"{response.status_code}: {response.read()!r}")
             yield LiveStream(response)
+
+    @contextmanager
+    def open(self, path: str, body: dict[str, Any]) -> Iterator[None]:
+        """A POST whose answer nobody reads; leaving the block is a client that goes away."""
+        host, port = self._url.removeprefix("http://").removesuffix("/v1").split(":")
+        raw = orjson.dumps(body)
+        headers = {**self._headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with socket.create_connection((host, int(port)), timeout=10) as peer:
+            peer.sendall(f"POST /v1{path} HTTP/1.1\r\n{head}\r\n".encode() + raw)
+            yield
 
     @contextmanager
     def follow(self, response_id: str, **query: Any) -> Iterator[LiveStream]:

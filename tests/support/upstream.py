@@ -61,13 +61,17 @@ Piece = Chunk | bytes | Gate | Cut | Pause
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the server does when it is called. `done`: the stream ends with `[DONE]`."""
+    """What the server does when it is called.
+
+    `done`: the stream ends with `[DONE]`. `delayed_head`: the status is not sent before the first bytes of the body.
+    """
 
     pieces: Sequence[Piece] = ()
     status: int = 200
     content_type: str = "text/event-stream"
     headers: Mapping[str, str] = field(default_factory=dict)
     done: bool = True
+    delayed_head: bool = False
 
 
 def stream(*pieces: Piece, done: bool = True, headers: Mapping[str, str] | None = None) -> Answer:
@@ -181,7 +185,8 @@ class ScriptedUpstream:
         headers = {"content-type": answer.content_type, **answer.headers}
         response = web.StreamResponse(status=answer.status, headers=headers)
         try:
-            await response.prepare(request)
+            if not answer.delayed_head:
+                await response.prepare(request)
             await _send(request, response, answer)
         except (asyncio.CancelledError, ConnectionResetError):
             received.closed.set()
@@ -191,6 +196,8 @@ class ScriptedUpstream:
 
 async def _send(request: web.Request, response: web.StreamResponse, answer: Answer) -> None:
     for piece in answer.pieces:
+        if isinstance(piece, bytes | dict) and not response.prepared:
+            await response.prepare(request)
         match piece:
             case bytes():
                 await response.write(piece)

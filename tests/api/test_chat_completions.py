@@ -1,0 +1,223 @@
+"""`POST /v1/chat/completions`: the upstream's answer, passed on."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, Caller, MakeApi, error, ok
+from tests.support.chunks import calls, chunk, completion, text, usage
+from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream, whole
+from tests.support.waiting import eventually
+
+HI = [{"role": "user", "content": "Hi"}]
+COMPLETION = completion("Hello")
+
+
+def ledger(caller: Caller) -> UsageRecord:
+    """The one row of this test's team, once it is there."""
+    with scope.team(caller.team.pk):
+        return UsageRecord.objects.get()
+
+
+def test_it_passes_the_completion_on(api: Api, script: Script) -> None:
+    script.then(whole(COMPLETION))
+    assert ok(api.post("/chat/completions", {"model": script.model, "messages": HI})) == COMPLETION
+
+
+def test_it_sends_what_the_client_sent(api: Api, script: Script) -> None:
+    script.then(whole(COMPLETION))
+    more = {"temperature": 0.1, "n": 1, "seed": 5, "vendor_option": {"x": [1]}, "tools": [], "stop": None}
+    api.post("/chat/completions", {"model": script.model, "messages": HI, **more})
+    assert script.bodies == [{"model": script.model, "messages": HI, **more, "stream": False}]
+
+
+def test_it_streams_the_chunks(api: Api, script: Script) -> None:
+    answer = [*text("Hel", "lo"), *calls(look="{}")]
+    script.then(stream(*answer))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        chunks = live.rest()
+    assert chunks == [piece for piece in answer if piece["choices"]]
+    assert live.raw[-3:] == ["", "data: [DONE]", ""]
+    assert live.headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
+def test_only_those_who_ask_get_the_chunk_without_choices(api: Api, script: Script, options: Any) -> None:
+    script.say("Hello")
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        assert all(chunk["choices"] for chunk in live.events)
+    assert script.bodies[0]["stream_options"]["include_usage"] is True
+
+
+def test_those_who_ask_get_the_usage(api: Api, script: Script) -> None:
+    script.say("Hello")
+    options = {"include_usage": True}
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        assert live.rest()[-1] == usage()
+
+
+def test_each_chunk_leaves_as_it_comes(api: Api, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), gate, chunk(content="lo")))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        assert live.next()["choices"][0]["delta"] == {"content": "Hel"}
+        gate.open()
+        assert live.next()["choices"][0]["delta"] == {"content": "lo"}
+
+
+@pytest.mark.parametrize("ends", [b"\n\n", b"\r\n\r\n", b"\n"])
+@pytest.mark.parametrize("size", [1, 10, 10_000])
+def test_it_does_not_mind_how_the_upstream_writes_its_events(api: Api, script: Script, ends: bytes, size: int) -> None:
+    answer = text("Grü", "ße")
+    raw = b": wait\n\n" + b"".join(b"data: %b%b" % (orjson.dumps(piece), ends) for piece in answer)
+    pieces = [raw[i : i + size] for i in range(0, len(raw), size)]
+    script.then(stream(*pieces, done=False))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        assert live.rest() == answer[:-1]
+
+
+def test_an_upstream_that_does_not_stream_is_one_chunk(api: Api, script: Script) -> None:
+    script.then(whole(COMPLETION))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        (only,) = live.rest()
+    assert only["object"] == "chat.completion.chunk"
+    assert only["choices"][0]["delta"]["content"] == "Hello"
+    assert only["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_ledger_gets_its_row(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
+    script.then(stream(*text("Hello")) if streamed else whole(COMPLETION))
+    answer = api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
+    row = ledger(caller)
+    assert (row.endpoint, row.outcome, row.object_id) == ("chat.completions", "stop", "chatcmpl-1")
+    assert (row.model, row.input_tokens, row.output_tokens, row.estimated) == (script.model, 7, 3, False)
+    assert (row.api_key_id, row.request_id) == (caller.key.pk, answer.headers["x-request-id"])
+
+
+def test_without_the_upstreams_word_the_ledger_counts_chunks(api: Api, script: Script, caller: Caller) -> None:
+    script.then(stream(chunk(content="Hel"), chunk(content="lo", finish="stop")))
+    api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": True})
+    assert (ledger(caller).output_tokens, ledger(caller).estimated) == (2, True)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, (400, None, "invalid_prompt")),
+        (401, (500, None, "server_error")),
+        (403, (500, None, "server_error")),
+        (404, (400, "model", "model_not_found")),
+        (422, (400, None, "invalid_prompt")),
+        (429, (429, None, "rate_limit_exceeded")),
+        (500, (500, None, "server_error")),
+        (503, (503, None, "server_is_overloaded")),
+    ],
+)
+def test_errors_of_the_upstream_are_mapped(
+    api: Api, script: Script, caller: Caller, streamed: bool, status: int, expected: tuple[int, str | None, str]
+) -> None:
+    script.then(refusal(status, "Too many words.", headers={"Retry-After": "7"}))
+    answer = api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
+    assert error(answer) == expected
+    assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
+    assert (ledger(caller).outcome, ledger(caller).output_tokens) == ("failed", 0)
+
+
+BROKEN: dict[str, Answer] = {
+    "an error with status 200": whole({"error": {"message": "Out of memory.", "code": 500}}),
+    "no JSON": whole(b"<html>"),
+    "no object": whole(b"[]"),
+    "a cut": Answer(pieces=[b'{"choices"', Cut()], content_type="application/json"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_completion_is_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
+    script.then(BROKEN[what])
+    answer = api.post("/chat/completions", {"model": script.model, "messages": HI})
+    assert error(answer) == (500, None, "server_error")
+    assert ledger(caller).outcome == "failed"
+
+
+BROKEN_STREAMS: dict[str, Answer] = {
+    "an error inside": stream(chunk(content="Hel"), {"error": {"message": "Out of memory at 10.0.0.7.", "code": 500}}),
+    "garbage": stream(chunk(content="Hel"), b"data: {broken\n\n"),
+    "a cut": stream(chunk(content="Hel"), Cut()),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN_STREAMS)
+def test_a_stream_that_breaks_says_so(api: Api, script: Script, caller: Caller, what: str) -> None:
+    script.then(BROKEN_STREAMS[what])
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        first, last = live.rest()
+    assert first["choices"][0]["delta"]["content"] == "Hel"
+    assert last["error"].keys() == {"message", "type", "param", "code"}
+    assert (last["error"]["code"], "10.0.0.7" in last["error"]["message"]) == ("server_error", False)
+    assert "data: [DONE]" not in live.raw
+    assert ledger(caller).outcome == "failed"
+
+
+def test_a_client_that_leaves_closes_the_upstream(api: Api, script: Script, caller: Caller) -> None:
+    script.then(stream(chunk(content="Hel"), Gate()))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        live.next()
+    assert script.received[0].was_closed_within(1.0)
+    assert eventually(lambda: outcomes(caller)) == ["interrupted"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_before_the_answer_closes_the_upstream(
+    api: Api, script: Script, caller: Caller, streamed: bool
+) -> None:
+    script.then(Answer(pieces=[Gate()], delayed_head=True))
+    with api.open("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed}):
+        received = script.wait_for_call()
+    assert received.was_closed_within(1.0)
+    assert eventually(lambda: outcomes(caller)) == ["interrupted"]
+
+
+def outcomes(caller: Caller) -> list[str]:
+    with scope.team(caller.team.pk):
+        return list(UsageRecord.objects.values_list("outcome", flat=True))
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"messages": HI}, "model", "missing_required_parameter"),
+        ({"model": None, "messages": HI}, "model", "invalid_type"),
+        ({"model": "m"}, "messages", "missing_required_parameter"),
+        ({"model": "m", "messages": []}, "messages", "empty_array"),
+        ({"model": "m", "messages": "Hi"}, "messages", "invalid_type"),
+        ({"model": "m", "messages": ["Hi"]}, "messages[0]", "invalid_type"),
+        ({"model": "m", "messages": [{"role": "nobody"}]}, "messages[0].role", "invalid_value"),
+        ({"model": "m", "messages": [{"role": ["user"]}]}, "messages[0].role", "invalid_value"),
+        ({"model": "m", "messages": HI, "stream": "yes"}, "stream", "invalid_type"),
+        ({"model": "m", "messages": HI, "stream": True, "stream_options": 1}, "stream_options", "invalid_type"),
+        ({"model": "m", "messages": HI, "stream_options": {}}, "stream_options", "invalid_value"),
+        ({"model": "m", "messages": HI, "store": True}, "store", "unsupported_value"),
+        ({"model": "unknown", "messages": HI}, "model", "model_not_found"),
+        ({"model": "unknown", "messages": HI, "stream": True}, "model", "model_not_found"),
+    ],
+)
+def test_it_names_the_defect(api: Api, body: dict[str, Any], param: str, code: str) -> None:
+    assert error(api.post("/chat/completions", body)) == (400, param, code)
+
+
+def test_nothing_is_stored_but_the_ledger_row(api: Api, script: Script) -> None:
+    script.then(whole(COMPLETION))
+    api.post("/chat/completions", {"model": script.model, "messages": HI})
+    assert ok(api.get("/responses"))["data"] == []
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_it_asks_for_its_scope(make_api: MakeApi, streamed: bool) -> None:
+    api = make_api(scopes=["responses.write"])
+    answer = api.post("/chat/completions", {"model": "m", "messages": HI, "stream": streamed})
+    assert error(answer) == (403, None, "insufficient_scope")
