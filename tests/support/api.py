@@ -1,7 +1,7 @@
 """A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,10 +83,10 @@ class Api:
         """GET."""
         return self.request("GET", path, params=query or None)
 
-    def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
+    def post(self, path: str, body: Any, headers: Mapping[str, str | bytes] | None = None) -> httpx2.Response:
         """POST of JSON, or of bytes as they are."""
         raw = body if isinstance(body, bytes) else orjson.dumps(body)
-        return self.request("POST", path, content=raw, headers={"Content-Type": "application/json", **headers})
+        return self.request("POST", path, content=raw, headers={"Content-Type": "application/json", **(headers or {})})
 
     def delete(self, path: str) -> httpx2.Response:
         """DELETE."""

@@ -1,0 +1,164 @@
+"""Bearer keys: who gets in, who does not, and how fast that changes."""
+
+from datetime import timedelta
+
+import httpx2
+import pytest
+from django.utils.timezone import now
+
+from responses.models import Response
+from tenants import scope, services
+from tenants.models import ApiKey, Scope
+from tests.support.api import Api, Caller, MakeApi, MakeCaller, error, ok
+from tests.support.upstream import Script
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
+
+DOORS = [
+    ("GET", "/responses", {}),
+    ("GET", "/responses/resp_x", {}),
+    ("GET", "/responses/resp_x?stream=true", {}),
+    ("DELETE", "/responses/resp_x", {}),
+    ("GET", "/responses/resp_x/input_items", {}),
+    ("GET", "/models", {}),
+    ("GET", "/models/m", {}),
+    ("POST", "/responses", {"model": "m", "input": "Hi"}),
+    ("POST", "/responses", {"model": "m", "input": "Hi", "stream": True}),
+    ("POST", "/chat/completions", {"model": "m", "messages": []}),
+    ("POST", "/chat/completions", {"model": "m", "messages": [], "stream": True}),
+]
+every_door = pytest.mark.parametrize(("method", "path", "body"), DOORS)
+
+
+@pytest.fixture
+def anonymous(web: WebProcess, http: httpx2.Client) -> Api:
+    """The API without a key."""
+    return Api(http, url=web.url)
+
+
+@every_door
+def test_no_door_opens_without_a_key(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
+    answer = anonymous.request(method, path, json=body or None)
+    assert error(answer) == (401, None, None)
+    assert answer.json()["error"]["message"].startswith("You didn't provide an API key.")
+
+
+@every_door
+def test_no_door_opens_to_a_wrong_key(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
+    secret = "sk-wrongkey-" + "x" * 43
+    answer = anonymous.request(method, path, json=body or None, headers={"Authorization": f"Bearer {secret}"})
+    assert error(answer) == (401, None, "invalid_api_key")
+    assert "wrongkey" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        ("", None),
+        ("Bearer", None),
+        ("Basic dXNlcjpwYXNz", None),
+        ("sk-only-the-key", None),
+        ("Bearer two words", "invalid_api_key"),
+        ("Bearer \xe4\xf6\xfc", "invalid_api_key"),
+        ("Bearer " + "x" * 5000, "invalid_api_key"),
+        ("Bearer null", "invalid_api_key"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_malformed_header_is_no_key(anonymous: Api, streamed: bool, header: str, code: str | None) -> None:
+    body = {"model": "m", "input": "Hi", "stream": streamed}
+    answer = anonymous.post("/responses", body, {"Authorization": header.encode("latin-1")})
+    assert error(answer) == (401, None, code)
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_the_name_of_the_scheme_may_be_written_as_one_likes(anonymous: Api, caller: Caller, scheme: str) -> None:
+    assert ok(anonymous.request("GET", "/responses", headers={"Authorization": f"{scheme} {caller.secret}"}))
+
+
+def test_a_key_is_all_or_nothing(anonymous: Api, caller: Caller) -> None:
+    for secret in (caller.secret[:-1], caller.secret + "x", caller.secret.lower(), caller.key.prefix):
+        answer = anonymous.request("GET", "/responses", headers={"Authorization": f"Bearer {secret}"})
+        assert error(answer) == (401, None, "invalid_api_key")
+
+
+def test_an_expired_key_opens_nothing(make_api: MakeApi) -> None:
+    api = make_api(expires_at=now() - timedelta(seconds=1))
+    answer = api.get("/responses")
+    assert error(answer) == (401, None, "api_key_expired")
+    assert answer.json()["error"]["message"] == "This API key has expired."
+
+
+def test_a_key_expires_to_the_second(make_api: MakeApi) -> None:
+    """Whatever the process remembers of it."""
+    api = make_api(expires_at=now() + timedelta(seconds=0.8))
+    assert api.get("/responses").status_code == 200
+    eventually(lambda: api.get("/responses").status_code == 401, seconds=1.2)
+    assert error(api.get("/responses")) == (401, None, "api_key_expired")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_revoked_key_stops_within_two_seconds(make_api: MakeApi, script: Script, streamed: bool) -> None:
+    api = make_api()
+    script.say("Hello")
+    assert api.post("/responses", {"model": script.model, "input": "Hi", "stream": streamed}).status_code == 200
+    services.revoke_key(key=api.caller.key)
+    refused = {"model": "m", "input": [], "stream": streamed}
+    eventually(lambda: api.post("/responses", refused).status_code == 401, seconds=2.0)
+    assert error(api.post("/responses", refused)) == (401, None, "api_key_revoked")
+
+
+def test_a_new_key_works_at_once_where_a_wrong_one_was_just_refused(make_api: MakeApi) -> None:
+    assert make_api().get("/responses").status_code == 200
+
+
+def test_other_keys_of_the_team_go_on(make_api: MakeApi, make_caller: MakeCaller) -> None:
+    revoked = make_caller()
+    other = make_api(team=revoked.team)
+    services.revoke_key(key=revoked.key)
+    assert other.get("/responses").status_code == 200
+
+
+SCOPES = {
+    Scope.RESPONSES_READ: [DOORS[0], DOORS[1], DOORS[2], DOORS[4]],
+    Scope.RESPONSES_DELETE: [DOORS[3]],
+    Scope.MODELS_READ: [DOORS[5], DOORS[6]],
+    Scope.RESPONSES_WRITE: [DOORS[7], DOORS[8]],
+    Scope.CHAT_WRITE: [
+        ("POST", "/chat/completions", {"model": "unknown", "messages": [{"role": "user"}]}),
+        ("POST", "/chat/completions", {"model": "unknown", "messages": [{"role": "user"}], "stream": True}),
+    ],
+}
+
+
+@pytest.mark.parametrize("given", SCOPES)
+def test_a_scope_opens_its_own_doors_and_no_others(make_api: MakeApi, given: Scope) -> None:
+    api = make_api(scopes=[given.value])
+    for needed, doors in SCOPES.items():
+        for method, path, body in doors:
+            answer = api.request(method, path, json=body or None)
+            forbidden = answer.status_code == 403 and error(answer) == (403, None, "insufficient_scope")
+            assert forbidden is (needed != given), (needed, method, path, answer.text)
+
+
+def test_a_key_without_scopes_opens_nothing(make_api: MakeApi) -> None:
+    answer = make_api(scopes=[]).get("/responses")
+    assert error(answer) == (403, None, "insufficient_scope")
+    message = "Your API key lacks the scope 'responses.read' that this request needs."
+    assert (answer.json()["error"]["message"], answer.json()["error"]["type"]) == (message, "permission_error")
+
+
+def test_the_key_notes_that_it_was_used(api: Api, caller: Caller) -> None:
+    began = now()
+    api.get("/responses")
+    with scope.team(caller.team.pk):
+        used = ApiKey.objects.get(pk=caller.key.pk).last_used_at
+    assert used is not None
+    assert began <= used <= now()
+
+
+def test_a_response_notes_the_key_that_made_it(api: Api, script: Script, caller: Caller) -> None:
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    with scope.team(caller.team.pk):
+        assert Response.objects.get(pk=response["id"]).api_key_id == caller.key.pk

@@ -1,0 +1,66 @@
+"""The probes: `/livez`, `/readyz`, `/version`, `/metrics`."""
+
+import time
+
+import httpx2
+import pytest
+from django.conf import settings
+
+from tests.support.web import WebProcess
+
+
+def test_it_lives(web: WebProcess, http: httpx2.Client) -> None:
+    answer = http.get(f"{web.url}/livez")
+    assert (answer.status_code, answer.json()) == (200, {"status": "live"})
+
+
+def test_it_is_ready(web: WebProcess, http: httpx2.Client) -> None:
+    answer = http.get(f"{web.url}/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+
+
+def test_it_says_its_version(web: WebProcess, http: httpx2.Client) -> None:
+    assert http.get(f"{web.url}/version").json() == {"version": settings.VERSION}
+
+
+def test_it_counts(web: WebProcess, http: httpx2.Client) -> None:
+    answer = http.get(f"{web.url}/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "process_resident_memory_bytes" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/version", "/metrics"])
+def test_probes_need_no_key_and_change_nothing(web: WebProcess, http: httpx2.Client, path: str) -> None:
+    assert http.post(f"{web.url}{path}").status_code in {403, 405}
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"REDIS_URL": "redis://127.0.0.1:1/0"}, "Redis does not answer"),
+        pytest.param(
+            {"DATABASE_URL": "postgresql://nobody:x@127.0.0.1:1/nothing"},
+            "the database does not answer",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_it_is_not_ready_without_its_servers(variables: dict[str, str], reason: str, http: httpx2.Client) -> None:
+    process = WebProcess(**variables)
+    try:
+        answer = _first_answer(process, http)
+        assert (answer.status_code, answer.json()) == (503, {"status": "not ready", "reasons": [reason]})
+        assert http.get(f"{process.url}/livez").status_code == 200
+    finally:
+        process.stop()
+
+
+def _first_answer(process: WebProcess, http: httpx2.Client) -> httpx2.Response:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return http.get(f"{process.url}/readyz")
+        except httpx2.ConnectError:
+            assert time.monotonic() < deadline, process.output()
+            time.sleep(0.05)
