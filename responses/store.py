@@ -128,7 +128,8 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
     connection.ensure_connection()
     raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
     teams = ",".join({change.team_id for change in changes})
-    with psycopg.Cursor(raw) as cursor:
+    # In Django's errors, so that the group commit knows a lost connection when it sees one.
+    with connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
         with raw.pipeline(), raw.transaction():
             cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
             cursor.execute(*_statement(changes))

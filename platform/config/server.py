@@ -27,7 +27,6 @@ def _daphne(host: str, port: int) -> None:
     from twisted.web import http
 
     from config.asgi import application
-    from responses.runner import cancel_all
 
     _settle()
     # Twisted parses the content type of each POST with the e-mail package: a quarter of the request's time.
@@ -45,7 +44,7 @@ def _daphne(host: str, port: int) -> None:
         server_name="platform",
     )
     # Twisted's annotations take the module for the interface that it implements, `self` and all.
-    _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(cancel_all()))  # type: ignore[arg-type]
+    _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(_stop()))  # type: ignore[arg-type]
     instance.run()
     if instance.abort_start:
         msg = "the port is in use"
@@ -56,6 +55,15 @@ def _allow_many_sockets() -> None:
     """A stream holds two sockets, and many systems allow a process 1,024 until it asks for more."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _stop() -> None:
+    """Give every run its stored end, then close the connections to upstreams."""
+    from responses.providers.clients import close_clients
+    from responses.runner import cancel_all
+
+    await cancel_all()
+    await close_clients()
 
 
 def _settle() -> None:
@@ -74,12 +82,11 @@ def _uvicorn(host: str, port: int) -> None:
     import uvicorn
 
     from config.asgi import application
-    from responses.runner import cancel_all
 
     class Server(uvicorn.Server):
         @override
         async def shutdown(self, sockets: Any = None) -> None:
-            await cancel_all()
+            await _stop()
             await super().shutdown(sockets)
 
     _settle()

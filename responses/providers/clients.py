@@ -43,6 +43,12 @@ def client_for(upstream: Upstream) -> AsyncOpenAI:
     return clients[key]
 
 
+async def close_clients() -> None:
+    """Close the clients of this loop; for an orderly shutdown."""
+    for client in _clients.pop(asyncio.get_running_loop(), {}).values():
+        await client.close()
+
+
 def _new_client(upstream: Upstream) -> AsyncOpenAI:
     idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
