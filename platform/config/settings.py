@@ -7,12 +7,13 @@ from typing import Any
 
 import django_stubs_ext
 from django.apps import apps
-from django.contrib.admin import site
+from django.contrib import admin
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 from config import env
+from kernel.addresses import AllowList
 
 django_stubs_ext.monkeypatch()
 
@@ -29,6 +30,7 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.integer("PORT", default=8000, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
 
 # -- who answers -------------------------------------------------------------------------------------------------------
 
@@ -188,6 +190,7 @@ if SECURE_TLS:
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
     SECURE_SSL_REDIRECT = True
+    SECURE_REDIRECT_EXEMPT = [r"^livez$", r"^readyz$", r"^metrics$"]  # probes come without TLS
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 CSRF_TRUSTED_ORIGINS = env.names("CSRF_TRUSTED_ORIGINS")
 
@@ -222,22 +225,25 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     """An entry of the sidebar, for those who may see the model's page."""
 
     def may_see(request: HttpRequest) -> bool:
-        return site.get_model_admin(apps.get_model(model)).has_view_permission(request)
+        # Unfold puts a site of its own in the place of Django's once the apps are loaded.
+        return admin.site.get_model_admin(apps.get_model(model)).has_view_permission(request)
 
     name = model.lower().replace(".", "_")
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{name}_changelist"), "permission": may_see}
 
 
+LOGIN_REDIRECT_URL = "admin:index"
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Responses Platform",
     "SITE_HEADER": "Responses Platform",
-    "SITE_URL": reverse_lazy("admin:index"),
+    "SITE_URL": None,
     "SITE_ICON": _static("console/mark.svg"),
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _static("console/mark.svg")}],
     "STYLES": [_static("console/console.css")],
     "LOGIN": {"image": _static("console/login.svg")},
     "DASHBOARD_CALLBACK": "responses.admin.home.dashboard",
     "SHOW_VIEW_ON_SITE": False,
+    "SHOW_HISTORY": False,  # the audit log is the history
     "COLORS": {
         "primary": {
             "50": "oklch(96.2% .018 272.3)",
@@ -254,7 +260,6 @@ UNFOLD: dict[str, Any] = {
         },
     },
     "SIDEBAR": {
-        "show_search": True,
         "navigation": [
             {
                 "items": [
