@@ -13,7 +13,9 @@
     │   ├── ModelNotFound                 model_not_found
     │   ├── PreviousResponseNotFound      previous_response_not_found
     │   ├── ToolCallMismatch              (code null)
-    │   └── InvalidEncryptedContent       invalid_encrypted_content
+    │   ├── InvalidEncryptedContent       invalid_encrypted_content
+    │   ├── EgressRefused                 url_not_allowed
+    │   └── EgressFailed                  url_not_fetched
     ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
     ├── Forbidden 403                     insufficient_scope
     ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
@@ -176,6 +178,18 @@ class InvalidEncryptedContent(BadRequest):
     """The encrypted content could not be verified."""
 
     default_code = "invalid_encrypted_content"
+
+
+class EgressRefused(BadRequest):
+    """The URL is not allowed: it must be an https URL that leads to a public address."""
+
+    default_code = "url_not_allowed"
+
+
+class EgressFailed(BadRequest):
+    """The URL could not be fetched."""
+
+    default_code = "url_not_fetched"
 
 
 class Unauthorized(ApiError):

@@ -1,0 +1,372 @@
+"""Egress over real sockets: pinned addresses, redirects, and servers that send too much, too slowly or not at all."""
+
+import asyncio
+import gzip
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import httpx2
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from kernel.addresses import AllowList
+from kernel.clock import now
+from kernel.egress import Egress, Fetched
+from kernel.errors import EgressFailed, EgressRefused
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KIB = 1024
+
+
+class Server:
+    """A server on loopback. Paths get handlers; `seen` are the requests that came."""
+
+    def __init__(self) -> None:
+        self.seen: list[web.Request] = []
+        self.handlers: dict[str, Handler] = {}
+        self.port = 0
+
+    def url(self, path: str = "/", *, host: str = "127.0.0.1", scheme: str = "http") -> str:
+        return f"{scheme}://{host}:{self.port}{path}"
+
+    def redirect(self, path: str, to: str) -> None:
+        async def handler(_: web.Request) -> web.StreamResponse:
+            return web.Response(status=302, headers={"Location": to})
+
+        self.handlers[path] = handler
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        handler = self.handlers.get(request.path)
+        return await handler(request) if handler else web.Response(text="hello")
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> web.AppRunner:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        self.port = runner.addresses[0][1]
+        return runner
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    runner = await server.start()
+    yield server
+    await runner.cleanup()
+
+
+class Names:
+    """A resolver whose answers change: one for each look-up, the last one for all that follow."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, name: str) -> Sequence[str]:
+        self.asked += 1
+        return [self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]]
+
+
+def opened(*entries: str, names: Names | None = None, tls: ssl.SSLContext | None = None) -> Egress:
+    """Egress with these entries in EGRESS_ALLOW."""
+    options = {} if tls is None else {"tls": tls}
+    return Egress(allow=AllowList.parse(entries), resolve=names or Names("127.0.0.1"), **options)
+
+
+async def get(egress: Egress, url: str, *, max_bytes: int = KIB, seconds: float = 5.0) -> Fetched:
+    return await egress.get(url, max_bytes=max_bytes, timeout=seconds)
+
+
+async def test_it_fetches_what_the_operator_has_opened(server: Server) -> None:
+    fetched = await get(opened("127.0.0.1"), server.url("/a?b=c"))
+    assert (fetched.status, fetched.content, fetched.content_type) == (200, b"hello", "text/plain")
+    assert fetched.url == server.url("/a?b=c")
+    assert server.seen[0].path_qs == "/a?b=c"
+
+
+@pytest.mark.parametrize("entries", [[], ["10.0.0.0/8"], ["127.0.0.1:1"], ["files.test"]])
+async def test_it_sends_nothing_to_what_was_not_opened(server: Server, entries: list[str]) -> None:
+    for host in ("127.0.0.1", "rebound.example"):
+        with pytest.raises(EgressRefused):
+            await get(opened(*entries), server.url(host=host))
+    assert server.seen == []
+
+
+async def test_it_connects_to_the_address_that_it_has_checked(server: Server) -> None:
+    names = Names("127.0.0.1", "10.255.255.1")
+    fetched = await get(opened("127.0.0.1", names=names), server.url(host="files.example.com"))
+    assert (fetched.content, names.asked) == (b"hello", 1)
+    assert server.seen[0].headers["Host"] == f"files.example.com:{server.port}"
+
+
+async def test_a_name_that_turns_private_after_its_first_answer_is_refused(server: Server) -> None:
+    server.redirect("/", server.url("/again", host="rebound.test"))
+    names = Names("127.0.0.1", "127.0.0.2")
+    with pytest.raises(EgressRefused):
+        await get(opened("127.0.0.1", names=names), server.url(host="rebound.test"))
+    assert [request.path for request in server.seen] == ["/"]
+
+
+async def test_it_tries_the_next_address_of_a_name(server: Server) -> None:
+    async def two_addresses(_: str) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    egress = Egress(allow=AllowList.parse(["127.0.0.0/8"]), resolve=two_addresses)
+    assert (await get(egress, server.url(host="files.example.com"))).content == b"hello"
+
+
+async def test_it_ignores_the_proxies_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert (await get(opened("127.0.0.1"), server.url())).content == b"hello"
+
+
+async def test_it_names_the_server_that_it_wants_when_it_encrypts(tmp_path: Path) -> None:
+    certificate, key = certified(tmp_path, "files.test")
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate, key)
+    asked: list[str | None] = []
+    serving.sni_callback = lambda _socket, name, _context: asked.append(name)
+    server, trust = Server(), ssl.create_default_context(cafile=certificate)
+    runner = await server.start(serving)
+    try:
+        fetched = await get(opened("files.test", tls=trust), server.url(host="files.test", scheme="https"))
+        with pytest.raises(EgressFailed):
+            await get(opened("other.test", tls=trust), server.url(host="other.test", scheme="https"))
+    finally:
+        await runner.cleanup()
+    assert (fetched.content, asked) == (b"hello", ["files.test", "other.test"])
+
+
+# -- redirects ---------------------------------------------------------------------------------------------------------
+
+
+async def test_it_follows_three_redirects(server: Server) -> None:
+    server.redirect("/1", "/2")
+    server.redirect("/2", server.url("/3"))
+    server.redirect("/3", f"//127.0.0.1:{server.port}/4")
+    assert (await get(opened("127.0.0.1"), server.url("/1"))).url == server.url("/4")
+
+
+async def test_it_does_not_follow_a_fourth_one(server: Server) -> None:
+    server.redirect("/", "/")
+    with pytest.raises(EgressFailed, match="redirects too often"):
+        await get(opened("127.0.0.1"), server.url("/"))
+    assert len(server.seen) == 4
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://127.0.0.2/",
+        "http://2130706433/",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "https://localhost/",
+        "https://user:password@example.com/",
+        "http://example.com/",
+        "ftp://127.0.0.1/",
+        "file:///etc/passwd",
+    ],
+)
+async def test_it_refuses_a_redirect_to_what_was_not_opened(server: Server, to: str) -> None:
+    server.redirect("/", to)
+    with pytest.raises(EgressRefused):
+        await get(opened("127.0.0.1", names=Names("93.184.216.34")), server.url("/"))
+    assert len(server.seen) == 1
+
+
+async def test_another_client_is_refused_the_same_redirect(server: Server) -> None:
+    server.redirect("/", "http://127.0.0.2/")
+    transport = opened("127.0.0.1").transport()
+    async with httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=True) as client:
+        with pytest.raises(EgressRefused):
+            await client.get(server.url())
+
+
+async def test_it_keeps_authorization_from_other_origins(server: Server) -> None:
+    other = Server()
+    runner = await other.start()
+    server.redirect("/1", "/2")
+    server.redirect("/2", other.url("/3"))
+    try:
+        await opened("127.0.0.1").get(
+            server.url("/1"), max_bytes=KIB, timeout=5.0, headers={"Authorization": "secret", "X-Key": "secret"}
+        )
+    finally:
+        await runner.cleanup()
+    assert [request.headers.get("Authorization") for request in server.seen] == ["secret", "secret"]
+    assert "secret" not in str(other.seen[0].headers)
+
+
+async def test_a_post_follows_no_redirect(server: Server) -> None:
+    server.redirect("/", "/elsewhere")
+    answer = await opened("127.0.0.1").post(server.url(), content=b"{}", max_bytes=KIB, timeout=5.0)
+    assert (answer.status, [request.method for request in server.seen]) == (302, ["POST"])
+
+
+async def test_a_post_brings_its_body_and_headers(server: Server) -> None:
+    async def echo(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=410, body=await request.read(), content_type=request.content_type)
+
+    server.handlers["/"] = echo
+    answer = await opened("127.0.0.1").post(
+        server.url(), content=b"{}", max_bytes=KIB, timeout=5.0, headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status, answer.content, answer.content_type) == (410, b"{}", "application/json")
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def endless(pause: float, piece: bytes = b"x" * KIB) -> Handler:
+    """A body that goes on until the client leaves."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(piece)
+            await asyncio.sleep(pause)
+
+    return handler
+
+
+async def test_it_stops_reading_an_endless_body(server: Server) -> None:
+    server.handlers["/"] = endless(0)
+    with pytest.raises(EgressFailed, match="larger than 65536 bytes"):
+        await get(opened("127.0.0.1"), server.url(), max_bytes=64 * KIB)
+
+
+async def test_it_does_not_wait_for_a_slow_body(server: Server) -> None:
+    server.handlers["/"] = endless(0.05, b"x")
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(EgressFailed, match="in time"):
+        await get(opened("127.0.0.1"), server.url(), seconds=0.5)
+    assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_it_does_not_wait_for_a_server_that_says_nothing(server: Server) -> None:
+    async def silent(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server.handlers["/"] = silent
+    with pytest.raises(EgressFailed, match="in time"):
+        await get(opened("127.0.0.1"), server.url(), seconds=0.3)
+
+
+async def test_it_does_not_wait_for_a_slow_resolver() -> None:
+    async def never(_: str) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(EgressFailed, match="in time"):
+        await get(Egress(resolve=never), "https://example.com/", seconds=0.2)
+
+
+async def test_it_does_not_read_what_is_announced_as_too_large(server: Server) -> None:
+    async def large(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(KIB + 1)})
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    server.handlers["/"] = large
+    with pytest.raises(EgressFailed, match="larger than 1024 bytes"):
+        await get(opened("127.0.0.1"), server.url())
+
+
+async def test_it_reads_a_body_that_is_just_large_enough(server: Server) -> None:
+    async def large(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"x" * KIB)
+
+    server.handlers["/"] = large
+    assert len((await get(opened("127.0.0.1"), server.url())).content) == KIB
+
+
+async def test_it_does_not_inflate_a_bomb(server: Server) -> None:
+    async def bomb(_: web.Request) -> web.StreamResponse:
+        body = gzip.compress(b"\0" * 10 * KIB * KIB)
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+    server.handlers["/"] = bomb
+    with pytest.raises(EgressFailed, match="compressing"):
+        await get(opened("127.0.0.1"), server.url(), max_bytes=64 * KIB)
+    assert server.seen[0].headers["Accept-Encoding"] == "identity"
+
+
+async def test_the_body_of_a_redirect_is_not_read(server: Server) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=302, headers={"Location": "/there"})
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    server.handlers["/"] = handler
+    assert (await get(opened("127.0.0.1"), server.url())).url == server.url("/there")
+
+
+@pytest.mark.parametrize("status", [304, 400, 404, 500, 503])
+async def test_an_error_is_not_taken_for_the_content(server: Server, status: int) -> None:
+    async def failing(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    server.handlers["/"] = failing
+    with pytest.raises(EgressFailed, match=str(status)):
+        await get(opened("127.0.0.1"), server.url())
+
+
+@pytest.mark.parametrize(
+    ("accept", "fits"), [(["image/*"], True), (["text/plain", "image/png"], True), (["text/*"], False)]
+)
+async def test_it_fetches_only_types_that_are_accepted(server: Server, accept: list[str], *, fits: bool) -> None:
+    async def image(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"png", headers={"Content-Type": "IMAGE/png; charset=x"})
+
+    server.handlers["/"] = image
+    fetching = opened("127.0.0.1").get(server.url(), max_bytes=KIB, timeout=5.0, accept=accept)
+    if fits:
+        assert (await fetching).content_type == "image/png"
+    else:
+        with pytest.raises(EgressFailed, match="type"):
+            await fetching
+    assert server.seen[0].headers["Accept"] == ", ".join(accept)
+
+
+async def test_a_server_that_is_not_there_is_a_failure_with_a_code(server: Server) -> None:
+    with pytest.raises(EgressFailed) as failed:
+        await get(opened("127.0.0.1"), "http://127.0.0.1:9/")
+    assert failed.value.detail() == {
+        "message": "The URL could not be fetched.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "url_not_fetched",
+    }
+
+
+def certified(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for a name, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now() - timedelta(days=1))
+    builder = builder.not_valid_after(now() + timedelta(days=1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    return files
