@@ -1,0 +1,159 @@
+# mypy: allow-subclassing-any
+"""What is only ever appended to: the usage ledger and the audit log."""
+
+from typing import Any
+
+from django.contrib.admin import display, register
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+
+from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, json_block, tone, two_lines, when
+from tenants.admin.roles import TeamScoped
+from tenants.models import AuditEvent, Role, UsageRecord
+
+OUTCOME_TONES = {
+    "stop": "success",
+    "length": "warning",
+    "content_filter": "warning",
+    "failed": "danger",
+}
+
+
+@register(UsageRecord)
+class UsageAdmin(LogAdmin, TeamScoped):
+    """One row per upstream call."""
+
+    list_display = [
+        "time", "team", "key", "subject", "served", "outcome_badge", "input", "cached", "output", "reasoning", "took",
+    ]  # fmt: skip
+    list_filter = [
+        ("occurred_at", TimeFilter),
+        ("team", AutocompleteSelectFilter),
+        ("api_key", AutocompleteSelectFilter),
+        exact("model", "model"),
+        exact("outcome", "outcome"),
+        exact("object_id", "response or completion id"),
+    ]
+    list_select_related = ["team", "api_key"]
+    # By id, not by time: rows come in the order of time, and this order has an index.
+    ordering = ["-id"]
+    sortable_by = ()
+    fieldsets = [
+        (None, {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link")]}),
+        ("Model", {"fields": [("served", "outcome_badge"), "upstream_id"]}),
+        ("Tokens", {"fields": [("input", "cached"), ("output", "reasoning")]}),
+    ]
+    readonly_fields = [
+        "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached", "output",
+        "reasoning",
+    ]  # fmt: skip
+
+    @display(description="Time")
+    def time(self, row: UsageRecord) -> Any:
+        return when(row.occurred_at)
+
+    @display(description="Key")
+    def key(self, row: UsageRecord) -> SafeString | str:
+        key = row.api_key
+        return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
+
+    @display(description="Object")
+    def subject(self, row: UsageRecord) -> SafeString:
+        is_response = row.object_id.startswith("resp_")
+        url = reverse("admin:responses_response_change", args=[row.object_id]) if is_response else None
+        return copyable(row.object_id, href=url)
+
+    @display(description="Request")
+    def request_link(self, row: UsageRecord) -> SafeString | str:
+        return copyable(row.request_id) if row.request_id else "–"
+
+    @display(description="Model")
+    def served(self, row: UsageRecord) -> SafeString:
+        return two_lines(row.model, row.upstream_model)
+
+    @display(description="Outcome")
+    def outcome_badge(self, row: UsageRecord) -> SafeString:
+        return tone(OUTCOME_TONES, row.outcome)
+
+    @display(description="Input")
+    def input(self, row: UsageRecord) -> SafeString | str:
+        estimate = badge("estimated", "warning", "The upstream said nothing; counted by us.") if row.estimated else ""
+        return format_html("{} {}", f"{row.input_tokens:,}", estimate)
+
+    @display(description="Cached")
+    def cached(self, row: UsageRecord) -> str:
+        return f"{row.cached_tokens:,}"
+
+    @display(description="Output")
+    def output(self, row: UsageRecord) -> str:
+        return f"{row.output_tokens:,}"
+
+    @display(description="Reasoning")
+    def reasoning(self, row: UsageRecord) -> str:
+        return f"{row.reasoning_tokens:,}"
+
+    @display(description="Took")
+    def took(self, row: UsageRecord) -> str:
+        return duration(row.duration_ms)
+
+
+@register(AuditEvent)
+class AuditAdmin(LogAdmin, TeamScoped):
+    """Who did what. Team leads and auditors read it."""
+
+    viewers = frozenset({Role.TEAM_LEAD, Role.AUDITOR})
+    list_display = ["time", "who", "what", "target_id", "team", "request_link"]
+    list_filter = [
+        ("occurred_at", TimeFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("action", "action"),
+        exact("actor", "actor"),
+        exact("target", "target"),
+    ]
+    list_select_related = ["team"]
+    ordering = ["-id"]
+    sortable_by = ()
+    fieldsets = [
+        (None, {"fields": [("time", "team"), ("who", "what"), ("target_id", "request_link")]}),
+        ("Change", {"fields": ["old", "new"]}),
+    ]
+    readonly_fields = ["time", "team", "who", "what", "target_id", "request_link", "old", "new"]
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("team")
+
+    @display(description="Time")
+    def time(self, event: AuditEvent) -> Any:
+        return when(event.occurred_at)
+
+    @display(description="Actor")
+    def who(self, event: AuditEvent) -> str:
+        return event.actor
+
+    @display(description="Action")
+    def what(self, event: AuditEvent) -> SafeString:
+        ending = event.action.rpartition(".")[2]
+        return badge(event.action, {"created": "success", "revoked": "danger", "deleted": "danger"}.get(ending, "info"))
+
+    @display(description="Target")
+    def target_id(self, event: AuditEvent) -> SafeString:
+        return copyable(event.target)
+
+    @display(description="Request")
+    def request_link(self, event: AuditEvent) -> SafeString | str:
+        return copyable(event.request_id) if event.request_id else "–"
+
+    @display(description="Before")
+    def old(self, event: AuditEvent) -> SafeString | str:
+        return json_block(event.before) if event.before else "–"
+
+    @display(description="After")
+    def new(self, event: AuditEvent) -> SafeString | str:
+        return json_block(event.after) if event.after else "–"

@@ -1,0 +1,166 @@
+# mypy: allow-subclassing-any
+"""Upstreams and the models that are routed to them. An upstream's key goes in here and never comes out again."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin import display, register
+from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.admin import TabularInline
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanSwitchWidget
+
+from kernel.console import badge, copyable, when
+from tenants.admin.audited import Audited
+from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.models import Model, ModelVisibility, Upstream
+
+_HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
+
+
+class UpstreamForm(forms.ModelForm[Upstream]):
+    """`new_api_key` is write-only: empty keeps what is stored."""
+
+    new_api_key = forms.CharField(
+        required=False,
+        strip=True,
+        label="API key",
+        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
+        help_text="Encrypted at rest and never shown again.",
+    )
+    forget_api_key = forms.BooleanField(required=False, label="Forget the stored key", widget=UnfoldBooleanSwitchWidget)
+
+    class Meta:
+        model = Upstream
+        fields = ["name", "base_url", "is_default"]
+        labels = {"base_url": "Base URL", "is_default": "Default"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if getattr(self.instance, "has_key", False):
+            self.fields["new_api_key"].help_text = "A key is set. Leave this empty to keep it."
+        else:
+            self.fields.pop("forget_api_key", None)
+
+    def clean_base_url(self) -> str:
+        return str(self.cleaned_data["base_url"]).rstrip("/")
+
+    @override
+    def save(self, commit: bool = True) -> Upstream:
+        key = self.cleaned_data.get("new_api_key")
+        if key or self.cleaned_data.get("forget_api_key"):
+            self.instance.api_key = key or ""
+        return super().save(commit)
+
+
+@register(Upstream)
+class UpstreamAdmin(Audited, PlatformOnly):
+    """Servers that speak chat completions. The key column is never read: not decrypted, not sent to a page."""
+
+    form = UpstreamForm
+    actions = None
+    list_display = ["name", "address", "key_state", "default_state", "model_count", "created"]
+    search_fields = ["name", "base_url"]
+    ordering = ["name"]
+    show_facets = admin.ShowFacets.NEVER
+    readonly_fields = ["public_id", "created"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = rows.defer("api_key").annotate(has_key=_HAS_KEY, model_count=Count("models"))
+        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        secret = ["new_api_key", "forget_api_key"] if obj is not None and obj.has_key else ["new_api_key"]
+        fields: list[Any] = ["name", "base_url", *secret, "is_default"]
+        return [(None, {"fields": fields if obj is None else [("public_id", "created"), *fields]})]
+
+    @override
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+        super().save_model(request, obj, form, change)
+        if obj.is_default:
+            Upstream.objects.exclude(pk=obj.pk).filter(is_default=True).update(is_default=False)
+
+    @display(description="ID")
+    def public_id(self, upstream: Upstream) -> SafeString:
+        return copyable(upstream.pk)
+
+    @display(description="Base URL")
+    def address(self, upstream: Upstream) -> SafeString:
+        return format_html('<code class="c-code">{}</code>', upstream.base_url)
+
+    @display(description="API key")
+    def key_state(self, upstream: Any) -> SafeString:
+        return badge("set", "success") if upstream.has_key else badge("none")
+
+    @display(description="Default")
+    def default_state(self, upstream: Upstream) -> SafeString | str:
+        return badge("default", "primary") if upstream.is_default else ""
+
+    @display(description="Models")
+    def model_count(self, upstream: Any) -> SafeString:
+        url = reverse("admin:tenants_model_changelist")
+        link = '<a class="c-link" href="{}?upstream__id__exact={}">{}</a>'
+        return format_html(link, url, upstream.pk, upstream.model_count)
+
+    @display(description="Created", ordering="created_at")
+    def created(self, upstream: Upstream) -> Any:
+        return when(upstream.created_at)
+
+
+class VisibilityInline(ByRole, TabularInline):
+    """The teams that may use a model; none: every team."""
+
+    viewers = NOBODY
+    model = ModelVisibility
+    extra = 0
+    autocomplete_fields = ["team"]
+    verbose_name = "team"
+    verbose_name_plural = "teams that may use it (none: every team)"
+
+
+@register(Model)
+class ModelAdmin(Audited, PlatformOnly):
+    """Public model names and where they lead."""
+
+    actions = None
+    list_display = ["name", "route", "visible_to", "state", "created"]
+    list_filter = [("upstream", RelatedDropdownFilter), "enabled"]
+    list_filter_submit = True
+    search_fields = ["name", "upstream_model"]
+    ordering = ["name", "upstream__name"]
+    show_facets = admin.ShowFacets.NEVER
+    inlines = [VisibilityInline]
+    fields = ["name", ("upstream", "upstream_model"), "enabled"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "upstream":
+            kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @display(description="Answered by")
+    def route(self, model: Model) -> SafeString:
+        name = model.upstream_model or ("the same name" if model.name == "*" else model.name)
+        return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
+
+    @display(description="Teams")
+    def visible_to(self, model: Model) -> str:
+        return ", ".join(team.name for team in model.teams.all()) or "every team"
+
+    @display(description="Status", ordering="enabled")
+    def state(self, model: Model) -> SafeString:
+        return badge("enabled", "success") if model.enabled else badge("disabled")
+
+    @display(description="Created", ordering="created_at")
+    def created(self, model: Model) -> Any:
+        return when(model.created_at)

@@ -1,0 +1,85 @@
+# mypy: allow-subclassing-any
+"""The people who sign in. What they may do follows from their memberships, not from Django's groups."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin import display, register
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.admin import TabularInline
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from kernel.console import badge, when
+from tenants.admin.audited import Audited, note
+from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.models import Membership
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+class TeamInline(ByRole, TabularInline):
+    """The teams of a person."""
+
+    viewers = NOBODY
+    model = Membership
+    extra = 0
+    autocomplete_fields = ["team"]
+    verbose_name_plural = "teams"
+
+
+@register(User)
+class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
+    """Administrators, and members of teams."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    actions = None
+    list_display = ["username", "email", "kind", "teams", "is_active", "seen"]
+    list_filter = ["is_active", "is_staff", "is_superuser"]
+    search_fields = ["username", "email", "first_name", "last_name"]
+    show_facets = admin.ShowFacets.NEVER
+    filter_horizontal = ()
+    inlines = [TeamInline]
+    fieldsets = (
+        (None, {"fields": ["username", "password"]}),
+        ("Person", {"fields": [("first_name", "last_name"), "email"]}),
+        ("Access", {"fields": ["is_active", "is_staff", "is_superuser"]}),
+    )
+    add_fieldsets = ((None, {"fields": ["username", "email", "password1", "password2", "is_staff"]}),)
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("memberships__team")
+
+    @override
+    def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
+        return [TeamInline] if obj else []
+
+    @override
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        response = super().user_change_password(request, id, form_url)
+        changed = self.get_object(request, id) if request.method == "POST" and response.status_code == 302 else None
+        if changed is not None:
+            note(request, changed, "password_changed")
+        return response
+
+    @display(description="Access")
+    def kind(self, user: User) -> SafeString:
+        if user.is_superuser:
+            return badge("administrator", "primary")
+        return badge("member", "info") if user.is_staff else badge("no sign-in")
+
+    @display(description="Teams")
+    def teams(self, user: User) -> str:
+        return ", ".join(str(membership.team) for membership in user.memberships.all()) or "–"
+
+    @display(description="Last seen", ordering="last_login")
+    def seen(self, user: User) -> Any:
+        return when(user.last_login) if user.last_login else "never"
