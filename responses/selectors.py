@@ -211,7 +211,11 @@ def count_earlier_items(*, response: Response) -> int:
     if response.previous_response_id is None:
         return 0
     with connection.cursor() as cursor:
-        values = {"id": response.previous_response_id, "team": response.team_id, "deepest": _DEEPEST}
+        values: dict[str, str | int] = {
+            "id": response.previous_response_id,
+            "team": response.team_id,
+            "deepest": _DEEPEST,
+        }
         cursor.execute(_EARLIER, values)
         return int(cursor.fetchone()[0])
 

@@ -1,0 +1,84 @@
+"""What the columns of a list of responses show."""
+
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from kernel.console import badge, copyable, duration, tone, two_lines, when
+from responses.models import Response, Status
+
+STATUS_TONES = {
+    Status.COMPLETED.value: "success",
+    Status.FAILED.value: "danger",
+    Status.INCOMPLETE.value: "warning",
+    Status.IN_PROGRESS.value: "info",
+    Status.QUEUED.value: "info",
+}
+
+
+def url(response_id: str) -> str:
+    """The page of a response."""
+    return reverse("admin:responses_response_change", args=[response_id])
+
+
+def moment(response: Response) -> SafeString | str:
+    """When it was created."""
+    return when(response.created_at)
+
+
+def status(response: Response) -> SafeString:
+    """The badge of its status."""
+    return tone(STATUS_TONES, response.status)
+
+
+def state(response: Response) -> SafeString:
+    """Its status, and how it was asked for."""
+    return two_lines(status(response), response.get_mode_display())
+
+
+def previews(response: Response) -> SafeString:
+    """Its id, what was asked, and what came out."""
+    return format_html(
+        '<span class="c-preview">{}<span title="{}">{}</span><small title="{}">{}</small></span>',
+        copyable(response.pk, href=url(response.pk)),
+        response.input_preview,
+        response.input_preview,
+        response.output_preview,
+        _outcome(response) if response.stored else "not stored",
+    )
+
+
+def caller(response: Response) -> SafeString:
+    """Its team, and the key that was used."""
+    return two_lines(response.team.name, key(response))
+
+
+def key(response: Response) -> SafeString:
+    """The visible ends of the key that was used."""
+    return format_html('<code class="c-code">{}…{}</code>', response.api_key.prefix, response.api_key.last_four)
+
+
+def served(response: Response) -> SafeString:
+    """The model that was asked for, and the one that answered where it has another name."""
+    is_same = response.upstream_model == response.model
+    return two_lines(response.model, "" if is_same else f"→ {response.upstream_model}")
+
+
+def tokens(response: Response) -> SafeString:
+    """What went in and came out."""
+    cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
+    return two_lines(f"{response.input_tokens:,} / {response.output_tokens:,}", cached)
+
+
+def took(response: Response) -> SafeString:
+    """How long it took, in all and to the first token."""
+    first = f"TTFT {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""
+    return two_lines(duration(response.duration_ms), first)
+
+
+def _outcome(response: Response) -> str | SafeString:
+    """What came out, in a line; the error's code first where there is one."""
+    reason = response.error_code or response.incomplete_reason
+    if reason is None:
+        return response.output_preview
+    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), response.output_preview)

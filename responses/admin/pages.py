@@ -1,0 +1,232 @@
+# mypy: allow-subclassing-any
+"""The list of responses and the page of one: everything here is read-only."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
+from typing_extensions import override
+from unfold.contrib.filters.admin import (
+    AutocompleteSelectFilter,
+    ChoicesDropdownFilter,
+    MultipleChoicesDropdownFilter,
+)
+
+from conversations.models import Placement, Section
+from kernel.console import LogAdmin, TimeFilter, copyable, duration, exact, made_at, pretty, when
+from responses import selectors
+from responses.admin import cells
+from responses.admin.transcript import Calls, entries
+from responses.models import Response, ToolCall
+from tenants.admin.roles import TeamScoped
+
+SHOWN_ITEMS = 200
+SHOWN_EVENTS = 500
+_SHOWN_FOLLOWERS = 5
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+# A request's id is made when its head arrives, the response when its body was read.
+_UPLOAD = timedelta(hours=1)
+
+
+@register(Response)
+class ResponseAdmin(LogAdmin, TeamScoped):
+    """What the agents asked, and what they got."""
+
+    list_display = ["time", "state", "response", "caller", "served", "tokens", "tools", "took"]
+    list_display_links = ["time"]
+    list_filter = [
+        ("created_at", TimeFilter),
+        ("status", MultipleChoicesDropdownFilter),
+        ("team", AutocompleteSelectFilter),
+        ("api_key", AutocompleteSelectFilter),
+        exact("model", "model"),
+        ("mode", ChoicesDropdownFilter),
+        exact("error_code", "error code"),
+    ]
+    list_select_related = ["team", "api_key"]
+    search_fields = ["id"]
+    search_help_text = "An exact id: resp_…, the response before it, or a request's req_…"
+    ordering = ["-created_at", "-id"]
+    sortable_by = ()
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # The list shows previews; bodies of requests stay where they are.
+        return super().get_queryset(request).defer("parameters", "options", "metadata")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        wanted = search_term.strip()
+        if not wanted:
+            return queryset, False
+        if wanted.startswith("resp_"):
+            return queryset.filter(Q(pk=wanted) | Q(previous_response_id=wanted)), False
+        moment = made_at(wanted) if wanted.startswith("req_") else None
+        if moment is None:
+            return queryset.none(), False
+        # Request ids have no index, but they tell their time, which has one.
+        near = queryset.filter(created_at__range=(moment - timedelta(minutes=1), moment + _UPLOAD))
+        return near.filter(request_id=wanted), False
+
+    # -- one response --------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[URLPattern]:
+        events = self.admin_site.admin_view(self.events_view)
+        return [path("<path:object_id>/events/", events, name="responses_response_events"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The transcript, with everything that is known about the run."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        response = self._visible(request, object_id)
+        if response is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": response,
+            "title": response.pk,
+            "is_fullwidth": "1",
+            **_told(response),
+            **_transcript(response),
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/responses/response/detail.html", context)
+
+    def events_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The table of events, which the page asks for when it is opened."""
+        response = self._visible(request, object_id)
+        if response is None:
+            raise Http404
+        events, total = selectors.logged_events(response=response, limit=SHOWN_EVENTS)
+        context = {"events": events, "total": total, "response": response}
+        return TemplateResponse(request, "admin/responses/response/events.html", context)
+
+    def _visible(self, request: HttpRequest, object_id: str) -> Response | None:
+        rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
+        found: Response | None = rows.filter(pk=unquote(object_id)).first()
+        return found if found is not None and self.has_view_permission(request, found) else None
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    @display(description="Time")
+    def time(self, response: Response) -> Any:
+        return cells.moment(response)
+
+    @display(description="Status")
+    def state(self, response: Response) -> Any:
+        return cells.state(response)
+
+    @display(description="Response")
+    def response(self, response: Response) -> Any:
+        return cells.previews(response)
+
+    @display(description="Team and key")
+    def caller(self, response: Response) -> Any:
+        return cells.caller(response)
+
+    @display(description="Model")
+    def served(self, response: Response) -> Any:
+        return cells.served(response)
+
+    @display(description="Tokens in / out")
+    def tokens(self, response: Response) -> Any:
+        return cells.tokens(response)
+
+    @display(description="Tools")
+    def tools(self, response: Response) -> str:
+        return str(response.tool_calls or "–")
+
+    @display(description="Took")
+    def took(self, response: Response) -> Any:
+        return cells.took(response)
+
+
+# -- what the page of one response tells -------------------------------------------------------------------------------
+
+
+def _told(response: Response) -> dict[str, Any]:
+    """The facts about a response, apart from its items."""
+    day = f"{response.created_at:%Y-%m-%d}"
+    ledger = {"object_id": response.pk, "occurred_at_from_0": day}
+    return {
+        "status_badge": cells.status(response),
+        "id_link": copyable(response.pk),
+        "request_link": copyable(response.request_id) if response.request_id else "",
+        "key_link": cells.key(response),
+        "created": when(response.created_at),
+        "ended": when(response.ended_at),
+        "first_token": duration(response.first_token_ms),
+        "total": duration(response.duration_ms),
+        "speed": _speed(response),
+        **{name: f"{getattr(response, name):,}" for name in _TOKENS},
+        "previous_url": cells.url(response.previous_response_id) if response.previous_response_id else "",
+        "ledger_url": f"{reverse('admin:tenants_usagerecord_changelist')}?{urlencode(ledger)}",
+        "parameters": pretty(response.parameters),
+        "options": pretty(response.options) if response.options else None,
+    }
+
+
+def _speed(response: Response) -> str:
+    """Output tokens per second after the first one."""
+    if not response.duration_ms or response.first_token_ms is None or not response.output_tokens:
+        return "–"
+    spent = response.duration_ms - response.first_token_ms
+    return f"{response.output_tokens * 1000 / spent:,.0f}" if spent > 0 else "–"
+
+
+def _transcript(response: Response) -> dict[str, Any]:
+    asked = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
+    answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
+    calls = _calls(response)
+    turns = list(response.turn_set.filter(team_id=response.team_id).order_by("number")[:SHOWN_ITEMS])
+    return {
+        "earlier": selectors.count_earlier_items(response=response),
+        "input": entries(asked, calls),
+        "input_hidden": _hidden(asked),
+        "output": entries(answered, calls),
+        "output_hidden": _hidden(answered),
+        "turns": [
+            {
+                "turn": turn,
+                "first_token": _between(turn.started_at, turn.first_token_at),
+                "took": _between(turn.started_at, turn.ended_at),
+                "input": f"{turn.input_tokens:,}",
+                "output": f"{turn.output_tokens:,}",
+            }
+            for turn in turns
+        ],
+        "followers": _followers(response),
+    }
+
+
+def _hidden(places: list[Placement]) -> int:
+    return places[0].position if places else 0
+
+
+def _between(start: Any, end: Any) -> str:
+    return duration(None if end is None else max(0, round((end - start).total_seconds() * 1000)))
+
+
+def _calls(response: Response) -> Calls:
+    """The response's own calls, and those of the response before it, which its input answers; its own win."""
+    owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
+    rows = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
+    newest = sorted(rows[: 2 * SHOWN_ITEMS], key=lambda row: row.response_id == response.pk)
+    return {row.call_id: row for row in newest}
+
+
+def _followers(response: Response) -> list[dict[str, str]]:
+    rows = Response.objects.filter(previous_response_id=response.pk, team_id=response.team_id)
+    return [
+        {"id": row.pk, "url": cells.url(row.pk)} for row in rows.only("id").order_by("created_at")[:_SHOWN_FOLLOWERS]
+    ]
