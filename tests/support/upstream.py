@@ -111,12 +111,18 @@ class Script:
         self.model = model
         self.received: list[Received] = []
         self._answers: list[Answer] = []
+        self._always: Answer | None = None
         self._unexpected = 0
         self._changed = threading.Condition()
 
     def then(self, *answers: Answer) -> "Script":
         """Answer the next calls so."""
         self._answers += answers
+        return self
+
+    def always(self, answer: Answer) -> "Script":
+        """Answer every further call so, however many come."""
+        self._always = answer
         return self
 
     def say(self, *pieces: str, **options: Any) -> "Script":
@@ -150,6 +156,8 @@ class Script:
             self._changed.notify_all()
             if self._answers:
                 return self._answers.pop(0)
+            if self._always is not None:
+                return self._always
             self._unexpected += 1
         return refusal(500, "The test did not expect this call.")
 
