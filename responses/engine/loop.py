@@ -224,6 +224,7 @@ class Run:
             "output": output,
         }
         index = self._state.next_output_index
+        opened = {**body, "status": "in_progress", "output": ""}
         item = OutputItem(body=body)
         self._state.output.append(item)
         self._state.pending = [other for other in self._state.pending if other.call != pending.call]
@@ -233,7 +234,7 @@ class Run:
             result=result,
             ended_at=self._now(),
             item=item,
-            events=[OutputItemAdded(output_index=index, item=body), OutputItemDone(output_index=index, item=body)],
+            events=[OutputItemAdded(output_index=index, item=opened), OutputItemDone(output_index=index, item=body)],
         )
 
     # -- endings -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ _REASONING = r"content_part\.added (reasoning_text\.delta )*reasoning_text\.done
 _ITEMS = {
     "message": rf"(content_part\.added ({_TEXT}|{_REFUSAL})content_part\.done )+",
     "function_call": r"(function_call_arguments\.delta )*function_call_arguments\.done ",
+    "function_call_output": "",
     "reasoning": rf"({_REASONING})*",
 }
 

@@ -1,0 +1,284 @@
+"""A run is cut after every single step and taken over from what is stored; nobody can tell from the result.
+
+Two things may have happened to the deltas before the cut: they were stored already (then the log shows fragments, which
+the successor closes), or they went down with the process.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conversations.items import StoredItem
+from conversations.models import Placement, Section
+from kernel.dbthreads import in_db_thread
+from responses import handover
+from responses.engine.fold import Fold
+from responses.engine.loop import Run
+from responses.engine.steps import RunEnded, ToolStarted
+from responses.engine.tools import ToolResult
+from responses.engine.turns import Call
+from responses.models import Response, ToolCall
+from responses.providers.chat_messages import messages
+from responses.recorder import FLUSH_BYTES, Recorder
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import Chunk, chunk, usage
+from tests.support.runs import play, without_ids
+from tests.support.scripted import ScriptedModel, ScriptedTools
+from tests.support.stored import Begun, abegin, body_of, everything_written, log_of
+from tests.support.streams import assert_well_formed
+
+OUTPUTS = {"call_search": "a page", "call_read": "its text", "call_more": "another page"}
+PADDING = {"stored": "x" * FLUSH_BYTES, "lost": ""}
+"""A delta that is longer than the recorder buffers is stored at once."""
+
+
+def turns(padding: str) -> list[list[Chunk]]:
+    """Three turns with everything in them: reasoning, text, parallel hosted calls, text and a call, text."""
+    argument = f'{{"q":"{padding}"}}'
+    return [
+        [
+            chunk(reasoning="hm" + padding),
+            chunk(content="Let me look." + padding),
+            hosted(0, "search", argument),
+            hosted(1, "read", "{}"),
+            chunk(finish="tool_calls"),
+            usage(prompt_tokens=10, completion_tokens=5),
+        ],
+        [
+            chunk(content="And more." + padding),
+            chunk(content="Still more." + padding),
+            hosted(0, "more", argument),
+            chunk(finish="tool_calls"),
+            usage(prompt_tokens=20, completion_tokens=6),
+        ],
+        [chunk(content="Found" + padding), chunk(content=" it."), chunk(finish="stop"), usage(prompt_tokens=30)],
+    ]
+
+
+def hosted(index: int, name: str, arguments: str) -> Chunk:
+    """A whole call of a hosted tool."""
+    return chunk(
+        tool_calls=[{"index": index, "id": f"call_{name}", "function": {"name": name, "arguments": arguments}}]
+    )
+
+
+@dataclass
+class Journal:
+    """Hosted tools that may be repeated; keeps every call that was made, over all processes."""
+
+    made: list[str] = field(default_factory=list)
+
+    def kind(self, name: str) -> str | None:
+        """All of them are hosted."""
+        return "scripted"
+
+    def may_repeat(self, name: str) -> bool:
+        """All of them."""
+        return True
+
+    async def call(self, call: Call) -> ToolResult:
+        """The same output for the same call."""
+        self.made.append(call.call_id)
+        return ToolResult(output=OUTPUTS[call.call_id])
+
+
+@dataclass
+class Life:
+    """All processes that have had a hand in one response."""
+
+    begun: Begun
+    script: list[list[Chunk]]
+    tools: Journal = field(default_factory=Journal)
+    reads: dict[int, Sequence[StoredItem]] = field(default_factory=dict)
+    """What the model read in each turn, the last time that the turn was sampled."""
+
+    async def first(self, steps: int, *, unrecorded: bool = False) -> bool:
+        """The process that created the response makes so many steps. Returns whether the run ended."""
+        model = ScriptedModel(*self.script)
+        return await self._live(self.begun.run(model, self.tools), self.begun.recorder, model, 0, steps, unrecorded)
+
+    async def next(self, steps: int = 1000, *, unrecorded: bool = False) -> bool:
+        """Another process takes over and makes so many steps."""
+        taken, turn, model = await in_db_thread(self._load)
+        return await self._live(taken.run, taken.recorder, model, turn, steps, unrecorded)
+
+    def _load(self) -> tuple[handover.Taken, int, ScriptedModel]:
+        with scope.team(self.begun.who.team_id):
+            turn = Response.objects.get(pk=self.begun.who.response_id).turns
+            model = ScriptedModel(*self.script[turn:])
+            return handover.load(response_id=self.begun.who.response_id, tools=self.tools, model=model), turn, model
+
+    async def _live(
+        self, run: Run, recorder: Recorder, model: ScriptedModel, turn: int, steps: int, unrecorded: bool
+    ) -> bool:
+        """Record so many steps; `unrecorded`: one more is made, tools called and all, and goes down unrecorded."""
+        ended = False
+        async with aclosing(run.steps()) as made:
+            while steps and not ended:
+                step = await anext(made)
+                await recorder.record(step)
+                ended, steps = isinstance(step, RunEnded), steps - 1
+            if unrecorded and not ended:
+                await anext(made)
+        recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+        self.reads |= {turn + number: request.items for number, request in enumerate(model.requests)}
+        await everything_written(self.begun)
+        return ended
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is left when a run has ended, without generated ids."""
+
+    output: Any
+    fragments: Any
+    usage: Any
+    status: str
+    reads: Any
+
+
+UNDISTURBED: dict[str, Result] = {}
+
+
+def result_of(life: Life) -> Result:
+    """Checks what must hold for every log on the way."""
+    log, body = log_of(life.begun), body_of(life.begun)
+    assert_well_formed(log)
+    assert log[-1]["response"] == body
+    assert Fold(log).output == body["output"]
+    with scope.team(life.begun.who.team_id):
+        places = Placement.objects.filter(owner=body["id"], section=Section.OUTPUT).order_by("position")
+        in_context = list(places.values_list("in_context", flat=True))
+    shown = list(zip(body["output"], in_context, strict=True))
+    return Result(
+        output=without_ids([item for item, read in shown if read]),
+        fragments=[item for item, read in shown if not read],
+        usage=body["usage"],
+        status=body["status"],
+        reads={turn: messages(None, items) for turn, items in sorted(life.reads.items())},
+    )
+
+
+async def a_life(caller: Caller, deltas: str) -> Life:
+    """A response that nobody has run yet."""
+    return Life(await abegin(caller, input="What is new?"), turns(PADDING[deltas]))
+
+
+async def undisturbed(caller: Caller, deltas: str) -> Result:
+    """The result of a run that one process has made to its end; made once."""
+    if deltas not in UNDISTURBED:
+        life = await a_life(caller, deltas)
+        assert await life.first(1000)
+        assert life.tools.made == list(OUTPUTS)
+        UNDISTURBED[deltas] = await in_db_thread(lambda: result_of(life))
+    return UNDISTURBED[deltas]
+
+
+def assert_no_output_was_wasted(life: Life, *, again: int = 0) -> None:
+    """Every tool was called once; `again` times a call was made whose output nobody could store."""
+    assert set(life.tools.made) == set(OUTPUTS)
+    assert len(life.tools.made) <= len(OUTPUTS) + again
+
+
+ALL_STEPS = len(asyncio.run(play(*turns(""), hosted=ScriptedTools(search=["a"], read=["b"], more=["c"]))).steps)
+
+
+@pytest.mark.parametrize("deltas", ["stored", "lost"])
+@pytest.mark.parametrize("cut", range(ALL_STEPS))
+async def test_a_run_that_was_cut_after_any_step_ends_as_if_it_had_not_been(
+    database: None, caller: Caller, cut: int, deltas: str
+) -> None:
+    life = await a_life(caller, deltas)
+    assert not await life.first(cut)
+    assert await life.next()
+    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, deltas)
+    assert (found.output, found.usage, found.status) == (expected.output, expected.usage, "completed")
+    assert found.reads == expected.reads
+    assert_no_output_was_wasted(life)
+
+
+@pytest.mark.parametrize("cut", range(ALL_STEPS))
+async def test_a_step_that_was_made_and_not_recorded_is_made_again(database: None, caller: Caller, cut: int) -> None:
+    life = await a_life(caller, "stored")
+    assert not await life.first(cut, unrecorded=True)
+    assert await life.next()
+    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, "stored")
+    assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
+    assert_no_output_was_wasted(life, again=1)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.tuples(st.integers(0, ALL_STEPS), st.booleans()), min_size=2, max_size=5), data=st.data())
+async def test_a_run_may_pass_through_many_hands(
+    database: None, caller: Caller, cuts: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    deltas = data.draw(st.sampled_from(["stored", "lost"]))
+    life = await a_life(caller, deltas)
+    (steps, unrecorded), *others = cuts
+    ended = await life.first(steps, unrecorded=unrecorded)
+    for steps, unrecorded in others:
+        ended = ended or await life.next(steps, unrecorded=unrecorded)
+    assert ended or await life.next()
+    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, deltas)
+    assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
+    assert_no_output_was_wasted(life, again=len(cuts))
+
+
+async def test_what_a_cut_turn_had_said_stays_in_the_output_as_incomplete(database: None, caller: Caller) -> None:
+    life = await a_life(caller, "stored")
+    await life.first(3)
+    await life.next()
+    found = await in_db_thread(lambda: result_of(life))
+    assert [(item["type"], item["status"]) for item in found.fragments] == [
+        ("reasoning", "completed"),
+        ("message", "completed"),
+        ("function_call", "incomplete"),
+    ]
+
+
+async def test_deltas_that_went_down_with_their_process_leave_no_trace(database: None, caller: Caller) -> None:
+    life = await a_life(caller, "lost")
+    await life.first(3)
+    await life.next()
+    assert (await in_db_thread(lambda: result_of(life))).fragments == []
+
+
+async def test_a_call_that_may_have_taken_effect_and_must_not_be_repeated_fails_the_run(
+    database: None, caller: Caller
+) -> None:
+    life = await a_life(caller, "stored")
+    model, unique = ScriptedModel(*life.script), ScriptedTools(repeatable=False, search=[], read=[], more=[])
+    async with aclosing(life.begun.run(model, unique).steps()) as made:
+        async for step in made:
+            await life.begun.recorder.record(step)
+            if isinstance(step, ToolStarted):
+                break
+    taken = await in_db_thread(lambda: load(life.begun, unique))
+    end = [step async for step in taken.run.steps()][-1]
+    assert isinstance(end, RunEnded)
+    assert (end.ending.status, unique.calls) == ("failed", [])
+
+
+def load(begun: Begun, tools: ScriptedTools) -> handover.Taken:
+    """The run as a successor finds it."""
+    with scope.team(begun.who.team_id):
+        return handover.load(response_id=begun.who.response_id, tools=tools, model=ScriptedModel())
+
+
+async def test_the_successor_knows_which_calls_are_open_and_which_had_begun(database: None, caller: Caller) -> None:
+    life = await a_life(caller, "lost")
+    await life.first(8)
+
+    def open_calls() -> list[tuple[str, str]]:
+        with scope.team(caller.team.pk):
+            calls = ToolCall.objects.filter(response_id=life.begun.who.response_id).order_by("id")
+            return [(call.name, call.status) for call in calls]
+
+    assert await in_db_thread(open_calls) == [("search", "completed"), ("read", "in_progress")]

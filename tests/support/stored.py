@@ -1,0 +1,132 @@
+"""Runs over real rows, with a scripted model: what creating a response stores, without a server in between."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from conversations.models import Section
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from responses import selectors, store
+from responses.engine.fold import read_frames
+from responses.engine.loop import Run, opening
+from responses.engine.state import RunContext, RunState
+from responses.engine.tools import NoTools, Toolbox
+from responses.engine.turns import Model
+from responses.models import EventBatch, Mode, Response
+from responses.recorder import Progress, Recorder, RunIdentity, placed
+from responses.runner import PROCESS, LiveRun, lease_until
+from responses.schema import parse_create
+from responses.store import Change, writer
+from responses.wire import hidden_options
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.runs import context
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A response as it stands when it was created, ready to run."""
+
+    who: RunIdentity
+    recorder: Recorder
+    context: RunContext
+    opening: bytes
+
+    def run(self, model: Model, hosted: Toolbox | None = None) -> Run:
+        """Its run, in the hands of this test."""
+        return Run(self.context, RunState(), model=model, tools=hosted or NoTools(), now=now)
+
+    def live(self, model: Model, *, grace_seconds: float | None = 30) -> LiveRun:
+        """Its run as the web process executes it."""
+        return LiveRun(self.run(model), self.recorder, self.who, opening=self.opening, grace_seconds=grace_seconds)
+
+
+def begin(caller: Caller, **request: Any) -> Begun:
+    """Store a response of this caller with its input and its first events."""
+    begun, change = prepare(caller, **request)
+    assert store.apply([change]) == [None]
+    return begun
+
+
+async def abegin(caller: Caller, **request: Any) -> Begun:
+    """The same from an event loop."""
+    begun, change = prepare(caller, **request)
+    await writer.submit(change)
+    return begun
+
+
+def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
+    """The response, and the change that stores it."""
+    given = context(**request)
+    stored, options = given.parameters["store"], _options(request)
+    who = RunIdentity(
+        response_id=given.response_id,
+        team_id=caller.team.pk,
+        key_id=caller.key.pk,
+        model=given.model,
+        upstream_id="upst_nowhere",
+        upstream_model=given.model,
+        request_id="req_test",
+        stored=stored,
+        obfuscate=False,
+        created_at=now(),
+    )
+    recorder = Recorder(who, Progress())
+    first, batch = recorder.opening(opening(given.parameters))
+    row = Response(
+        id=who.response_id,
+        team_id=who.team_id,
+        api_key_id=who.key_id,
+        created_at=who.created_at,
+        mode=Mode.JSON,
+        stored=stored,
+        previous_response_id=request.get("previous_response_id"),
+        model=who.model,
+        upstream_id=who.upstream_id,
+        upstream_model=who.upstream_model,
+        parameters=given.parameters if stored else {},
+        options=options if stored else {},
+        lease_owner=PROCESS,
+        lease_until=lease_until(),
+    )
+    bodies = [item.with_id() for item in given.items] if stored else []
+    items = [row for position, body in enumerate(bodies) for row in placed(body, who, Section.INPUT, position)]
+    begun = Begun(who=who, recorder=recorder, context=given, opening=first)
+    return begun, Change(team_id=who.team_id, insert=[row, *items, *batch])
+
+
+def _options(request: dict[str, Any]) -> dict[str, Any]:
+    options = hidden_options(parse_create({"model": "scripted", "input": "Hi", **request}))
+    return {**options, "obfuscate": False}
+
+
+def response_of(begun: Begun) -> Response:
+    """The response's row."""
+    with scope.team(begun.who.team_id):
+        return Response.objects.get(pk=begun.who.response_id)
+
+
+def log_of(begun: Begun) -> list[dict[str, Any]]:
+    """The events in the response's log, whose batches follow on each other."""
+    with scope.team(begun.who.team_id):
+        batches = list(EventBatch.objects.filter(response_id=begun.who.response_id).order_by("first_sequence"))
+    firsts = [batch.first_sequence for batch in batches]
+    assert firsts == [0, *(batch.last_sequence + 1 for batch in batches[:-1])][: len(firsts)]
+    return [event for batch in batches for _, event in read_frames(batch.frames.encode())]
+
+
+def body_of(begun: Begun) -> dict[str, Any]:
+    """The response as it can be retrieved."""
+    with scope.team(begun.who.team_id):
+        response = Response.objects.get(pk=begun.who.response_id)
+        return selectors.public_body(response, selectors.outputs([response])[response.pk])
+
+
+async def everything_written(begun: Begun) -> None:
+    """Return once all that was handed to the writer before is committed."""
+    await writer.submit(Change(team_id=begun.who.team_id))
+
+
+__all__ = ["Begun", "abegin", "begin", "body_of", "everything_written", "in_db_thread", "log_of", "response_of"]
