@@ -53,6 +53,14 @@ class FunctionChoice(Wire):
     name: str
 
 
+class AllowedTools(Wire):
+    """Narrows the choice to some of the tools, without changing the list of tools itself."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=128)]
+
+
 def _choice_tag(choice: Any) -> str | None:
     if isinstance(choice, str):
         return f"{TAG}mode"
@@ -61,7 +69,8 @@ def _choice_tag(choice: Any) -> str | None:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
-    | Annotated[FunctionChoice, Tag(f"{TAG}function")],
+    | Annotated[FunctionChoice, Tag(f"{TAG}function")]
+    | Annotated[AllowedTools, Tag(f"{TAG}allowed_tools")],
     Discriminator(_choice_tag),
 ]
 
@@ -207,14 +216,26 @@ def _check_together(body: CreateResponse) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise InvalidValue(f"Invalid 'tools': '{name}' stands in it twice.", param=f"tools[{index}].name")
-    choice = body.tool_choice
-    if isinstance(choice, FunctionChoice) and choice.name not in names:
-        raise InvalidValue(f"Tool choice '{choice.name}' not found in 'tools' parameter.", param="tool_choice")
-    if choice == "required" and not names:
-        raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+    _check_choice(body.tool_choice, names)
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
+
+
+def _check_choice(choice: ToolChoice | None, names: list[str]) -> None:
+    """A choice names tools that are there."""
+    match choice:
+        case FunctionChoice():
+            chosen = [choice]
+        case AllowedTools():
+            chosen = choice.tools
+        case _:
+            chosen = []
+    for one in chosen:
+        if one.name not in names:
+            raise InvalidValue(f"Tool choice '{one.name}' not found in 'tools' parameter.", param="tool_choice")
+    if choice == "required" and not names:
+        raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
 
 
 def _refuse_by_name(values: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from conversations.items import InputMessage
 from kernel.clock import unix
 from responses.engine.turns import FunctionTool, Sampling
-from responses.schema import CreateResponse, FunctionToolParam, JsonSchemaFormat
+from responses.schema import AllowedTools, CreateResponse, FunctionChoice, FunctionToolParam, JsonSchemaFormat
 
 # Parameters whose names are the same in the request, in the public object and in `Sampling`.
 _PLAIN = (
@@ -93,11 +93,11 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
 def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
     """How the model is to write, from what is stored."""
     sent = set(options["sent"])
-    tools = tuple(_function(tool) for tool in parameters["tools"])
+    choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
     return Sampling(
-        tools=tools,
-        tool_choice=_choice(parameters["tool_choice"]) if "tool_choice" in sent else None,
+        tools=_offered(parameters["tools"], choice),
+        tool_choice=_choice(choice),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
         verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
@@ -146,10 +146,21 @@ def _tool(tool: FunctionToolParam) -> dict[str, Any]:
 
 
 def _tool_choice(body: CreateResponse) -> Any:
-    choice = body.tool_choice
-    if choice is None or isinstance(choice, str):
-        return choice or "auto"
-    return {"type": "function", "name": choice.name}
+    match body.tool_choice:
+        case FunctionChoice(name=name):
+            return {"type": "function", "name": name}
+        case AllowedTools(mode=mode, tools=tools):
+            named = [{"type": "function", "name": tool.name} for tool in tools]
+            return {"type": "allowed_tools", "mode": mode, "tools": named}
+    return body.tool_choice or "auto"
+
+
+def _offered(tools: list[dict[str, Any]], choice: Any) -> tuple[FunctionTool, ...]:
+    """The tools that the model gets to see. `allowed_tools` is a hard constraint: it never hears of the others."""
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        allowed = {tool["name"] for tool in choice["tools"]}
+        tools = [tool for tool in tools if tool["name"] in allowed]
+    return tuple(_function(tool) for tool in tools)
 
 
 def _function(tool: dict[str, Any]) -> FunctionTool:
@@ -158,8 +169,15 @@ def _function(tool: dict[str, Any]) -> FunctionTool:
     )
 
 
-def _choice(choice: Any) -> str | FunctionTool:
-    return choice if isinstance(choice, str) else FunctionTool(name=choice["name"])
+def _choice(choice: Any) -> str | FunctionTool | None:
+    match choice:
+        case {"type": "allowed_tools", "mode": str() as mode}:
+            return mode
+        case {"name": str() as name}:
+            return FunctionTool(name=name)
+        case str():
+            return choice
+    return None
 
 
 def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -26,7 +26,16 @@ TextKind = Literal["output_text", "refusal"]
 class ChatConverter:
     """The state of one turn's conversion."""
 
-    def __init__(self, *, first_output_index: int, top_logprobs: int | None = None, logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        first_output_index: int,
+        top_logprobs: int | None = None,
+        logprobs: bool = False,
+        one_call: bool = False,
+    ) -> None:
+        self._one_call = one_call
+        self._surplus: set[int] = set()
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
         self._call_ids: set[str] = set()
@@ -159,11 +168,16 @@ class ChatConverter:
     def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
         index = call.get("index")
         index = position if index is None else index
+        if index in self._surplus:
+            return
         function = call.get("function") or {}
         name, arguments = function.get("name"), _text(function.get("arguments"))
         given = call.get("id") or None
         segment = self._calls.get(index)
         if segment is None or segment.is_over(given, name, arguments):
+            if self._one_call and self._calls:  # (29) the client allowed one call, the upstream makes more
+                self._surplus.add(index)
+                return
             segment = self._calls[index] = CallSegment(upstream_id=given, call_id=self._usable(given))
             segment.write(name, arguments)
             events += self._queue.push(segment)

@@ -39,6 +39,7 @@ class ChatTurn:
             first_output_index=request.first_output_index,
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
+            one_call=sampling.parallel_tool_calls is False,
         )
         self._upstream_request_id: str | None = None
 
