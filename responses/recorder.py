@@ -87,14 +87,20 @@ class Recorder:
         """
         self._raise_failed_flush()
         if isinstance(step, Emitted):
-            return self._emit(step.events)
+            data = self._number(step.events)
+            self._flush_soon()
+            return data
         data, change = self.plan(step)
         await _committed(writer.submit(change), is_last=isinstance(step, RunEnded))
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
-        """The step's bytes, and the change that stores it together with every event before it."""
-        data = self._emit(step.events)
+        """The step's bytes, and the change that stores it together with every event before it.
+
+        However many bytes there are, none of them is stored ahead: the terminal event of a run that turns out to be
+        lost must never stand in the log.
+        """
+        data = self._number(step.events)
         if isinstance(step, RunEnded):
             data += DONE_FRAME
         rows = self._rows(step)
@@ -107,11 +113,11 @@ class Recorder:
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
         """The first events, and the log row that is to be inserted with the response itself."""
-        return self._emit(events), self._take_batch()
+        return self._number(events), self._take_batch()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def _emit(self, events: Sequence[Event]) -> bytes:
+    def _number(self, events: Sequence[Event]) -> bytes:
         progress, obfuscate = self._progress, self._identity.obfuscate
         frames = []
         for event in events:
@@ -119,23 +125,15 @@ class Recorder:
             progress.next_sequence += 1
         data = b"".join(frames)
         if data and self._identity.stored:
-            self._keep(data)
+            self._buffer.append(data)
+            self._buffered_bytes += len(data)
         return data
 
-    def _keep(self, data: bytes) -> None:
-        self._buffer.append(data)
-        self._buffered_bytes += len(data)
+    def _flush_soon(self) -> None:
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
-        elif self._timer is None:
-            self._timer = self._later()
-
-    def _later(self) -> asyncio.TimerHandle | None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # a sweeper records without a loop, and takes each batch at once
-            return None
-        return loop.call_later(FLUSH_SECONDS, self._flush)
+        elif self._buffer and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
 
     def _flush(self) -> None:
         """Send what is buffered to the store without waiting; the store keeps the order of submission."""

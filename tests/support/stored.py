@@ -88,6 +88,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         upstream_model=who.upstream_model,
         parameters=given.parameters if stored else {},
         options=options if stored else {},
+        metadata=given.parameters["metadata"] if stored else {},
         lease_owner=PROCESS,
         lease_until=lease_until(),
     )

@@ -1,0 +1,259 @@
+"""The recorder: what is stored when, and that nothing is told before it is committed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from conversations.models import Item, Placement, Section
+from kernel.dbthreads import in_db_thread
+from kernel.errors import Failure
+from responses import store
+from responses.engine.body import Ending
+from responses.engine.loop import failed
+from responses.engine.steps import RunEnded, Step, ToolStarted, TurnEnded
+from responses.models import EventBatch, Response, ToolCall, Turn
+from responses.recorder import FLUSH_BYTES, PREVIEW_LENGTH
+from responses.store import LeaseLost
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Caller
+from tests.support.chunks import Chunk, calls, chunk, text, usage
+from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+from tests.support.stored import Begun, abegin, begin, body_of, everything_written, log_of, response_of
+
+GONE = Failure(code="server_error", message="gone")
+LONG = "x" * FLUSH_BYTES
+
+
+async def record_all(begun: Begun, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
+    """Run to the end and record every step."""
+    steps = []
+    async for step in begun.run(ScriptedModel(*turns), tools).steps():
+        await begun.recorder.record(step)
+        steps.append(step)
+    return steps
+
+
+async def first_steps(begun: Begun, turn: list[Chunk], number: int) -> list[Step]:
+    """So many steps of a run, none of them recorded."""
+    made = begun.run(ScriptedModel(turn)).steps()
+    steps = [await anext(made) for _ in range(number)]
+    await made.aclose()
+    return steps
+
+
+def rows(begun: Begun, kind: Any, **more: Any) -> list[Any]:
+    """The response's rows of this kind, in the order of their writing."""
+    with scope.team(begun.who.team_id):
+        return list(kind.objects.filter(response_id=begun.who.response_id, **more).order_by("pk"))
+
+
+def ledger(begun: Begun) -> list[UsageRecord]:
+    """What the response costs."""
+    with scope.team(begun.who.team_id):
+        return list(UsageRecord.objects.filter(object_id=begun.who.response_id).order_by("turn"))
+
+
+async def test_what_is_stored_is_what_was_streamed(database: None, caller: Caller) -> None:
+    begun = await abegin(caller, metadata={"a": "b"}, temperature=0.5)
+    await record_all(begun, text("Hel", "lo"))
+    log, body = await in_db_thread(lambda: (log_of(begun), body_of(begun)))
+    assert log[-1]["response"] == body
+    assert [event["sequence_number"] for event in log] == list(range(len(log)))
+
+
+async def test_the_bytes_of_a_step_are_those_in_the_log(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    told = begun.opening
+    async for step in begun.run(ScriptedModel(text("Hel", "lo"))).steps():
+        told += await begun.recorder.record(step)
+    frames = await in_db_thread(lambda: "".join(batch.frames for batch in rows(begun, EventBatch)))
+    assert told.decode() == frames + "data: [DONE]\n\n"
+
+
+async def test_deltas_go_out_at_once_and_are_stored_soon_after(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    (delta,) = await first_steps(begun, text("Hello"), 1)
+    assert b'"delta":"Hello"' in await begun.recorder.record(delta)
+    assert len(await in_db_thread(lambda: rows(begun, EventBatch))) == 1
+    async with asyncio.timeout(5):
+        while len(await in_db_thread(lambda: rows(begun, EventBatch))) == 1:
+            await asyncio.sleep(0.02)
+    assert (await in_db_thread(lambda: log_of(begun)))[-1]["delta"] == "Hello"
+
+
+async def test_many_bytes_are_stored_without_waiting(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    (delta,) = await first_steps(begun, text(LONG), 1)
+    await begun.recorder.record(delta)
+    await everything_written(begun)
+    assert (await in_db_thread(lambda: log_of(begun)))[-1]["delta"] == LONG
+
+
+async def test_the_end_is_committed_before_it_is_told(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    *_, end = await first_steps(begun, text("Hi"), 3)
+    assert isinstance(end, RunEnded)
+    assert b"response.completed" in await begun.recorder.record(end)
+    assert (await in_db_thread(lambda: response_of(begun))).status == "completed"
+
+
+@pytest.mark.parametrize("length", [1, FLUSH_BYTES + 1])
+async def test_the_end_of_a_run_that_was_lost_never_stands_in_the_log(
+    database: None, caller: Caller, length: int
+) -> None:
+    begun = await abegin(caller)
+    *deltas, end = await first_steps(begun, text("x" * length), 3)
+    for delta in deltas:
+        await begun.recorder.record(delta)
+    await in_db_thread(lambda: take_over(begun))
+    with pytest.raises(LeaseLost):
+        await begun.recorder.record(end)
+    await everything_written(begun)
+    log = await in_db_thread(lambda: log_of(begun))
+    assert "response.completed" not in {event["type"] for event in log}
+
+
+def take_over(begun: Begun) -> None:
+    """Somebody else counts the lease up."""
+    with scope.team(begun.who.team_id):
+        Response.objects.filter(pk=begun.who.response_id).update(lease_token=begun.who.lease_token + 1)
+
+
+def test_a_sweeper_without_an_event_loop_can_record_a_long_end(database: None, caller: Caller) -> None:
+    begun = begin(caller, instructions=LONG)
+    end = begun.run(ScriptedModel()).end_dead(failed(GONE))
+    data, change = begun.recorder.plan(end)
+    assert store.apply([change]) == [None]
+    assert len(data) > FLUSH_BYTES
+    assert log_of(begun)[-1]["type"] == "response.failed"
+
+
+async def test_every_turn_has_its_row_and_its_line_in_the_ledger(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    first = [*calls(search="{}")[:-1], usage(prompt_tokens=10, completion_tokens=4)]
+    last = [*text("Hi")[:-1], usage(prompt_tokens=20, completion_tokens=1)]
+    await record_all(begun, first, last, tools=ScriptedTools(search=["a page"]))
+    turns, lines = await in_db_thread(lambda: (rows(begun, Turn), ledger(begun)))
+    assert [(turn.number, turn.input_tokens, turn.finish_reason) for turn in turns] == [
+        (0, 10, "tool_calls"),
+        (1, 20, "stop"),
+    ]
+    assert [(line.turn, line.input_tokens, line.output_tokens) for line in lines] == [(0, 10, 4), (1, 20, 1)]
+    assert {(line.api_key_id, line.team_id, line.endpoint) for line in lines} == {
+        (caller.key.pk, caller.team.pk, "responses")
+    }
+
+
+async def test_the_response_carries_the_totals(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    await record_all(begun, calls(search="{}"), text("Hi", "there"), tools=ScriptedTools(search=["a page"]))
+    row = await in_db_thread(lambda: response_of(begun))
+    assert (row.turns, row.tool_calls, row.input_tokens, row.output_tokens) == (2, 1, 14, 6)
+    assert row.first_token_ms is not None
+    assert row.duration_ms is not None
+    assert row.ended_at == row.completed_at
+
+
+async def test_tool_calls_are_kept_with_what_became_of_them(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    tools = ScriptedTools(search=["a page"])
+    await record_all(begun, calls(search='{"q":1}', get_time="{}"), tools=tools)
+    found = await in_db_thread(lambda: rows(begun, ToolCall))
+    assert [(call.name, call.kind, call.status, call.output) for call in found] == [
+        ("search", "scripted", "completed", "a page"),
+        ("get_time", "function", "waiting", None),
+    ]
+
+
+async def test_a_call_that_is_being_made_says_so(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"])).steps():
+        await begun.recorder.record(step)
+        if isinstance(step, ToolStarted):
+            started_at = step.started_at
+            break
+    (call,) = await in_db_thread(lambda: rows(begun, ToolCall))
+    assert (call.status, call.output, call.started_at) == ("in_progress", None, started_at)
+
+
+async def test_the_same_call_id_in_two_turns_is_two_calls(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    tools = ScriptedTools(search=["first", "second"])
+    await record_all(begun, calls(search="{}"), calls(search="{}"), text("Hi"), tools=tools)
+    found = await in_db_thread(lambda: rows(begun, ToolCall))
+    assert [(call.turn, call.output) for call in found] == [(0, "first"), (1, "second")]
+
+
+async def test_items_and_their_places_are_written_with_their_turn(database: None, caller: Caller) -> None:
+    begun = await abegin(caller, input="What?")
+    steps = []
+    async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"])).steps():
+        await begun.recorder.record(step)
+        steps.append(step)
+        if isinstance(step, TurnEnded):
+            break
+
+    def placed() -> list[tuple[str, int, str, str]]:
+        with scope.team(caller.team.pk):
+            places = Placement.objects.filter(owner=begun.who.response_id).select_related("item").order_by("id")
+            return [(place.section, place.position, place.item.type, place.item.api_key_id) for place in places]
+
+    assert await in_db_thread(placed) == [
+        (Section.INPUT, 0, "message", caller.key.pk),
+        (Section.OUTPUT, 0, "function_call", caller.key.pk),
+    ]
+
+
+async def test_a_run_that_is_not_stored_leaves_its_numbers_and_no_content(database: None, caller: Caller) -> None:
+    begun = await abegin(caller, store=False, instructions="secret", metadata={"secret": "x"})
+    steps = await record_all(begun, calls(search="{}"), text("secret"), tools=ScriptedTools(search=["secret"]))
+    assert isinstance(steps[-1], RunEnded)
+
+    def found() -> tuple[Response, list[Any], int]:
+        with scope.team(caller.team.pk):
+            items = Item.objects.filter(team=caller.team).count()
+            return response_of(begun), [rows(begun, kind) for kind in (EventBatch, ToolCall)], items
+
+    row, content, items = await in_db_thread(found)
+    assert (content, items, row.parameters, row.metadata, row.output_preview) == ([[], []], 0, {}, {}, "")
+    assert (row.status, row.turns, row.output_tokens) == ("completed", 2, 6)
+    assert len(await in_db_thread(lambda: rows(begun, Turn))) == len(await in_db_thread(lambda: ledger(begun))) == 2
+
+
+@pytest.mark.parametrize("ending", [Ending(status="cancelled"), failed(GONE)], ids=["cancelled", "failed"])
+async def test_a_turn_that_was_stopped_is_in_the_ledger(database: None, caller: Caller, ending: Ending) -> None:
+    begun = await abegin(caller)
+    run = begun.run(ScriptedModel(text("Hello", "you")))
+    steps = run.steps()
+    await begun.recorder.record(await anext(steps))
+    await steps.aclose()
+    await begun.recorder.record(run.interrupt(ending))
+    (line,) = await in_db_thread(lambda: ledger(begun))
+    assert (line.outcome, line.estimated, line.output_tokens) == ("interrupted", True, 2)
+
+
+async def test_a_failed_turn_is_in_the_ledger(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    await record_all(begun, [chunk(content="Hel"), GONE])
+    (line,) = await in_db_thread(lambda: ledger(begun))
+    row = await in_db_thread(lambda: response_of(begun))
+    assert (line.outcome, row.status, row.error_code) == ("failed", "failed", "server_error")
+
+
+async def test_upstreams_may_say_more_than_a_column_holds(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    named = chunk(tool_calls=[{"index": 0, "id": "i" * 300, "function": {"name": "n" * 300, "arguments": "{}"}}])
+    await record_all(begun, [named, {**chunk(finish="s" * 300), "service_tier": "t" * 300}, usage()])
+    row = await in_db_thread(lambda: response_of(begun))
+    assert (row.status, row.service_tier) == ("completed", "t" * 20)
+
+
+async def test_previews_are_one_short_line(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    await record_all(begun, text("One\n\ttwo " + "three " * 100))
+    preview = (await in_db_thread(lambda: response_of(begun))).output_preview
+    assert preview.startswith("One two three")
+    assert len(preview) <= PREVIEW_LENGTH
