@@ -1,0 +1,170 @@
+"""Group commit: many changes, few transactions, and everybody gets the answer to his own."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, ProgrammingError, connection
+
+from kernel.dbthreads import in_db_thread
+from kernel.groupcommit import GroupCommit
+from responses import store
+from responses.models import EventBatch
+from responses.store import Advance, Change, LeaseLost, writer
+from tenants import scope
+from tests.support.api import Caller, MakeCaller
+from tests.support.stored import Begun, abegin, begin, response_of
+
+MANY = 60
+
+
+def events(begun: Begun, number: int) -> EventBatch:
+    """One batch of the response's log."""
+    who = begun.who
+    return EventBatch(
+        team_id=who.team_id,
+        response_id=who.response_id,
+        first_sequence=number,
+        last_sequence=number,
+        created_at=who.created_at,
+        frames=f"event {number}",
+    )
+
+
+def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
+    """A change that appends to the log; with a token it advances the response, too."""
+    who = begun.who
+    advance = None
+    if token is not None:
+        advance = Advance(response_id=who.response_id, lease_token=token, status="in_progress", turns=number)
+    return Change(team_id=who.team_id, insert=[events(begun, number)], advance=advance)
+
+
+def written(*begun: Begun) -> list[tuple[int, int]]:
+    """The batches after the opening: number and transaction, in the order of their rows."""
+    with scope.team(*{one.who.team_id for one in begun}), connection.cursor() as cursor:
+        ids = [one.who.response_id for one in begun]
+        cursor.execute(
+            "SELECT first_sequence, xmin::text::bigint FROM responses_eventbatch "
+            "WHERE response_id = ANY (%s) AND first_sequence > 0 ORDER BY id",
+            [ids],
+        )
+        return list(cursor.fetchall())
+
+
+async def settled(*futures: "asyncio.Future[None]") -> list[Any]:
+    """What each of them came to."""
+    return await asyncio.gather(*futures, return_exceptions=True)
+
+
+async def test_what_comes_together_is_committed_together_and_in_order(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    numbers = range(2, 2 + MANY)
+    assert await settled(*(writer.submit(change(begun, number)) for number in numbers)) == [None] * MANY
+    found = await in_db_thread(lambda: written(begun))
+    assert [number for number, _ in found] == list(numbers)
+    assert len({transaction for _, transaction in found}) < MANY / 4
+
+
+async def test_one_bad_change_does_not_fail_its_neighbours(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    taken = change(begun, 0)  # the opening stands there already
+    outcomes = await settled(*(writer.submit(one) for one in (change(begun, 2), taken, change(begun, 3))))
+    assert (outcomes[0], outcomes[2]) == (None, None)
+    assert isinstance(outcomes[1], IntegrityError)
+    assert [number for number, _ in await in_db_thread(lambda: written(begun))] == [2, 3]
+
+
+def test_changes_of_several_teams_share_a_transaction(database: None, make_caller: MakeCaller) -> None:
+    begun = [begin(make_caller()) for _ in range(3)]
+    assert store.apply([change(one, 2) for one in begun]) == [None] * 3
+    found = written(*begun)
+    assert ([number for number, _ in found], len({transaction for _, transaction in found})) == ([2] * 3, 1)
+
+
+def test_a_change_cannot_write_into_another_team(database: None, make_caller: MakeCaller) -> None:
+    mine, theirs = begin(make_caller()), begin(make_caller())
+    with pytest.raises(ProgrammingError, match="row-level security"):
+        store.apply([Change(team_id=mine.who.team_id, insert=[events(theirs, 2)])])
+    assert written(theirs) == []
+
+
+async def test_a_lost_lease_writes_nothing_and_its_neighbour_everything(database: None, caller: Caller) -> None:
+    lost, held = await abegin(caller), await abegin(caller)
+    outcomes = await in_db_thread(lambda: store.apply([change(lost, 2, token=7), change(held, 2, token=1)]))
+    assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)]
+    assert await in_db_thread(lambda: (len(written(lost)), len(written(held)))) == (0, 1)
+    rows = await in_db_thread(lambda: [response_of(lost), response_of(held)])
+    assert [row.turns for row in rows] == [0, 2]
+
+
+async def test_a_response_that_was_deleted_takes_nothing_any_more(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+
+    def delete() -> None:
+        with scope.team(begun.who.team_id):
+            response_of(begun).delete()
+
+    await in_db_thread(delete)
+    guarded, unguarded = await settled(writer.submit(change(begun, 2, token=1)), writer.submit(change(begun, 3)))
+    assert isinstance(guarded, LeaseLost)
+    assert isinstance(unguarded, IntegrityError)
+
+
+async def test_a_connection_that_was_lost_is_replaced(database: None, caller: Caller) -> None:
+    begun, backends = await abegin(caller), list[int]()
+
+    def apply(changes: Sequence[Change]) -> list[Exception | None]:
+        backends.append(connection.connection.info.backend_pid)
+        return store.apply(changes)
+
+    commit = GroupCommit(apply, name="test")
+    await commit.submit(change(begun, 2))
+    await in_db_thread(lambda: terminate(backends[0]))
+    await commit.submit(change(begun, 3))
+    assert [number for number, _ in await in_db_thread(lambda: written(begun))] == [2, 3]
+    assert len(set(backends)) == 2
+
+
+def terminate(backend: int) -> None:
+    """What a restart of the database does to its clients; those of the same role may do it to each other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
+        assert cursor.fetchone() == (True,)
+
+
+# -- the machinery alone -----------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_fails_is_repeated_one_by_one_in_its_order() -> None:
+    seen: list[list[str]] = []
+
+    def apply(changes: Any) -> list[None]:
+        seen.append(list(changes))
+        if "bad" in changes:
+            message = "bad"
+            raise ValueError(message)
+        return [None] * len(changes)
+
+    commit: GroupCommit[str] = GroupCommit(apply, name="test")
+    outcomes = await settled(*(commit.submit(name) for name in ("a", "bad", "b")))
+    assert [type(outcome) for outcome in outcomes] == [type(None), ValueError, type(None)]
+    assert [name for batch in seen if len(batch) == 1 for name in batch] == ["a", "bad", "b"]
+
+
+async def test_each_change_gets_the_answer_to_itself() -> None:
+    def apply(changes: Any) -> list[Exception | None]:
+        return [KeyError(name) if name.isupper() else None for name in changes]
+
+    commit: GroupCommit[str] = GroupCommit(apply, name="test")
+    outcomes = await settled(*(commit.submit(name) for name in "aBcD"))
+    assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
+
+
+async def test_somebody_who_does_not_wait_any_more_disturbs_nobody() -> None:
+    commit: GroupCommit[str] = GroupCommit(lambda changes: [None] * len(changes), name="test")
+    gone, waiting = commit.submit("a"), commit.submit("b")
+    gone.cancel()
+    await waiting
+    assert gone.cancelled()
