@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
 from conversations.items import InputItem, Wire
 from kernel.errors import (
@@ -200,12 +201,33 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         raise MissingParameter("input")
     if sent["input"] in ("", []) and "previous_response_id" not in sent:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
-    try:
-        body = CreateResponse.model_validate(sent)
-    except ValidationError as error:
-        raise _in_our_words(error) from error
+    body = _validated(sent)
     _check_together(body)
     return body
+
+
+def _validated(sent: dict[str, Any]) -> CreateResponse:
+    """`null` means "not sent" further down as well: the SDK dumps a null for whatever newer field its types have."""
+    try:
+        return CreateResponse.model_validate(sent)
+    except ValidationError as error:
+        unknown = [detail["loc"] for detail in error.errors(include_url=False) if _is_unknown_null(detail)]
+        if not unknown:
+            raise _in_our_words(error) from error
+    for loc in unknown:
+        _drop(sent, loc)
+    return _validated(sent)
+
+
+def _is_unknown_null(detail: ErrorDetails) -> bool:
+    return detail["type"] == "extra_forbidden" and detail["input"] is None
+
+
+def _drop(body: Any, loc: tuple[str | int, ...]) -> None:
+    *way, name = (step for step in loc if not str(step).startswith(TAG))
+    for step in way:
+        body = body[step]
+    del body[name]
 
 
 def _check_together(body: CreateResponse) -> None:
