@@ -127,6 +127,15 @@ def test_it_takes_output_items_with_every_null_of_the_sdk(api: Api, script: Scri
     assert [message["role"] for message in script.messages[0]] == ["assistant", "tool"]
 
 
+def test_null_is_nothing_for_keys_of_later_sdks(api: Api, script: Script) -> None:
+    script.say("Hello")
+    part = {**TEXT, "of_a_later_sdk": None}
+    tool = {**TOOL, "another": None}
+    api.create(model=script.model, input=[{"role": "user", "content": [part], "one_more": None}], tools=[tool])
+    body = {"model": script.model, "input": [{"role": "user", "content": [{**part, "and": 1}]}]}
+    assert error(api.post("/responses", body)) == (400, "input[0].content[0].and", "unknown_parameter")
+
+
 def test_it_asks_for_a_function_and_reads_its_output(api: Api, script: Script) -> None:
     script.then(stream(*calls(look='{"at": "it"}'))).say("A cat.")
     first = api.create(model=script.model, input="Look", tools=[TOOL])
