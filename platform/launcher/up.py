@@ -36,6 +36,13 @@ CONFIGURATION = (
     "STATE_DIR",
     "EGRESS_ALLOW",
     "DEBUG",
+    "CSRF_TRUSTED_ORIGINS",
+    "DATABASE_POOL_SIZE",
+    "LEASE_SECONDS",
+    "LOG_LEVEL",
+    "SECURE_TLS",
+    "UPSTREAM_CONNECT_TIMEOUT",
+    "UPSTREAM_IDLE_TIMEOUT",
 )
 
 
@@ -88,10 +95,16 @@ class Platform:
         self._start_servers()
         demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
         prepared = self._prepare(demo_url)
-        variables = {name: self._environment[name] for name in CONFIGURATION if name in self._environment}
-        state.write_environment(state=self._here, variables=variables)
+        # Kept at once: whatever stops this start, the next one could not tell the password any more.
+        hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
+        state.write_environment(state=self._here, variables=self._configuration())
         self._start_application(chosen)
-        self._say_ready(chosen, prepared, model="demo" if demo_url else "MODEL")
+        self._say_ready(chosen, prepared, hint=hint, model="demo" if demo_url else "MODEL")
+
+    def _configuration(self) -> dict[str, str]:
+        """What this instance was configured with, secrets in mounted files included (`NAME_FILE`)."""
+        names = [*CONFIGURATION, *(f"{name}_FILE" for name in CONFIGURATION)]
+        return {name: self._environment[name] for name in names if name in self._environment}
 
     def _choose_address(self, options: Options) -> Address:
         chosen = address.choose(options=options, environment=self._environment)
@@ -149,8 +162,7 @@ class Platform:
             self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
         self._report.step("Web serves, worker and beat are starting")
 
-    def _say_ready(self, chosen: Address, prepared: Prepared, *, model: str) -> None:
-        hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
+    def _say_ready(self, chosen: Address, prepared: Prepared, *, hint: str, model: str) -> None:
         self._report.line()
         for label, value in ready.block(
             address=chosen, prepared=prepared, hint=hint, model=model, logs=self._here.logs

@@ -50,9 +50,9 @@ def response_filter(query: QueryDict) -> ResponseFilter:
     )
 
 
-def refuse_unknown(query: QueryDict, *, filters: Sequence[str] = ()) -> None:
-    """Refuse names that a list does not know: a filter with a slip in its name would show everything."""
-    known = (*_PAGE, *filters)
+def refuse_unknown(query: QueryDict, *, filters: Sequence[str] = (), page: bool = True) -> None:
+    """Refuse names that an endpoint does not know: a filter with a slip in its name would show everything."""
+    known = (*(_PAGE if page else ()), *filters)
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
         if plain not in known:

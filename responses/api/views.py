@@ -93,12 +93,16 @@ class ListResponses(APIView):
         return Answer(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
 
+_ONE = ("stream", "starting_after", "include_obfuscation", "include", "include[]")
+
+
 class OneResponse(APIView):
     """`GET` and `DELETE /v1/responses/{id}`."""
 
     def get(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
+        refuse_unknown(request.query_params, page=False, filters=_ONE)
         refuse_unsupported(request.query_params, "include", "include[]")
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)

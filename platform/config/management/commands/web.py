@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
+from config.safety import refuse_powerful_role
 from config.server import serve
 
 
@@ -24,6 +25,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_powerful_role()
         try:
             serve(options["server"], host=options["host"], port=options["port"])
         except OSError as error:

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand
 from typing_extensions import override
 
 from config.celery import app
+from config.safety import refuse_powerful_role
 
 
 class Command(BaseCommand):
@@ -20,5 +21,6 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_powerful_role()
         threads = ["--pool=threads", f"--concurrency={options['concurrency']}"]
         app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
