@@ -1,0 +1,39 @@
+"""A process that is given a superuser's database refuses to serve, in one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from launcher.testing import start_servers
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def superuser_url(tmp_path: Path) -> Iterator[str]:
+    """A database, in the name of its server's superuser."""
+    # Not below tmp_path: the servers' account could not enter it.
+    directory = ROOT / ".test-run" / f"state-{os.getpid()}-role"
+    servers = start_servers(directory, environment={})
+    app = urlsplit(servers.app_url)
+    password = json.loads((directory / "slot-0" / "secrets.json").read_text())["POSTGRES_SUPERUSER_PASSWORD"]
+    yield f"postgresql://platform_superuser:{password}@{app.hostname}:{app.port}{app.path}"
+    servers.stop()
+    subprocess.run(["rm", "-rf", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("command", ["web", "worker"])
+def test_it_refuses_a_superuser(superuser_url: str, command: str) -> None:
+    environment = {**os.environ, "DATABASE_URL": superuser_url}
+    done = subprocess.run(  # noqa: PLW1510 - the code is what is asked for
+        [sys.executable, str(ROOT / "manage.py"), command], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].startswith("error: DATABASE_URL names the role 'platform_superuser'")
+    assert "Traceback" not in done.stderr
