@@ -10,11 +10,9 @@ from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import OutputItem, PendingCall, RunContext, RunState
 from responses.engine.tools import NoTools, Toolbox
-from responses.engine.turns import Call, Model, Sampling, Usage
+from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, ToolCall
-from responses.providers.chat_completions import ChatModel
 from responses.recorder import Progress, Recorder, RunIdentity
-from tenants import directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,10 @@ class Taken:
 
 
 def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None = None) -> Taken:
-    """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team."""
+    """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
+
+    Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile.
+    """
     response = Response.objects.get(pk=response_id)
     folded, next_sequence = _folded(response)
     state = _state(response, folded)
@@ -41,10 +42,16 @@ def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None 
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
-    if model is None:
-        model = ChatModel(directory.upstream(response.upstream_id))
-    run = Run(_context(response), state, model=model, tools=tools or NoTools(), now=now)
+    run = Run(_context(response), state, model=model or _NoModel(), tools=tools or NoTools(), now=now)
     return Taken(run=run, recorder=Recorder(identity, progress), identity=identity)
+
+
+class _NoModel:
+    """Stands where the model would, in a run that is only to be ended."""
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        message = "this run was loaded to be ended"
+        raise RuntimeError(message)
 
 
 def _folded(response: Response) -> tuple[Fold, int]:

@@ -31,15 +31,23 @@ def sweep_dead_runs() -> int:
     The process that died had the only connection to the client, and may have sent events that it could not store any
     more: such a run cannot be continued honestly, so it fails with what is stored.
     """
-    swept = 0
-    for response_id, team_id in _claim(at=now()):
+    return sum(_end(response_id, team_id) for response_id, team_id in _claim(at=now()))
+
+
+def _end(response_id: str, team_id: str) -> bool:
+    """End one dead run; False when it has ended otherwise, or cannot be ended now."""
+    try:
         with scope.team(team_id):
             taken = handover.load(response_id=response_id)
         _, change = taken.recorder.plan(taken.run.end_dead(failed(_DEAD)))
-        if store.apply([change])[0] is None:
-            swept += 1
+        (lost,) = store.apply([change])
+    except Exception:
+        # The others must not wait for it; it is tried again once the lease that we took has run out.
+        logger.exception("a dead run could not be ended", extra={"response": response_id})
+        return False
+    if lost is None:
         logger.warning("a dead run was ended", extra={"response": response_id})
-    return swept
+    return lost is None
 
 
 def _claim(*, at: datetime) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from kernel import clock
 from kernel.crypto import keyed_digest
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
-from tenants import models, scope
+from tenants import scope
 from tenants.models import ApiKey, Model
 from tenants.principal import Principal
 
@@ -130,12 +130,6 @@ async def aroute(caller: Principal, model: str) -> Route:
     if route is None:
         raise ModelNotFound(model)
     return route
-
-
-def upstream(upstream_id: str) -> Upstream:
-    """An upstream by its id, for runs that are handed over; raises `DoesNotExist` once it was deleted."""
-    found = models.Upstream.objects.get(pk=upstream_id)
-    return Upstream(id=found.pk, base_url=found.base_url, api_key=found.api_key)
 
 
 def list_models(caller: Principal) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 Both fail their test when they are asked more often than it foresaw, or less often (`verify`).
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from kernel.errors import Failure
@@ -12,8 +13,8 @@ from responses.engine.tools import ToolResult
 from responses.engine.turns import Call, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
-Piece = Chunk | Failure
-"""A chunk is a read of its own; a failure ends the turn."""
+Piece = Chunk | Failure | asyncio.Event
+"""A chunk is a read of its own; a failure ends the turn; at an event the upstream waits until it is set."""
 
 
 class ScriptedModel:
@@ -53,10 +54,14 @@ class ScriptedTurn:
         """The events of each piece, then those of the end, which `[DONE]` announced."""
         try:
             for piece in self._pieces:
-                if isinstance(piece, Failure):
-                    self._converter.fail(piece)
-                    break
-                yield self._converter.feed([piece])
+                match piece:
+                    case Failure():
+                        self._converter.fail(piece)
+                        break
+                    case asyncio.Event():
+                        await piece.wait()
+                    case _:
+                        yield self._converter.feed([piece])
             yield self._converter.end(done=True)
         finally:
             self.is_closed = True

@@ -1,0 +1,185 @@
+"""Who may write into a response: the holder of its lease, until it ends, is cancelled, or is taken over."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from responses import store
+from responses.engine.steps import RunEnded
+from responses.models import RUNNING, Response, Status
+from responses.runner import PROCESS, LiveRun, cancel_all, lease_until
+from responses.store import LeaseLost
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import chunk, text
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, begin, body_of, log_of, response_of
+
+
+@pytest.fixture
+def short_leases(settings: Settings) -> None:
+    """Leases of three seconds, renewed every second."""
+    settings.LEASE_SECONDS = 3
+
+
+def change(begun: Begun, **values: Any) -> None:
+    """What somebody else writes into the response's row."""
+    with scope.team(begun.who.team_id):
+        assert Response.objects.filter(pk=begun.who.response_id, status__in=RUNNING).update(**values) == 1
+
+
+def cancel(begun: Begun) -> None:
+    """Cancel the response, as its state has it."""
+    change(begun, status=Status.CANCELLED, ended_at=now())
+
+
+async def until(look: Callable[[], bool]) -> None:
+    """Wait until this is so."""
+    async with asyncio.timeout(10):
+        while not await in_db_thread(look):
+            await asyncio.sleep(0.02)
+
+
+async def hanging(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
+    """A live run whose model has said a word and hangs."""
+    begun, gate = await abegin(caller), asyncio.Event()
+    model = ScriptedModel([chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")])
+    live = begun.live(model)
+    live.start()
+    frames = live.frames()
+    while b"output_text.delta" not in await anext(frames):
+        pass
+    return begun, live, model, gate
+
+
+async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short_leases: None) -> None:
+    begun, live, _, gate = await hanging(caller)
+    first = (await in_db_thread(lambda: response_of(begun))).lease_until
+    assert first is not None
+    await until(lambda: (response_of(begun).lease_until or first) > first)
+    gate.set()
+    assert (await live.finished()).ending.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("write", "status"),
+    [
+        (cancel, Status.CANCELLED),
+        (lambda begun: change(begun, lease_owner="another:1", lease_token=2), Status.IN_PROGRESS),
+    ],
+    ids=["cancelled", "taken over"],
+)
+async def test_a_run_that_is_not_its_own_any_more_stops_within_a_renewal(
+    database: None, caller: Caller, short_leases: None, write: Callable[[Begun], None], status: str
+) -> None:
+    begun, live, model, _ = await hanging(caller)
+    await in_db_thread(lambda: write(begun))
+    async with asyncio.timeout(5):
+        await live.finished()
+    assert model.opened[0].is_closed
+    assert (await in_db_thread(lambda: response_of(begun))).status == status
+
+
+async def test_a_run_whose_lease_was_taken_over_leaves_it_to_its_new_owner(
+    database: None, caller: Caller, short_leases: None
+) -> None:
+    begun, live, _, gate = await hanging(caller)
+    until_then = lease_until() + timedelta(hours=1)
+    await in_db_thread(lambda: change(begun, lease_owner="another:1", lease_token=2, lease_until=until_then))
+    gate.set()
+    await live.finished()
+    row = await in_db_thread(lambda: response_of(begun))
+    assert (row.status, row.lease_owner, row.lease_until) == (Status.IN_PROGRESS, "another:1", until_then)
+
+
+def end_of(begun: Begun) -> RunEnded:
+    """What the run would write as its end."""
+
+    async def last() -> RunEnded:
+        steps = [step async for step in begun.run(ScriptedModel(text("Hi"))).steps()]
+        assert isinstance(steps[-1], RunEnded)
+        return steps[-1]
+
+    return asyncio.run(last())
+
+
+def test_cancelled_wins_over_a_later_finish(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    _, finish = begun.recorder.plan(end_of(begun))
+    cancel(begun)
+    (outcome,) = store.apply([finish])
+    assert isinstance(outcome, LeaseLost)
+    assert (body_of(begun)["status"], body_of(begun)["output"]) == ("cancelled", [])
+    assert [event["type"] for event in log_of(begun)] == ["response.created", "response.in_progress"]
+
+
+def test_what_has_ended_cannot_end_again(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    _, finish = begun.recorder.plan(end_of(begun))
+    assert store.apply([finish]) == [None]
+    with pytest.raises(AssertionError):
+        cancel(begun)
+    (again,) = store.apply([begun.recorder.plan(end_of(begun))[1]])
+    assert isinstance(again, LeaseLost)
+    assert len(body_of(begun)["output"]) == 1
+
+
+def test_the_token_of_a_predecessor_opens_nothing(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    _, finish = begun.recorder.plan(end_of(begun))
+    change(begun, lease_token=2)
+    (outcome,) = store.apply([finish])
+    assert isinstance(outcome, LeaseLost)
+    assert response_of(begun).status == Status.IN_PROGRESS
+
+
+async def test_a_lost_run_tells_its_client_nothing_that_is_not_stored(database: None, caller: Caller) -> None:
+    begun, live, _, gate = await hanging(caller)
+    await in_db_thread(lambda: cancel(begun))
+    gate.set()
+    rest = b"".join([frames async for frames in live.frames()])
+    assert b"response.completed" not in rest
+    assert (await live.finished()).ending.status == "failed"
+
+
+async def test_a_run_that_is_cancelled_here_is_stored_as_cancelled(database: None, caller: Caller) -> None:
+    begun, live, model, _ = await hanging(caller)
+    live.cancel()
+    assert (await live.finished()).ending.status == "cancelled"
+    body = await in_db_thread(lambda: body_of(begun))
+    assert (body["status"], body["output"][0]["status"]) == ("cancelled", "incomplete")
+    assert model.opened[0].is_closed
+
+
+@pytest.mark.parametrize(("stored", "grace", "ends"), [(False, 30, True), (True, 0, True), (True, None, False)])
+async def test_a_run_whose_client_went_away_ends_after_its_grace(
+    database: None, caller: Caller, stored: bool, grace: float | None, ends: bool
+) -> None:
+    begun, gate = await abegin(caller, store=stored), asyncio.Event()
+    live = begun.live(ScriptedModel([gate, *text("Hi")]), grace_seconds=grace)
+    live.start()
+    await asyncio.sleep(0)
+    live.detach()
+    if not ends:
+        gate.set()
+    assert (await live.finished()).ending.status == ("cancelled" if ends else "completed")
+
+
+async def test_an_orderly_shutdown_ends_every_run(database: None, caller: Caller) -> None:
+    runs = [await hanging(caller) for _ in range(2)]
+    await cancel_all()
+    rows = await in_db_thread(lambda: [response_of(begun) for begun, *_ in runs])
+    assert [row.status for row in rows] == [Status.CANCELLED] * 2
+
+
+def test_a_response_begins_with_a_lease_of_its_process(database: None, caller: Caller) -> None:
+    row = response_of(begin(caller))
+    assert (row.lease_owner, row.lease_token) == (PROCESS, 1)
+    assert row.lease_until is not None
+    assert row.lease_until > now()

@@ -1,0 +1,206 @@
+"""Housekeeping: dead runs are ended with what they have stored, logs are dropped when their time is over."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection
+
+from conversations.models import Item, Placement, Section
+from kernel.clock import now
+from responses import store, upkeep
+from responses.engine.steps import Step
+from responses.models import EventBatch, Response, Status
+from responses.store import Change, LeaseLost
+from tenants import scope
+from tests.support.api import Caller, MakeCaller
+from tests.support.chunks import calls, chunk
+from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+from tests.support.stored import Begun, begin, body_of, log_of, response_of
+from tests.support.streams import assert_well_formed, types
+
+LONG_AGO = timedelta(minutes=5)
+
+
+def let_die(begun: Begun) -> None:
+    """Its process renews the lease no more."""
+    with scope.team(begun.who.team_id):
+        Response.objects.filter(pk=begun.who.response_id).update(lease_until=now() - LONG_AGO)
+
+
+def made(begun: Begun, number: int, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
+    """So many steps of its run."""
+
+    async def make() -> list[Step]:
+        steps = begun.run(ScriptedModel(*turns), tools).steps()
+        found = [await anext(steps) for _ in range(number)]
+        await steps.aclose()
+        return found
+
+    return asyncio.run(make())
+
+
+def record(begun: Begun, steps: Sequence[Step]) -> None:
+    """Store every one of these steps, deltas included."""
+    for step in steps:
+        _, change = begun.recorder.plan(step)
+        assert store.apply([change]) == [None]
+
+
+def a_dead_run(caller: Caller, **request: Any) -> Begun:
+    """One turn with a hosted call is over, the second has said a word."""
+    begun = begin(caller, **request)
+    turns = [calls(search="{}"), [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")]]
+    record(begun, made(begun, 6, *turns, tools=ScriptedTools(search=["a page"])))
+    let_die(begun)
+    return begun
+
+
+def test_a_dead_run_fails_with_what_it_had_finished(database: None, caller: Caller) -> None:
+    begun = a_dead_run(caller)
+    assert upkeep.sweep_dead_runs() >= 1
+    body = body_of(begun)
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert [(item["type"], item["status"]) for item in body["output"]] == [
+        ("function_call", "completed"),
+        ("function_call_output", "completed"),
+        ("message", "incomplete"),
+    ]
+    assert body["usage"]["output_tokens"] == 3
+
+
+def test_the_log_of_a_dead_run_is_closed(database: None, caller: Caller) -> None:
+    begun = a_dead_run(caller)
+    upkeep.sweep_dead_runs()
+    log = log_of(begun)
+    assert types(log)[-5:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "error",
+        "response.failed",
+    ]
+    assert_well_formed(log)
+    assert log[-1]["response"] == body_of(begun)
+
+
+def test_a_run_that_is_alive_is_left_alone(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    upkeep.sweep_dead_runs()
+    assert response_of(begun).status == Status.IN_PROGRESS
+
+
+def test_sweeping_again_changes_nothing(database: None, caller: Caller) -> None:
+    begun = a_dead_run(caller)
+    upkeep.sweep_dead_runs()
+    before = (response_of(begun).ended_at, len(log_of(begun)))
+    let_die(begun)
+    upkeep.sweep_dead_runs()
+    assert (response_of(begun).ended_at, len(log_of(begun))) == before
+
+
+def test_sweepers_side_by_side_end_each_run_once(database: None, caller: Caller) -> None:
+    upkeep.sweep_dead_runs()
+    dead = [a_dead_run(caller) for _ in range(6)]
+    with ThreadPoolExecutor(3) as sweepers:
+        swept = list(sweepers.map(lambda _: sweep_in_a_thread(), range(3)))
+    assert sum(swept) >= len(dead)
+    assert {types(log_of(begun)).count("response.failed") for begun in dead} == {1}
+
+
+def sweep_in_a_thread() -> int:
+    """Sweep, and give the thread's connection back."""
+    try:
+        return upkeep.sweep_dead_runs()
+    finally:
+        connection.close()
+
+
+def test_a_predecessor_that_was_not_quite_dead_writes_nothing_any_more(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    delta, *rest = made(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
+    record(begun, [delta])
+    let_die(begun)
+    upkeep.sweep_dead_runs()
+    before = log_of(begun)
+    (outcome,) = store.apply([begun.recorder.plan(rest[0])[1]])
+    assert isinstance(outcome, LeaseLost)
+    assert log_of(begun) == before
+
+
+def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
+    _, change = begun.recorder.plan(delta)
+    late = Change(team_id=change.team_id, insert=change.insert)
+    let_die(begun)
+    upkeep.sweep_dead_runs()
+    with pytest.raises(IntegrityError, match="event_batch_first_once"):
+        store.apply([late])
+    assert types(log_of(begun))[-1] == "response.failed"
+
+
+def test_a_dead_run_without_content_ends_without_a_log(database: None, caller: Caller) -> None:
+    begun = begin(caller, store=False)
+    let_die(begun)
+    upkeep.sweep_dead_runs()
+    assert (response_of(begun).status, log_of(begun)) == (Status.FAILED, [])
+
+
+def test_a_dead_run_that_cannot_be_read_does_not_keep_the_others_from_ending(database: None, caller: Caller) -> None:
+    broken, whole = begin(caller), begin(caller)
+    with scope.team(caller.team.pk):
+        odd = Item.objects.create(team=caller.team, id="x_1", type="nonsense", body={"id": "x_1", "type": "nonsense"})
+        Placement.objects.create(
+            team=caller.team, owner=broken.who.response_id, section=Section.INPUT, position=1, item=odd
+        )
+    let_die(broken)
+    let_die(whole)
+    upkeep.sweep_dead_runs()
+    assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
+
+
+def ended(begun: Begun, *, hours: float) -> None:
+    """The response ended so long ago."""
+    with scope.team(begun.who.team_id):
+        at = now() - timedelta(hours=hours)
+        Response.objects.filter(pk=begun.who.response_id).update(status=Status.FAILED, ended_at=at)
+
+
+def batches(begun: Begun) -> int:
+    """How much of the log is left."""
+    with scope.team(begun.who.team_id):
+        return EventBatch.objects.filter(response_id=begun.who.response_id).count()
+
+
+def test_logs_are_kept_for_as_long_as_their_team_wants(database: None, make_caller: MakeCaller) -> None:
+    short, long = make_caller(), make_caller()
+    with scope.team(short.team.pk):
+        short.team.log_retention_hours = 1
+        short.team.save()
+    over, fresh, elsewhere = begin(short), begin(short), begin(long)
+    for begun, hours in ((over, 1.1), (fresh, 0.9), (elsewhere, 23.9)):
+        ended(begun, hours=hours)
+    assert upkeep.drop_expired_logs() >= 1
+    assert [batches(begun) for begun in (over, fresh, elsewhere)] == [0, 1, 1]
+
+
+def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        caller.team.log_retention_hours = 0
+        caller.team.save()
+    begun = begin(caller)
+    upkeep.drop_expired_logs()
+    assert batches(begun) == 1
+
+
+def test_what_a_response_said_outlives_its_log(database: None, caller: Caller) -> None:
+    begun = a_dead_run(caller)
+    upkeep.sweep_dead_runs()
+    before = body_of(begun)
+    ended(begun, hours=25)
+    upkeep.drop_expired_logs()
+    assert (batches(begun), body_of(begun)["output"]) == (0, before["output"])
