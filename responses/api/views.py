@@ -21,7 +21,17 @@ from tenants.authentication import authenticate
 from tenants.models import Scope
 
 
-class AsyncAPIView(APIView):
+class ApiView(APIView):
+    """DRF's view without its negotiation: everybody gets JSON, whatever `Accept` or `?format=` says."""
+
+    @override
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        """There is one renderer."""
+        renderer = self.get_renderers()[0]
+        return renderer, renderer.media_type
+
+
+class AsyncApiView(ApiView):
     """DRF's view for handlers that wait: the same requests, errors and renderer, and no thread."""
 
     @override
@@ -38,18 +48,12 @@ class AsyncAPIView(APIView):
             answer = self.handle_exception(error)
         return self.finalize_response(wrapped, answer, *args, **kwargs)
 
-    @override
-    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
-        """There is one renderer."""
-        renderer = self.get_renderers()[0]
-        return renderer, renderer.media_type
-
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         """The view's work."""
         raise NotImplementedError
 
 
-class CreateResponse(AsyncAPIView):
+class CreateResponse(AsyncApiView):
     """`POST /v1/responses` without `stream`."""
 
     @override
@@ -79,7 +83,7 @@ def _http_error(end: RunEnded) -> ApiError | None:
     return None
 
 
-class ListResponses(APIView):
+class ListResponses(ApiView):
     """`GET /v1/responses`."""
 
     def get(self, request: Request) -> Answer:
@@ -96,7 +100,7 @@ class ListResponses(APIView):
 _ONE = ("stream", "starting_after", "include_obfuscation", "include", "include[]")
 
 
-class OneResponse(APIView):
+class OneResponse(ApiView):
     """`GET` and `DELETE /v1/responses/{id}`."""
 
     def get(self, request: Request, response_id: str) -> Answer:
@@ -118,7 +122,7 @@ class OneResponse(APIView):
         return Answer({"id": response_id, "object": "response", "deleted": True})
 
 
-class InputItems(APIView):
+class InputItems(ApiView):
     """`GET /v1/responses/{id}/input_items`."""
 
     def get(self, request: Request, response_id: str) -> Answer:
@@ -133,7 +137,7 @@ class InputItems(APIView):
         return Answer(found.as_list(present=dict))
 
 
-class ListModels(APIView):
+class ListModels(ApiView):
     """`GET /v1/models`."""
 
     def get(self, request: Request) -> Answer:
@@ -142,7 +146,7 @@ class ListModels(APIView):
         return Answer({"object": "list", "data": directory.list_models(principal)})
 
 
-class OneModel(APIView):
+class OneModel(ApiView):
     """`GET /v1/models/{id}`; ids may contain slashes."""
 
     def get(self, request: Request, model: str) -> Answer:
@@ -154,7 +158,7 @@ class OneModel(APIView):
         raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
-class CreateChatCompletion(AsyncAPIView):
+class CreateChatCompletion(AsyncApiView):
     """`POST /v1/chat/completions` without `stream`."""
 
     @override
