@@ -16,6 +16,8 @@ USER = {"role": "user", "content": "Hi"}
 NAME_TOO_LONG = "n" * 65
 DEEP = 100_000
 
+LISTS = {"/models", "/responses"}
+
 TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({}, "input", "missing_required_parameter"),
     ({"model": "m"}, "input", "missing_required_parameter"),
@@ -278,3 +280,27 @@ def send_in_chunks(url: str, secret: str, size: int) -> bytes:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has answered already and does not want the rest
         return peer.recv(65536)
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/xml;q=0.9", "garbage", "", "text/event-stream"])
+@pytest.mark.parametrize("path", ["/models", "/responses", "/responses/resp_x", "/nothing"])
+def test_it_answers_json_whatever_is_accepted(api: Api, path: str, accept: str) -> None:
+    answer = api.request("GET", path, headers={"Accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (200 if path in LISTS else 404, "application/json")
+
+
+@pytest.mark.parametrize("server", ["web", "uvicorn_web"])
+def test_it_lets_a_client_go_on_that_asks_before_it_sends(
+    request: pytest.FixtureRequest, server: str, caller: Caller, script: Script
+) -> None:
+    """curl does so with bodies beyond a mebibyte."""
+    script.say("Hello")
+    process: WebProcess = request.getfixturevalue(server)
+    host, port = process.url.removeprefix("http://").split(":")
+    body = orjson.dumps({"model": script.model, "input": "x" * 2 * MIB})
+    head = f"Host: {host}\r\nAuthorization: Bearer {caller.secret}\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as peer:
+        peer.sendall(f"POST /v1/responses HTTP/1.1\r\n{head}Expect: 100-continue\r\n\r\n".encode())
+        assert b" 100 " in peer.recv(4096)
+        peer.sendall(body)
+        assert b" 200 " in peer.recv(65536)

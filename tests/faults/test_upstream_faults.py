@@ -11,7 +11,7 @@ from responses.models import Response, Turn
 from tenants import scope, services
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeCaller, error
-from tests.support.chunks import chunk, text
+from tests.support.chunks import calls, chunk, text, usage
 from tests.support.streams import assert_stream_equals_stored, types
 from tests.support.upstream import Answer, Cut, Gate, Pause, Script, refusal, stream, whole
 from tests.support.web import WebProcess, running_web
@@ -214,3 +214,73 @@ def test_an_upstream_that_says_nothing_at_all_is_given_up(impatient: Api, script
 def test_an_upstream_that_is_only_slow_is_waited_for(impatient: Api, script: Script) -> None:
     script.then(stream(*[piece for one in text("Hel", "lo") for piece in (one, Pause(0.4))]))
     assert impatient.create(model=script.model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
+
+
+LONG = "x" * 400
+
+
+def raw(delta: bytes, finish: bytes = b'"stop"') -> bytes:
+    """A chunk whose delta no JSON library would write."""
+    return b'data: {"choices":[{"delta":{%b},"finish_reason":%b}]}\n\n' % (delta, finish)
+
+
+ODD: dict[str, Answer] = {
+    "a long function name": stream(*calls(**{LONG: "{}"})),
+    "a long call id": stream(chunk(tool_calls=[{"index": 0, "id": LONG, "function": {"name": "a"}}], finish="stop")),
+    "a long reason": stream(chunk(content="a", finish=LONG)),
+    "a long request id": stream(*text("a"), headers={"x-request-id": LONG}),
+    "a long id": stream({**chunk(content="a", finish="stop"), "id": LONG}),
+    "odd numbers": stream(chunk(content="a", finish="stop"), usage(prompt_tokens=-5, completion_tokens=10**12)),
+    "no numbers": stream(chunk(content="a", finish="stop"), usage(prompt_tokens="7", completion_tokens=None)),
+    "content in parts": stream(chunk(content=[{"type": "text", "text": "a"}], finish="stop")),
+    "a word as an error": stream({"error": "boom"}),
+    "a code as an error": stream({"error": {"code": "rate_limit_exceeded", "message": "x"}}),
+    "NUL": stream(raw(rb'"content":"a\u0000b"')),
+    "half a character": stream(raw(rb'"content":"\ud83d"')),
+    "NUL in a call": stream(
+        raw(
+            rb'"tool_calls":[{"index":0,"id":"a\u0000","function":{"name":"b\u0000","arguments":"{\"x\":\"\\u0000\"}"}}]'
+        )
+    ),
+    "a NUL in a completion": whole(b'{"id":"\\u0000","choices":[{"message":{"content":"a\\u0000"}}]}'),
+    "no message": whole({"choices": [{"message": None}]}),
+    "no choices": whole({"choices": []}),
+    "no usage": whole({"choices": [{"message": {"content": "a"}}], "usage": None}),
+    "nothing": whole(b""),
+    "nothing but an end": stream(),
+    "a plain text": Answer(pieces=[b"Hello"], content_type="text/plain", done=False),
+    "many words": stream(*text(*["word "] * 3000)),
+    "a big word": stream(*text("x" * 5_000_000)),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_whatever_an_upstream_sends_ends_well(api: Api, script: Script, what: str) -> None:
+    script.then(ODD[what])
+    events = api.events(model=script.model, input="Hi", include=["message.output_text.logprobs"])
+    assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
+    assert "error while processing" not in str(events[-1]["response"]["error"])
+
+
+MALFORMED: dict[str, Answer] = {
+    "a long tier": stream({**chunk(content="a", finish="stop"), "service_tier": LONG}),
+    "a number as a tier": stream({**chunk(content="a", finish="stop"), "service_tier": 5}),
+    "a number as a reason": stream(raw(b'"content":"a"', b"7")),
+    "a number as content": stream(chunk(content=5, finish="stop")),
+    "a word as choices": stream({"choices": "x"}),
+    "null as a choice": stream({"choices": [None]}),
+    "a word as a delta": stream({"choices": [{"delta": "x"}]}),
+    "a word as calls": stream({"choices": [{"delta": {"tool_calls": "x"}}]}),
+    "null as a call": stream({"choices": [{"delta": {"tool_calls": [None]}}]}),
+    "a number as a name": stream({"choices": [{"delta": {"tool_calls": [{"function": {"name": 5}}]}}]}),
+    "a list as usage": stream(chunk(content="a"), {"usage": [1]}),
+}
+
+
+@pytest.mark.xfail(reason="the converter trusts the types of chunks", strict=True)
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_chunk_is_the_upstreams_fault(api: Api, script: Script, what: str) -> None:
+    script.then(MALFORMED[what])
+    events = api.events(model=script.model, input="Hi")
+    assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
+    assert "error while processing" not in str(events[-1]["response"]["error"])
