@@ -1,5 +1,6 @@
 """`POST /v1/responses` with `stream:true`: what arrives, when, in which order, and that it is what is stored."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -7,10 +8,10 @@ import pytest
 
 from tenants import scope
 from tenants.models import UsageRecord
-from tests.support.api import Api, Caller, Event, error
+from tests.support.api import Api, Caller, Event, MakeApi, error, ok
 from tests.support.chunks import calls, chunk, text, usage
 from tests.support.streams import assert_stream_equals_stored, assert_well_formed, types
-from tests.support.upstream import Answer, Gate, Script, stream, whole
+from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, stream, whole
 
 HELLO = [
     "response.created",
@@ -214,3 +215,23 @@ def test_it_does_not_mind_where_the_upstream_cuts_its_bytes(api: Api, script: Sc
     script.then(stream(b": hello\n\nevent: x\n", *(raw[i : i + size] for i in range(0, len(raw), size))))
     events = api.events(model=script.model, input="Hi")
     assert [event["text"] for event in events if event["type"] == "response.output_text.done"] == ["Grüße"]
+
+
+def test_many_at_once_do_not_mix(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
+    """Their changes are committed in groups, across teams."""
+    apis = [make_api() for _ in range(4)]
+
+    def one(number: int) -> None:
+        api = apis[number % len(apis)]
+        with upstream.script() as script:
+            script.then(stream(*text(f"{number}:", *["word "] * number), *calls(look=f'{{"number":{number}}}')))
+            events = api.events(model=script.model, input=f"{number}")
+        stored = api.retrieve(events[0]["response"]["id"])
+        assert_stream_equals_stored(events, stored)
+        assert stored["output"][0]["content"][0]["text"] == f"{number}:" + "word " * number
+        assert [item["content"][0]["text"] for item in api.input_items(stored["id"])] == [f"{number}"]
+
+    with ThreadPoolExecutor(40) as pool:
+        for done in [pool.submit(one, number) for number in range(80)]:
+            done.result()
+    assert [len(ok(api.get("/responses", limit=100))["data"]) for api in apis] == [20] * 4
