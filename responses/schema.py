@@ -22,6 +22,7 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.validation import TAG, first_defect, path
+from responses.engine.structured import schema_defect
 
 NAME = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
 Metadata = Annotated[
@@ -239,9 +240,18 @@ def _check_together(body: CreateResponse) -> None:
         if name in names[:index]:
             raise InvalidValue(f"Invalid 'tools': '{name}' stands in it twice.", param=f"tools[{index}].name")
     _check_choice(body.tool_choice, names)
+    if body.text and isinstance(body.text.format, JsonSchemaFormat):
+        _check_schema(body.text.format)
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
+
+
+def _check_schema(given: JsonSchemaFormat) -> None:
+    """A schema that is none could never be kept to."""
+    if (wrong := schema_defect(given.json_schema)) is not None:
+        message = f"Invalid schema for response_format '{given.name}': {wrong}."
+        raise BadRequest(message, param="text.format.schema", code="invalid_json_schema")
 
 
 def _check_choice(choice: ToolChoice | None, names: list[str]) -> None:

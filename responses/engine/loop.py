@@ -10,6 +10,7 @@ from conversations.items import FunctionCall, FunctionCallOutput, plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
 from kernel.ids import new_id
+from responses.engine import structured
 from responses.engine.body import Ending, response_body
 from responses.engine.events import (
     Body,
@@ -190,7 +191,8 @@ class Run:
                 return Incomplete("content_filter")
         hosted = [call for call in result.calls if self._tools.kind(call.name) is not None]
         if not hosted:
-            return Finished()
+            wrong = structured.defect(result.items, self._context.sampling.response_format)
+            return Failed(Failure(code="server_error", message=wrong)) if wrong else Finished()
         if self._state.turn + 1 >= self._context.max_turns:
             message = f"The run was stopped after {self._context.max_turns} turns."
             return Failed(Failure(code="server_error", message=message))

@@ -1,0 +1,100 @@
+"""Whether an answer keeps to the format that was asked for.
+
+An upstream that cannot constrain its model only tries. What it tried is never called completed when it is not what a
+strict format promised: not JSON, or not of the schema. Source: section 3.4 of the API surface specification.
+
+Schemas come from callers, so checking them must neither fetch anything (`$ref`) nor take for ever (`pattern`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import regex
+from jsonschema import Draft202012Validator, SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+from referencing import Registry
+
+from responses.engine.events import Body
+
+_MAX_REASON = 200
+_PATTERN_SECONDS = 0.1
+_REFERENCES = ("$ref", "$dynamicRef")
+
+
+def defect(items: Sequence[Body], response_format: dict[str, Any] | None) -> str | None:
+    """What is wrong with the text of a finished turn, in a sentence; None where nothing was promised or it was kept.
+
+    `response_format` has the shape of chat completions. A refusal, or a turn of calls only, promises no document.
+    """
+    parts = [part for item in items if item["type"] == "message" for part in item["content"]]
+    if response_format is None or not parts or any(part["type"] == "refusal" for part in parts):
+        return None
+    try:
+        document = orjson.loads("".join(part["text"] for part in parts))
+    except orjson.JSONDecodeError:
+        return "The model's answer is not JSON, which its format promised."
+    promised = response_format.get("json_schema", {})
+    wrong = _mismatch(promised["schema"], document) if promised.get("strict") else None
+    return f"The model's answer does not match the schema of its format: {wrong}" if wrong else None
+
+
+def schema_defect(schema: dict[str, Any]) -> str | None:
+    """What is wrong with a schema itself, in a sentence; None where nothing is."""
+    try:
+        Draft202012Validator.check_schema(schema)
+        return next((wrong for node in _nodes(schema) if (wrong := _refused(node))), None)
+    except SchemaError as wrong:
+        return wrong.message[:_MAX_REASON]
+    except RecursionError:
+        return "it is nested too deeply"
+
+
+def _mismatch(schema: dict[str, Any], document: Any) -> str | None:
+    validator: Validator = _Checker(schema, registry=Registry())
+    try:
+        error: ValidationError | None = next(validator.iter_errors(document), None)
+    except RecursionError:
+        return "it is nested too deeply"
+    return error.message[:_MAX_REASON] if error else None
+
+
+def _nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object in a schema."""
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+
+
+def _refused(node: Mapping[str, Any]) -> str | None:
+    for name in _REFERENCES:
+        if isinstance(reference := node.get(name), str) and not reference.startswith("#"):
+            return f"'{name}' may only point into the schema itself"
+    if isinstance(node.get("patternProperties"), dict):
+        return "'patternProperties' is not permitted"
+    if isinstance(pattern := node.get("pattern"), str):
+        try:
+            regex.compile(pattern)
+        except regex.error:
+            return f"{pattern[:60]!r} is not a regular expression"
+    return None
+
+
+def _pattern(_: Validator, pattern: str, instance: Any, __: Mapping[str, Any]) -> Iterator[ValidationError]:
+    if not isinstance(instance, str):
+        return
+    try:
+        found = regex.search(pattern, instance, timeout=_PATTERN_SECONDS)
+    except TimeoutError:
+        found = None
+    if found is None:
+        yield ValidationError(f"{instance[:60]!r} does not match {pattern[:60]!r}")
+
+
+_Checker = extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]  # in its stubs
