@@ -44,6 +44,14 @@ def open_to(team_ids: Iterable[str], *, using: str = "default") -> None:
         cursor.execute("SELECT set_config('app.team_ids', %s, true)", [",".join(team_ids)])
 
 
+def opened_to(*, using: str = "default") -> list[str]:
+    """Which teams the current transaction sees."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT coalesce(current_setting('app.team_ids', true), '')")
+        (teams,) = cursor.fetchone()
+    return str(teams).split(",")
+
+
 def grant_to_application(*, using: str) -> None:
     """Let the application's role use all tables and sequences; it stays neither superuser nor owner."""
     role = settings.DATABASES["default"]["USER"]

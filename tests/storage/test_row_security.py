@@ -1,0 +1,256 @@
+"""Row-level security: every tenant table is locked, and opens for the teams that a transaction names and no others.
+
+The tables are those that the database has, so that a new one is looked at without being listed here. Their rows are
+made by filling the required fields of each model, whatever they are.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import User
+from django.db import ProgrammingError, connection, models, transaction
+
+from kernel.clock import now
+from tenants import scope
+from tenants.models import Team
+from tests.support.api import MakeCaller
+
+Model = type[models.Model]
+APPS = ("tenants", "conversations", "responses")
+GLOBAL = {"tenants_upstream", "tenants_model"}
+"""Tables of the operator's: no team owns their rows."""
+
+
+def owner_column(model: Model) -> str | None:
+    """The column that names the team of a row."""
+    if model is Team:
+        return "id"
+    return next((field.column for field in model._meta.concrete_fields if field.column == "team_id"), None)
+
+
+MODELS = [model for model in apps.get_models() if model._meta.app_label in APPS and owner_column(model)]
+each_table = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.db_table)
+
+
+def query(sql: str, *parameters: Any) -> list[Any]:
+    """The rows of a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def make(model: Model, team: Team) -> models.Model:
+    """A row of this team's, with values for whatever the model requires."""
+    if model is Team:
+        return team
+    fields = [field for field in model._meta.concrete_fields if needs_value(field)]
+    return model._default_manager.create(**{field.name: value_for(field, team) for field in fields})
+
+
+def needs_value(field: "models.Field[Any, Any]") -> bool:
+    """Whether a row cannot be made without it."""
+    given = field.has_default() or isinstance(field, models.AutoField | models.BigAutoField)
+    return not (given or field.null) or field.column == "team_id"
+
+
+def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
+    """Some value."""
+    if isinstance(field, models.ForeignKey):
+        related: Any = field.remote_field.model
+        if related is User:
+            return User.objects.create_user(uuid.uuid4().hex)
+        return make(related, team)
+    if field.choices:
+        return next(iter(field.choices))[0]
+    values: dict[type[Any], Callable[[], Any]] = {
+        models.IntegerField: lambda: 1,
+        models.DateTimeField: now,
+        models.BinaryField: lambda: b"x",
+        models.URLField: lambda: "http://localhost/v1",
+        models.JSONField: dict,
+    }
+    made = next((value() for kind, value in values.items() if isinstance(field, kind)), None)
+    return uuid.uuid4().hex[: field.max_length or 32] if made is None else made
+
+
+def tenant_tables() -> set[str]:
+    """The tables that have a team in each row, as the database knows them."""
+    columns = query(
+        "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'team_id'"
+    )
+    return {name for (name,) in columns} | {"tenants_team"}
+
+
+@pytest.fixture
+def teams(make_caller: MakeCaller) -> tuple[Team, Team]:
+    """Mine and another one."""
+    return make_caller().team, make_caller().team
+
+
+@pytest.fixture
+def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.Model]:
+    """A row of each team in the table of this test."""
+    made = []
+    for team in teams:
+        with scope.team(team.pk):
+            made.append(make(model, team))
+    return made[0], made[1]
+
+
+# -- the lock on each table --------------------------------------------------------------------------------------------
+
+
+def test_every_table_of_ours_names_its_team_or_belongs_to_the_operator(database: None) -> None:
+    ours = {model._meta.db_table for model in apps.get_models() if model._meta.app_label in APPS}
+    assert ours - {model._meta.db_table for model in MODELS} == GLOBAL
+    assert {model._meta.db_table for model in MODELS} == tenant_tables()
+
+
+def test_every_tenant_table_is_locked_for_its_owner_too(database: None) -> None:
+    locked = query("SELECT relname FROM pg_class WHERE relrowsecurity AND relforcerowsecurity")
+    assert {name for (name,) in locked} == tenant_tables()
+
+
+def test_every_tenant_table_has_the_one_policy_for_reading_and_writing(database: None) -> None:
+    policies = query(
+        "SELECT tablename, policyname, permissive, roles::text, cmd, qual = with_check, "
+        "qual LIKE '%%string_to_array(current_setting(''app.team_ids''%%' FROM pg_policies"
+    )
+    found = {table: tuple(rest) for table, *rest in policies}
+    assert len(policies) == len(found)
+    assert found == dict.fromkeys(tenant_tables(), ("team", "PERMISSIVE", "{public}", "ALL", True, True))
+
+
+def test_the_role_of_the_application_is_bound_by_the_locks(database: None) -> None:
+    assert query(
+        "SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb FROM pg_roles WHERE rolname = current_user"
+    ) == [(False, False, False, False)]
+    owned = "SELECT relname FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner WHERE rolname = current_user"
+    assert query(owned) == []
+    assert query("SELECT 1 FROM pg_auth_members WHERE member = current_user::regrole") == []
+
+
+# -- what a transaction sees -------------------------------------------------------------------------------------------
+
+
+@each_table
+def test_without_a_team_nothing_is_seen_though_rows_exist(
+    database: None, model: Model, rows: tuple[models.Model, models.Model]
+) -> None:
+    with scope.every_team():
+        assert model._default_manager.filter(pk__in=[row.pk for row in rows]).count() == 2
+    assert not model._default_manager.exists()
+    with transaction.atomic():
+        assert query(f'SELECT count(*) FROM "{model._meta.db_table}"') == [(0,)]
+
+
+@each_table
+def test_a_team_sees_its_own_rows_and_no_others(
+    database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
+) -> None:
+    with scope.team(teams[0].pk):
+        seen = query(f'SELECT DISTINCT {owner_column(model)} FROM "{model._meta.db_table}"')
+        assert seen == [(teams[0].pk,)]
+        assert model._default_manager.filter(pk=rows[0].pk).exists()
+
+
+@each_table
+def test_rows_of_others_can_be_neither_changed_nor_deleted(
+    database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
+) -> None:
+    table, column = model._meta.db_table, owner_column(model)
+    with scope.team(teams[0].pk), connection.cursor() as cursor:
+        cursor.execute(f'UPDATE "{table}" SET {column} = {column} WHERE {column} = %s', [teams[1].pk])
+        assert cursor.rowcount == 0
+        cursor.execute(f'DELETE FROM "{table}" WHERE {column} = %s', [teams[1].pk])
+        assert cursor.rowcount == 0
+    with scope.every_team():
+        assert model._default_manager.filter(pk=rows[1].pk).exists()
+
+
+@each_table
+def test_a_row_cannot_be_written_for_another_team(
+    database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
+) -> None:
+    table, column = model._meta.db_table, owner_column(model)
+    with scope.team(teams[1].pk):
+        ((row,),) = query(f'SELECT to_jsonb(t)::text FROM "{table}" AS t WHERE {column} = %s LIMIT 1', teams[1].pk)
+    insert = f'INSERT INTO "{table}" SELECT * FROM jsonb_populate_record(NULL::"{table}", %s::jsonb)'
+    with pytest.raises(ProgrammingError, match="row-level security"), scope.team(teams[0].pk):
+        query(insert, row)
+
+
+@each_table
+def test_a_row_cannot_be_given_away(
+    database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
+) -> None:
+    table, column = model._meta.db_table, owner_column(model)
+    give = f'UPDATE "{table}" SET {column} = %s WHERE {column} = %s'
+    with pytest.raises(ProgrammingError, match="row-level security"), scope.team(teams[0].pk):
+        query(give, teams[1].pk, teams[0].pk)
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def seen() -> set[str]:
+    """The teams that the current transaction sees."""
+    return set(Team.objects.values_list("pk", flat=True))
+
+
+def test_a_scope_ends_with_its_transaction(database: None, teams: tuple[Team, Team]) -> None:
+    with scope.team(teams[0].pk):
+        assert seen() == {teams[0].pk}
+    assert seen() == set()
+
+
+def test_a_scope_of_several_teams_sees_each_of_them(database: None, teams: tuple[Team, Team]) -> None:
+    mine, other = teams
+    with scope.team(mine.pk, other.pk):
+        assert seen() == {mine.pk, other.pk}
+
+
+def test_a_scope_of_no_team_sees_nothing(database: None, teams: tuple[Team, Team]) -> None:
+    with scope.team():
+        assert seen() == set()
+
+
+def test_a_wider_scope_inside_of_a_narrow_one_leaves_it_narrow(database: None, teams: tuple[Team, Team]) -> None:
+    mine, other = teams
+    with scope.team(mine.pk):
+        with scope.every_team():
+            assert seen() >= {mine.pk, other.pk}
+        assert seen() == {mine.pk}
+
+
+def test_a_narrower_scope_inside_of_a_wide_one_leaves_it_wide(database: None, teams: tuple[Team, Team]) -> None:
+    mine, other = teams
+    with scope.every_team():
+        with scope.team(mine.pk):
+            assert seen() == {mine.pk}
+        assert seen() >= {mine.pk, other.pk}
+
+
+def test_a_scope_that_breaks_leaves_the_outer_one_as_it_was(database: None, teams: tuple[Team, Team]) -> None:
+    mine, _ = teams
+    with scope.team(mine.pk):
+        with pytest.raises(ZeroDivisionError), scope.every_team():
+            _ = 1 / 0
+        assert seen() == {mine.pk}
+
+
+def test_what_breaks_inside_of_a_scope_is_rolled_back(database: None, teams: tuple[Team, Team]) -> None:
+    mine, _ = teams
+
+    def change_and_break() -> None:
+        with scope.team(mine.pk):
+            Team.objects.filter(pk=mine.pk).update(log_retention_hours=1)
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_break()
+    with scope.team(mine.pk):
+        assert Team.objects.get().log_retention_hours != 1
