@@ -1,0 +1,226 @@
+"""Who a key belongs to and where a model name leads: remembered for a second, and never longer than two."""
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import Forbidden, ModelNotFound, Unauthorized
+from tenants import directory, scope, services
+from tenants.directory import Route
+from tenants.models import ApiKey, Model, ModelVisibility, Scope, Team, Upstream
+from tests.support.api import Caller, MakeCaller
+
+PROMISED_SECONDS = 2.0
+
+
+def seconds_until(happened: Callable[[], bool]) -> float:
+    """How long it took."""
+    began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < 2 * PROMISED_SECONDS, "it never happened"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def is_admitted(secret: str) -> bool:
+    """Whether the key opens the door."""
+    try:
+        directory.principal(secret)
+    except Unauthorized:
+        return False
+    return True
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_leads_to_its_team_and_its_limits(database: None, make_caller: MakeCaller) -> None:
+    caller = make_caller(scopes=[Scope.MODELS_READ], allowed_models=["a", "b"])
+    principal = directory.principal(caller.secret)
+    assert (principal.team_id, principal.key_id) == (caller.team.pk, caller.key.pk)
+    assert (principal.may_use("a"), principal.may_use("c")) == (True, False)
+    principal.require(Scope.MODELS_READ)
+    with pytest.raises(Forbidden, match=r"responses\.write"):
+        principal.require(Scope.RESPONSES_WRITE)
+
+
+def test_a_revoked_key_is_refused_within_two_seconds(database: None, caller: Caller) -> None:
+    assert is_admitted(caller.secret)
+    assert services.revoke_key(key=caller.key)
+    assert seconds_until(lambda: not is_admitted(caller.secret)) < PROMISED_SECONDS
+    with pytest.raises(Unauthorized) as refused:
+        directory.principal(caller.secret)
+    assert refused.value.code == "api_key_revoked"
+
+
+def test_a_key_is_revoked_once(database: None, caller: Caller) -> None:
+    assert [services.revoke_key(key=caller.key) for _ in range(2)] == [True, False]
+
+
+def test_an_expired_key_is_refused_although_it_is_remembered(database: None, make_caller: MakeCaller) -> None:
+    caller = make_caller(expires_at=now() + timedelta(seconds=0.3))
+    assert is_admitted(caller.secret)
+    assert seconds_until(lambda: not is_admitted(caller.secret)) < directory.REMEMBER_SECONDS
+    with pytest.raises(Unauthorized) as refused:
+        directory.principal(caller.secret)
+    assert refused.value.code == "api_key_expired"
+
+
+@pytest.mark.parametrize("secret", ["sk-nobody", "", "é", "sk-" + "x" * 10_000])
+def test_an_unknown_key_is_refused(database: None, secret: str) -> None:
+    with pytest.raises(Unauthorized) as refused:
+        directory.principal(secret)
+    assert refused.value.code == "invalid_api_key"
+
+
+def test_a_busy_key_asks_the_database_once_a_second(database: None, caller: Caller) -> None:
+    directory.principal(caller.secret)
+    with CaptureQueriesContext(connection) as captured:
+        for _ in range(50):
+            directory.principal(caller.secret)
+    assert len(captured) == 0
+
+
+def test_the_use_of_a_key_is_noted(database: None, caller: Caller) -> None:
+    assert caller.key.last_used_at is None
+    directory.principal(caller.secret)
+    with scope.team(caller.team.pk):
+        assert ApiKey.objects.get(pk=caller.key.pk).last_used_at is not None
+
+
+def test_of_a_secret_only_a_digest_is_kept(database: None, caller: Caller) -> None:
+    with scope.team(caller.team.pk), connection.cursor() as cursor:
+        cursor.execute("SELECT to_jsonb(k)::text FROM tenants_apikey AS k WHERE id = %s", [caller.key.pk])
+        (row,) = cursor.fetchone()
+    assert caller.secret not in row
+    assert caller.secret.rsplit("-", 1)[-1] not in row
+    assert caller.secret[-4:] in row
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def name() -> str:
+    """A model name that no other test has."""
+    return f"model-{uuid.uuid4().hex}"
+
+
+def add(name: str, *teams: Team, default: bool = False, upstream_model: str = "", enabled: bool = True) -> str:
+    """Route a name to an upstream of its own; for these teams, or for everybody. Returns the upstream's id."""
+    upstream = Upstream.objects.create(name=uuid.uuid4().hex, base_url="http://x/v1", api_key="k", is_default=default)
+    model = Model.objects.create(name=name, upstream=upstream, upstream_model=upstream_model, enabled=enabled)
+    for team in teams:
+        with scope.team(team.pk):
+            ModelVisibility.objects.create(model=model, team=team)
+    return upstream.pk
+
+
+async def route(caller: Caller, model: str) -> Route:
+    """Where the caller's requests for a model go."""
+    principal = await directory.aprincipal(caller.secret)
+    return await directory.aroute(principal, model)
+
+
+async def test_a_name_of_its_own_comes_before_every_other_name(database: None, caller: Caller, name: str) -> None:
+    _, own = await in_db_thread(lambda: (add("*", caller.team, default=True), add(name)))
+    assert (await route(caller, name)).upstream.id == own
+
+
+async def test_every_other_name_goes_to_the_star(database: None, caller: Caller, name: str) -> None:
+    star = await in_db_thread(lambda: add("*", caller.team))
+    found = await route(caller, name)
+    assert (found.upstream.id, found.model, found.upstream_model) == (star, name, name)
+
+
+async def test_the_teams_own_route_comes_before_everybodys(database: None, caller: Caller, name: str) -> None:
+    _, own = await in_db_thread(lambda: (add(name, default=True), add(name, caller.team)))
+    assert (await route(caller, name)).upstream.id == own
+
+
+async def test_a_route_of_several_teams_is_each_ones_own(database: None, make_caller: MakeCaller, name: str) -> None:
+    callers = await in_db_thread(lambda: [make_caller() for _ in range(3)])
+    teams = [caller.team for caller in callers]
+    everybodys, shared = await in_db_thread(lambda: (add(name, default=True), add(name, *teams[:2])))
+    found = [(await route(caller, name)).upstream.id for caller in callers]
+    assert found == [shared, shared, everybodys]
+
+
+async def test_the_default_upstream_comes_before_others(database: None, caller: Caller, name: str) -> None:
+    _, default, _ = await in_db_thread(lambda: (add(name), add(name, default=True), add(name)))
+    assert (await route(caller, name)).upstream.id == default
+
+
+async def test_among_equals_the_oldest_route_is_taken(database: None, caller: Caller, name: str) -> None:
+    oldest, _ = await in_db_thread(lambda: (add(name), add(name)))
+    assert (await route(caller, name)).upstream.id == oldest
+
+
+async def test_a_model_of_another_team_is_like_one_that_does_not_exist(
+    database: None, make_caller: MakeCaller, name: str
+) -> None:
+    mine, other = await in_db_thread(lambda: (make_caller(), make_caller()))
+    theirs = await in_db_thread(lambda: {add(name, other.team), add("*", other.team)})
+    assert await upstream_of(other, name) in theirs
+    # Another test may have left a star for everybody.
+    assert await upstream_of(mine, name) == await upstream_of(mine, f"{name}-unknown")
+    assert await upstream_of(mine, name) not in theirs
+
+
+async def upstream_of(caller: Caller, model: str) -> str | None:
+    """The id of the upstream that answers for a model; None: there is none."""
+    try:
+        return (await route(caller, model)).upstream.id
+    except ModelNotFound:
+        return None
+
+
+async def test_a_disabled_route_is_none(database: None, caller: Caller, name: str) -> None:
+    disabled, other = await in_db_thread(lambda: (add(name, caller.team, enabled=False), add(name)))
+    assert (await route(caller, name)).upstream.id == other != disabled
+
+
+async def test_a_key_may_be_limited_to_some_models(database: None, make_caller: MakeCaller, name: str) -> None:
+    caller = await in_db_thread(lambda: make_caller(allowed_models=["another"]))
+    await in_db_thread(lambda: add(name, caller.team))
+    with pytest.raises(ModelNotFound):
+        await route(caller, name)
+
+
+async def test_the_upstream_may_call_the_model_otherwise(database: None, caller: Caller, name: str) -> None:
+    await in_db_thread(lambda: add(name, caller.team, upstream_model="gpt"))
+    found = await route(caller, name)
+    assert (found.model, found.upstream_model, found.upstream.api_key) == (name, "gpt", "k")
+
+
+async def test_the_star_is_a_route_and_no_name(database: None, caller: Caller) -> None:
+    await in_db_thread(lambda: add("*", caller.team))
+    with pytest.raises(ModelNotFound):
+        await route(caller, "*")
+
+
+async def test_a_new_route_is_known_within_two_seconds(database: None, caller: Caller, name: str) -> None:
+    old = await in_db_thread(lambda: add(name))
+    assert (await route(caller, name)).upstream.id == old
+    new = await in_db_thread(lambda: add(name, caller.team))
+    began = time.monotonic()
+    while (await route(caller, name)).upstream.id != new:
+        assert time.monotonic() - began < PROMISED_SECONDS
+
+
+def test_the_key_of_an_upstream_is_encrypted_and_never_shown(database: None, name: str) -> None:
+    upstream = Upstream.objects.get(pk=add(name))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT api_key FROM tenants_upstream WHERE id = %s", [upstream.pk])
+        (stored,) = cursor.fetchone()
+    assert upstream.api_key == "k"
+    assert stored.startswith("gAAAA")
+    shown = directory.Upstream(id="upst_1", base_url="http://x/v1", api_key="secret")
+    assert "secret" not in repr(shown)

@@ -1,0 +1,111 @@
+"""What a turn costs in SQL does not depend on how many turns came before it."""
+
+from typing import Any
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from conversations.items import AssistantMessage, InputMessage
+from conversations.models import Item, Section
+from responses import context, store
+from responses.context import Reading
+from responses.models import Response, Status
+from responses.recorder import placed
+from responses.schema import parse_create
+from responses.store import Advance, Change
+from tenants import directory, scope
+from tests.support.api import Caller
+from tests.support.stored import prepare
+
+TURNS = 200
+CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
+
+
+def add_turn(caller: Caller, number: int, previous: str | None) -> str:
+    """A finished response with one message in and one out."""
+    request: dict[str, Any] = {"input": f"question {number}"}
+    if previous is not None:
+        request["previous_response_id"] = previous
+    begun, created = prepare(caller, **request)
+    who = begun.who
+    part = {"type": "output_text", "text": f"answer {number}", "annotations": [], "logprobs": []}
+    body = {"id": f"msg_{who.response_id}", "type": "message", "status": "completed", "role": "assistant"}
+    answer = placed({**body, "content": [part]}, who, Section.OUTPUT, 0)
+    end = Advance(response_id=who.response_id, lease_token=1, status=Status.COMPLETED.value, ended_at=who.created_at)
+    assert store.apply([created]) == [None]
+    assert store.apply([Change(team_id=who.team_id, insert=answer, advance=end)]) == [None]
+    return who.response_id
+
+
+def chain(caller: Caller, length: int) -> list[str]:
+    """The ids of so many responses, each following the one before it."""
+    ids: list[str] = []
+    for number in range(length):
+        ids.append(add_turn(caller, number, ids[-1] if ids else None))
+    return ids
+
+
+def read(caller: Caller, previous: str | None) -> tuple[Reading, list[str]]:
+    """The context of a new turn, and the statements that reading it took, transactions themselves apart."""
+    request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
+    principal = directory.principal(caller.secret)
+    with CaptureQueriesContext(connection) as captured:
+        reading = context.read(principal=principal, body=parse_create(request))
+    return reading, [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
+
+
+def test_turn_200_takes_at_most_two_statements_more_than_turn_1(database: None, caller: Caller) -> None:
+    ids = chain(caller, TURNS)
+    (first, at_first), (tenth, at_tenth), (last, at_last) = (read(caller, one) for one in (None, ids[8], ids[-1]))
+    assert len(at_last) <= len(at_first) + 2
+    assert len(at_last) == len(at_tenth)
+    assert [len(reading.items) for reading in (first, tenth, last)] == [1, 19, 2 * TURNS + 1]
+
+
+def test_a_chain_is_read_in_its_order(database: None, caller: Caller) -> None:
+    reading, _ = read(caller, chain(caller, 3)[-1])
+    said = [item.parts()[0] for item in reading.items if isinstance(item, InputMessage | AssistantMessage)]
+    assert [getattr(part, "text", None) for part in said] == [
+        *("question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"),
+        "Hi",
+    ]
+
+
+def test_a_chain_copies_nothing(database: None, caller: Caller) -> None:
+    ids = chain(caller, 5)
+    with scope.team(caller.team.pk):
+        assert Item.objects.count() == 2 * len(ids)
+        assert Response.objects.count() == len(ids)
+
+
+def test_a_fork_shares_what_came_before_it(database: None, caller: Caller) -> None:
+    ids = chain(caller, 2)
+    fork = add_turn(caller, 7, ids[0])
+    reading, _ = read(caller, fork)
+    assert len(reading.items) == 5
+
+
+def test_the_work_of_a_chain_is_that_of_its_items(database: None, caller: Caller) -> None:
+    """What other responses of the team there are costs nothing."""
+    ids = chain(caller, 20)
+    before = rows_looked_at(caller, ids[-1])
+    chain(caller, 60)
+    assert rows_looked_at(caller, ids[-1]) <= before * 1.5
+
+
+def rows_looked_at(caller: Caller, previous: str) -> int:
+    """The rows that all parts of the plan gave or threw away, with the plan of a table too large to be read whole."""
+    _, statements = read(caller, previous)
+    (select,) = (sql for sql in statements if "RECURSIVE" in sql)
+    with scope.team(caller.team.pk), connection.cursor() as cursor:
+        for way in ("seqscan", "hashjoin", "mergejoin"):
+            cursor.execute(f"SET LOCAL enable_{way} = off")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + select.replace("%", "%%"), [])
+        ((plan,),) = cursor.fetchall()
+    return touched(plan[0]["Plan"])
+
+
+def touched(node: dict[str, Any]) -> int:
+    """Rows times loops, over the whole tree."""
+    own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return int(own) + sum(touched(child) for child in node.get("Plans", ()))
