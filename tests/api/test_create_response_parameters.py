@@ -99,7 +99,7 @@ HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", HONOURED)
 def test_it_honours(api: Api, script: Script, name: str) -> None:
     sent, upstream, shown = HONOURED[name]
-    script.say("Hello")
+    script.say('{"a": "b"}')
     response = api.create(model=script.model, input="Hi", **sent)
     always = {"model", "messages", "stream", "stream_options"}
     assert {key: value for key, value in script.bodies[0].items() if key not in always} == upstream

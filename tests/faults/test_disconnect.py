@@ -150,7 +150,7 @@ def test_a_client_that_leaves_at_once_leaves_no_run_behind(patient: Patient, scr
         with api.open("/responses", {"model": script.model, "input": "Hi", "stream": streamed}):
             time.sleep(number / 4000)
     api.get("/responses")
-    eventually(lambda: not running(api))
+    eventually(lambda: not running(api), seconds=2.0)
     assert all(received.was_closed_within(1.0) for received in script.received)
 
 
