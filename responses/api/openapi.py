@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
+from responses import counting
 from responses.models import Status
 from responses.schema import CreateResponse
 
@@ -62,6 +63,11 @@ def _paths() -> Schema:
                 answer="ItemList",
                 parameters=[response_id, *_page(before=True)],
                 errors=(400, 401, 403, 404),
+            ),
+        },
+        "/responses/input_tokens": {
+            "post": _operation(
+                "Count input tokens", body="CountInputTokens", answer="InputTokens", errors=(400, 401, 403, 404, 413)
             ),
         },
         "/chat/completions": {
@@ -181,6 +187,19 @@ def _schemas() -> Schema:
                 "stream": {"type": ["boolean", "null"]},
             },
             required=["model", "messages"],
+        ),
+        "CountInputTokens": {
+            "type": "object",
+            "properties": {
+                name: schema for name, schema in create["properties"].items() if name in counting.PARAMETERS
+            },
+        },
+        "InputTokens": _object(
+            {
+                "object": {"const": "response.input_tokens"},
+                "input_tokens": {"type": "integer", "description": "An estimate: four characters a token."},
+            },
+            required=["object", "input_tokens"],
         ),
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),

@@ -3,10 +3,11 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import views
+from responses.api import passthrough, views
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
+    path("responses/input_tokens", by_method(post=passthrough.CountInputTokens.as_view())),
     path("responses/<str:response_id>", views.OneResponse.as_view()),
     path("responses/<str:response_id>/input_items", views.InputItems.as_view()),
     path("chat/completions", by_method(post=views.CreateChatCompletion.as_view())),

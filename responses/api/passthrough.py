@@ -1,0 +1,22 @@
+"""The view of `/v1/responses/input_tokens`: parse, one call, present."""
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response as Answer
+from typing_extensions import override
+
+from kernel.validation import parse_json
+from responses import counting
+from responses.api.requests import principal_of, scope_of
+from responses.api.views import AsyncApiView
+
+
+class CountInputTokens(AsyncApiView):
+    """`POST /v1/responses/input_tokens`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        counted = counting.parse_count(parse_json(scope_of(request)["body"]))
+        tokens = await counting.count_input_tokens(principal=principal_of(request), request=counted)
+        return Answer({"object": "response.input_tokens", "input_tokens": tokens})

@@ -1,0 +1,85 @@
+"""`POST /v1/responses/input_tokens`: how many tokens a response would read, before anybody pays for it.
+
+The body is that of `POST /v1/responses` without what has no effect on the input, and all of it is optional. It is
+checked and read as there, so that a count and the response after it agree; nothing is stored and no model is asked.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import UnknownParameter, UnsupportedParameter
+from responses import context, wire
+from responses.context import Reading
+from responses.engine import estimate
+from responses.schema import CreateResponse, parse_create
+from tenants import directory
+from tenants.models import Scope
+from tenants.principal import Principal
+
+PARAMETERS = (
+    "model",
+    "input",
+    "instructions",
+    "conversation",
+    "previous_response_id",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+    "truncation",
+)
+_REFUSED = ("personality",)
+# A response cannot do without these; a count can.
+_INSTEAD = {"model": "any", "input": "any"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRequest:
+    """A checked body; without a model, whichever it is."""
+
+    body: CreateResponse
+    model: str | None
+
+
+def parse_count(values: dict[str, Any]) -> CountRequest:
+    """Check a body as `parse_create` checks that of a response; `null` and an empty input are "not sent"."""
+    _refuse_by_name(values)
+    sent = {name: value for name, value in values.items() if value is not None}
+    if sent.get("input") in ("", []):
+        del sent["input"]
+    body = parse_create(_INSTEAD | sent)
+    if "input" not in sent:
+        body = body.model_copy(update={"input": []})
+    return CountRequest(body=body, model=sent.get("model"))
+
+
+def _refuse_by_name(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if name in _REFUSED:
+            if value is not None:
+                raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+        elif name not in PARAMETERS:
+            near = get_close_matches(name, PARAMETERS, n=1)
+            raise UnknownParameter(name, suggestion=near[0] if near else None)
+
+
+async def count_input_tokens(*, principal: Principal, request: CountRequest) -> int:
+    """The estimate for what would be sent. The scope is that of creating: who may not ask a model need not count."""
+    principal.require(Scope.RESPONSES_WRITE)
+    if request.model is not None:
+        await directory.aroute(principal, request.model)
+    body = request.body
+    reading = await _read(principal, body)
+    parameters = wire.public_parameters(body, response_id="", created_at=now())
+    sampling = wire.sampling(parameters, wire.hidden_options(body))
+    return estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)
+
+
+async def _read(principal: Principal, body: CreateResponse) -> Reading:
+    if not context.needs_database(body):
+        return context.read(principal=principal, body=body)
+    return await in_db_thread(lambda: context.read(principal=principal, body=body))

@@ -1,0 +1,48 @@
+"""How many tokens texts are, where nobody counts exactly: a declared estimate of four characters a token."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from conversations.items import Reasoning, StoredItem, plain_text
+from responses.engine.turns import Sampling
+
+CHARACTERS_PER_TOKEN = 4
+# What OpenAI's models of the 4o kind take for an image of 1024 × 1024; the size of others is not known here.
+_TOKENS_OF_AN_IMAGE = 765
+_TOKENS_OF_A_SMALL_IMAGE = 85
+
+
+def tokens(*texts: str) -> int:
+    """The tokens of some texts together, rounded up."""
+    return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
+
+
+def input_tokens(*, instructions: str | None, items: Iterable[StoredItem], sampling: Sampling) -> int:
+    """The tokens of what a model gets to read in a turn: words, images, and the definitions of tools and format.
+
+    Reasoning counts nothing: it is not sent to a model again.
+    """
+    bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
+    words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
+    images = sum(_images(body) for body in bodies)
+    return tokens(instructions or "", *words, *_definitions(sampling)) + images
+
+
+def _images(body: dict[str, Any]) -> int:
+    parts = body.get("content") or body.get("output") or ()
+    if isinstance(parts, str):
+        return 0
+    images = [part for part in parts if part["type"] == "input_image"]
+    return sum(_TOKENS_OF_A_SMALL_IMAGE if part["detail"] == "low" else _TOKENS_OF_AN_IMAGE for part in images)
+
+
+def _definitions(sampling: Sampling) -> list[str]:
+    described = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in sampling.tools
+    ]
+    known = [{name: value for name, value in tool.items() if value is not None} for tool in described]
+    if sampling.response_format is not None:
+        known.append(sampling.response_format)
+    return [orjson.dumps(definition).decode() for definition in known]
