@@ -1,13 +1,21 @@
-"""Items and their places. Items are immutable and know no position; a placement puts one into an owner's list."""
+"""Items and their places, and files. Items are immutable and know no position; a placement puts one into an owner's
+list."""
 
+from datetime import datetime
 from uuid import UUID, uuid4
 
 from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.ids import new_id
 from kernel.jsontext import WireDecoder
-from tenants.models import ApiKey, Team
+from tenants.models import ApiKey, IdField, Team
+
+
+def file_id() -> str:
+    """A fresh id of a file."""
+    return new_id("file").replace("_", "-", 1)
 
 
 class Item(models.Model):
@@ -60,3 +68,65 @@ class Placement(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.owner} {self.section}[{self.position}]"
+
+
+class Purpose(models.TextChoices):
+    """What a file is for."""
+
+    ASSISTANTS = "assistants", "Assistants"
+    BATCH = "batch", "Batch"
+    FINE_TUNE = "fine-tune", "Fine-tuning"
+    VISION = "vision", "Vision"
+    USER_DATA = "user_data", "User data"
+    EVALS = "evals", "Evals"
+
+
+class FileState(models.TextChoices):
+    """Whether a file's bytes are being stored, are there, or are being removed. Only READY ones exist for callers."""
+
+    PENDING = "pending", "Being stored"
+    READY = "ready", "Ready"
+    GONE = "gone", "Being removed"
+
+
+class File(models.Model):
+    """An uploaded file; the bytes are in the storage `files`, under a name made of the id.
+
+    The row is there before the bytes and goes after them, so that nothing is left behind wherever a process dies: from
+    `sweep_at` on, whatever the state, the sweeper removes both.
+    """
+
+    id = IdField(default=file_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    filename = models.CharField(max_length=255)
+    purpose = models.CharField(max_length=20, choices=Purpose.choices)
+    content_type = models.CharField(max_length=255)
+    size = models.BigIntegerField(help_text="In bytes.")
+    sha256 = models.CharField(max_length=64, default="", help_text="Of the bytes, in hex; empty until they are stored.")
+    state = models.CharField(max_length=10, choices=FileState.choices, default=FileState.PENDING)
+    created_at = models.DateTimeField(default=now)
+    expires_at = models.DateTimeField(null=True)
+    sweep_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="file_by_team_and_time"),
+            models.Index(fields=["sweep_at"], name="file_by_sweep", condition=models.Q(sweep_at__isnull=False)),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(state="ready") | models.Q(sweep_at__isnull=False), name="file_sweep_unless_ready"
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(state="ready") | ~models.Q(sha256=""), name="file_digest_when_ready"
+            ),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.filename} ({self.id})"
+
+    def exists_at(self, at: datetime) -> bool:
+        """Whether callers can see it at that moment."""
+        return self.state == FileState.READY and (self.expires_at is None or self.expires_at > at)

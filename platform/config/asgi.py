@@ -55,7 +55,17 @@ def _wants_stream(body: bytes) -> bool:
     return isinstance(parsed, dict) and parsed.get("stream") is True
 
 
-_shell = ApiShell(_api, max_body_bytes=settings.MAX_BODY_BYTES)
+def is_upload(scope: Scope) -> bool:
+    """Whether a request brings a file: it goes to disk, never whole into memory."""
+    return (scope["method"], scope["path"]) == ("POST", "/v1/files")
+
+
+_shell = ApiShell(
+    _api,
+    max_body_bytes=settings.MAX_BODY_BYTES,
+    max_upload_bytes=settings.MAX_UPLOAD_BODY_BYTES,
+    is_upload=is_upload,
+)
 
 
 async def _http(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,12 +1,12 @@
-"""How the web process listens: daphne with two measured corrections, or uvicorn."""
+"""How the web process listens: daphne with a few measured corrections, or uvicorn."""
 
 import asyncio
 import gc
 import resource
-from functools import lru_cache
 from typing import Any
 
 import uvloop
+from django.conf import settings
 from typing_extensions import override
 
 _BACKLOG = 2048
@@ -22,19 +22,18 @@ def serve(server: str, *, host: str, port: int) -> None:
 
 def _daphne(host: str, port: int) -> None:
     # The first of these installs Twisted's reactor on an asyncio loop of its own.
-    from daphne.server import Server
+    from config.daphne_bodies import Server  # isort: skip
     from twisted.internet import reactor
-    from twisted.web import http
 
-    from config.asgi import application
+    from config.asgi import application, is_upload
 
     _settle()
-    # Twisted parses the content type of each POST with the e-mail package: a quarter of the request's time.
-    http._parseContentType = lru_cache(maxsize=256)(http._parseContentType)  # noqa: SLF001
     # Its default backlog of 50 makes simultaneous connects wait for a second.
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
     instance = Server(
         application=application,
+        is_upload=is_upload,
+        most_bytes=settings.MAX_UPLOAD_BODY_BYTES,
         endpoints=[endpoint],
         signal_handlers=True,
         http_timeout=None,

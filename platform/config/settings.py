@@ -1,5 +1,6 @@
 """Django's settings, all of them out of the environment; every variable has a line in docs/configuration.md."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import django_stubs_ext
 from django.apps import apps
 from django.contrib import admin
 from django.http import HttpRequest
+from django.core.exceptions import ImproperlyConfigured
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
@@ -101,6 +103,9 @@ REST_FRAMEWORK: dict[str, Any] = {
 MAX_BODY_BYTES = 64 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
+MAX_UPLOAD_BYTES = 512 * 1024 * 1024
+# The file and the form around it.
+MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024
 # -- where things are kept ---------------------------------------------------------------------------------------------
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -142,6 +147,32 @@ CHANNEL_LAYERS = {
 
 # Served by the web process, straight out of the packages and `static/`: nothing is built or collected beforehand.
 STATIC_URL = "/static/"
+# Files of teams: in a folder that every process sees, or wherever a storage class of Django's interface keeps them.
+_LOCAL_FILES = {"location": STATE_DIR / "files", "file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
+_FILES_STORAGE = env.text("FILES_STORAGE")
+
+
+def _files_options(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text or "{}")
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        msg = "FILES_STORAGE_OPTIONS must be a JSON object."
+        raise ImproperlyConfigured(msg)
+    return parsed
+
+
+_FILES_OPTIONS = _files_options(env.text("FILES_STORAGE_OPTIONS"))
+STORAGES: dict[str, dict[str, Any]] = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "files": {
+        "BACKEND": _FILES_STORAGE or "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": _FILES_OPTIONS if _FILES_STORAGE else _LOCAL_FILES,
+    },
+}
+
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
@@ -169,6 +200,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
 }
+    "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 
 # -- safety ------------------------------------------------------------------------------------------------------------
 

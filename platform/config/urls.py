@@ -16,5 +16,6 @@ urlpatterns = [
     path("metrics", health.metrics, name="metrics"),
     path("openapi.json", docs.openapi, name="openapi"),
     path("docs", docs.page, name="docs"),
+    path("v1/", include("conversations.api.urls")),
     path("v1/", include("responses.api.urls")),
 ]

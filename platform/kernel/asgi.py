@@ -7,9 +7,10 @@ run on the loop, synchronous ones in the threads that keep database connections.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from io import BytesIO
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from io import SEEK_END, BytesIO
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
@@ -63,11 +64,19 @@ def identified(app: App) -> App:
 
 
 class ApiShell:
-    """Wraps everything under /v1: `scope["body"]` within its limit, and the headers of OpenAI's API."""
+    """Wraps everything under /v1: `scope["body"]` within its limit, and the headers of OpenAI's API.
 
-    def __init__(self, app: App, *, max_body_bytes: int) -> None:
+    Requests of which `is_upload` is true have a limit of their own, an empty body, and what came as `scope["upload"]`,
+    a file on disk that is open at its beginning.
+    """
+
+    def __init__(
+        self, app: App, *, max_body_bytes: int, max_upload_bytes: int, is_upload: Callable[[Scope], bool]
+    ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
+        self._is_upload = is_upload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -82,7 +91,10 @@ class ApiShell:
         try:
             _check_client_request_id(scope)
             _check_query(scope)
-            scope["body"] = await self._read_body(scope, receive)
+            if self._is_upload(scope):
+                await self._serve_upload(scope, receive, send_with_headers)
+                return
+            scope["body"] = b"".join([piece async for piece in _pieces(scope, receive, self._max_body_bytes)])
         except ClientGone:
             return
         except ApiError as error:
@@ -90,26 +102,43 @@ class ApiShell:
             return
         await self._app(scope, _replay(scope["body"], receive), send_with_headers)
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        announced = header(scope, b"content-length")
-        if announced.isdigit() and int(announced) > self._max_body_bytes:
-            raise self._too_large()
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > self._max_body_bytes:
-                raise self._too_large()
-            if not message.get("more_body", False):
-                return b"".join(pieces)
+    async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A server that has put the body on disk by itself says so.
+        with scope.get("spooled") or TemporaryFile() as upload:
+            await self._spool(upload, scope, receive)
+            scope["body"], scope["upload"] = b"", upload
+            await self._app(scope, _replay(b"", receive), send)
 
-    def _too_large(self) -> RequestTooLarge:
-        limit = self._max_body_bytes // 1024 // 1024
-        return RequestTooLarge(f"The body of the request is too large: the limit is {limit} MiB.")
+    async def _spool(self, upload: IO[bytes], scope: Scope, receive: Receive) -> None:
+        async for piece in _pieces(scope, receive, self._max_upload_bytes):
+            if piece:
+                await asyncio.to_thread(upload.write, piece)
+        if upload.seek(0, SEEK_END) > self._max_upload_bytes:
+            raise _too_large(self._max_upload_bytes)
+        upload.seek(0)
+
+
+async def _pieces(scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytes]:
+    """The body as it comes, as long as it keeps to its limit."""
+    announced = header(scope, b"content-length")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise _too_large(most)
+        yield piece
+        if not message.get("more_body", False):
+            return
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body of the request is too large: the limit is {limit // 1024 // 1024} MiB.")
 
 
 def _check_client_request_id(scope: Scope) -> None:

@@ -10,6 +10,7 @@
     │   ├── InvalidValue                  invalid_value
     │   ├── LimitExceeded                 integer_below_min_value, string_above_max_length, …
     │   ├── InvalidJson                   invalid_json
+    │   ├── InvalidMultipart              invalid_multipart
     │   ├── ModelNotFound                 model_not_found
     │   ├── PreviousResponseNotFound      previous_response_not_found
     │   ├── ToolCallMismatch              (code null)
@@ -147,6 +148,12 @@ class InvalidJson(BadRequest):
     """We could not parse the JSON body of your request."""
 
     default_code = "invalid_json"
+
+
+class InvalidMultipart(BadRequest):
+    """We could not parse the multipart form of your request."""
+
+    default_code = "invalid_multipart"
 
 
 class ModelNotFound(BadRequest):

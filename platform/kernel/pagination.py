@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
+
+from django.db.models import Model, Q, QuerySet
 
 from kernel.errors import InvalidType, InvalidValue, LimitExceeded
 
 Row = TypeVar("Row")
+ModelRow = TypeVar("ModelRow", bound=Model)
+Position = tuple[datetime, str]
+"""Where a row stands: when it was made, and its id."""
 MAX_LIMIT = 100
 DEFAULT_LIMIT = 20
 
@@ -29,10 +35,12 @@ class PageRequest:
     before: str | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> "PageRequest":
+    def from_query(
+        cls, query: Mapping[str, str], *, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT
+    ) -> "PageRequest":
         """Read `limit`, `order`, `after` and `before`; bad values raise the 400 that OpenAI gives."""
         return cls(
-            limit=_limit(query.get("limit")),
+            limit=_limit(query.get("limit"), default=default, most=most),
             order=_order(query.get("order")),
             after=query.get("after") or None,
             before=query.get("before") or None,
@@ -66,9 +74,33 @@ class Page(Generic[Row]):
         }
 
 
-def _limit(text: str | None) -> int:
+def keyset(rows: QuerySet[ModelRow], *, page: PageRequest, position: Callable[[str, str], Position]) -> Page[ModelRow]:
+    """One page of rows that have `created_at` and `id`.
+
+    `position` finds where the row of an id stands; it is also given the parameter's name, for the 404 of unknown ids.
+    """
+    newest_first = page.order is Order.DESC
+    if page.after:
+        rows = rows.filter(_beyond(position(page.after, "after"), older=newest_first))
+    if page.before:
+        rows = rows.filter(_beyond(position(page.before, "before"), older=not newest_first))
+    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
+    backwards = bool(page.before) and not page.after
+    descending = newest_first is not backwards
+    rows = rows.order_by("-created_at", "-id") if descending else rows.order_by("created_at", "id")
+    return Page.cut(list(rows[: page.limit + 1]), request=page)
+
+
+def _beyond(cursor: Position, *, older: bool) -> Q:
+    created_at, row_id = cursor
+    sign = "lt" if older else "gt"
+    same = Q(created_at=created_at) & Q(**{f"id__{sign}": row_id})
+    return Q(**{f"created_at__{sign}": created_at}) | same
+
+
+def _limit(text: str | None, *, default: int, most: int) -> int:
     if text is None:
-        return DEFAULT_LIMIT
+        return default
     try:
         limit = int(text)
     except ValueError:
@@ -76,10 +108,8 @@ def _limit(text: str | None) -> int:
     if limit < 1:
         message = f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead."
         raise LimitExceeded(message, param="limit", code="integer_below_min_value")
-    if limit > MAX_LIMIT:
-        message = (
-            f"Invalid 'limit': integer above maximum value. Expected a value <= {MAX_LIMIT}, but got {limit} instead."
-        )
+    if limit > most:
+        message = f"Invalid 'limit': integer above maximum value. Expected a value <= {most}, but got {limit} instead."
         raise LimitExceeded(message, param="limit", code="integer_above_max_value")
     return limit
 

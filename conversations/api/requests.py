@@ -1,0 +1,141 @@
+"""What the views of files read off a request: uploads, and the filters of a list."""
+
+import mimetypes
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from io import SEEK_END
+from itertools import chain
+from typing import IO, Annotated, Any, Literal, cast
+
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
+from django.http import QueryDict
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from pydantic import BaseModel, ConfigDict, Field
+from rest_framework.request import Request
+
+from conversations.files import Upload
+from conversations.models import Purpose
+from kernel.asgi import Scope, header
+from kernel.errors import BadRequest, InvalidMultipart, InvalidType, InvalidValue, MissingParameter, UnknownParameter
+from kernel.validation import validate
+from tenants.principal import Principal
+
+MAX_LIST = 10_000
+_LISTED_BY = frozenset({"after", "before", "limit", "order", "purpose"})
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,100}", re.ASCII)
+_UNTYPED = "application/octet-stream"
+_NESTED = re.compile(r"(\w+)\[(\w+)\]")
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_Files = dict[str, list["UploadedFile[bytes]"]]
+
+
+class _ExpiresAfter(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
+
+
+class _UploadForm(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    purpose: Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+    expires_after: _ExpiresAfter | None = None
+
+
+def principal_of(request: Request) -> Principal:
+    """Who is calling; DRF calls it the user."""
+    return cast("Principal", request.user)
+
+
+def request_id_of(request: Request) -> str:
+    """The id under which this request is known."""
+    return cast("str", cast("Any", request._request).scope["request_id"])  # noqa: SLF001 - DRF has no public name
+
+
+def purpose_filter(query: QueryDict) -> Purpose | None:
+    """The purpose that a list is narrowed to; a parameter that lists of files do not have is refused."""
+    for name in query:
+        if name not in _LISTED_BY:
+            raise UnknownParameter(name)
+    text = query.get("purpose")
+    if text is None:
+        return None
+    if text not in Purpose.values:
+        raise InvalidValue.outside(text, Purpose.values, param="purpose")
+    return Purpose(text)
+
+
+def read_upload(scope: Scope) -> Upload:
+    """The upload in a request, parsed from disk to disk; closing its content removes what nobody has kept."""
+    fields, files = _parse(scope)
+    try:
+        return _upload(fields, files)
+    except BadRequest:
+        for file in chain.from_iterable(files.values()):
+            file.close()
+        raise
+
+
+def _parse(scope: Scope) -> tuple[QueryDict, _Files]:
+    body: IO[bytes] = scope["upload"]
+    meta = {"CONTENT_TYPE": header(scope, b"content-type"), "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
+    body.seek(0)
+    try:
+        parser = MultiPartParser(meta, cast("Any", body), [TemporaryFileUploadHandler()], "utf-8")
+        fields, files = parser.parse()
+    except (MultiPartParserError, SuspiciousOperation) as error:
+        raise InvalidMultipart from error
+    return fields, dict(files.lists())
+
+
+def _upload(fields: QueryDict, files: _Files) -> Upload:
+    counts = [(name, len(texts)) for name, texts in fields.lists()] + [(name, len(of)) for name, of in files.items()]
+    for name, count in counts:
+        if count > 1:
+            raise InvalidValue(f"Invalid '{name}': it was sent more than once.", param=name)
+    for name in files:
+        if name != "file":
+            raise UnknownParameter(name)
+    if "file" in fields:
+        raise InvalidType("file", expected="a file", got="a string")
+    if "file" not in files:
+        raise MissingParameter("file")
+    form = validate(_UploadForm, _nested(fields))
+    [file] = files["file"]
+    if not file.size:
+        raise BadRequest("File is empty.", param="file")
+    seconds = form.expires_after.seconds if form.expires_after else None
+    return Upload(
+        content=file,
+        filename=file.name or "",
+        content_type=_content_type(file),
+        size=file.size,
+        purpose=Purpose(form.purpose),
+        lifetime=timedelta(seconds=seconds) if seconds else None,
+    )
+
+
+def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
+    """`expires_after[seconds]=3600` → `{"expires_after": {"seconds": 3600}}`; forms only know strings."""
+    values: dict[str, Any] = {}
+    for name, text in fields.items():
+        if (steps := _NESTED.fullmatch(name)) is None:
+            values[name] = text
+            continue
+        within = values.setdefault(steps[1], {})
+        if not isinstance(within, dict):
+            raise InvalidType(steps[1], expected="an object", got="a string")
+        within[steps[2]] = int(text) if steps[2] == "seconds" and _INTEGER.fullmatch(text) else text
+    return values
+
+
+def _content_type(file: "UploadedFile[bytes]") -> str:
+    """What the client says it is, or, if it says nothing that can be used, what the name says."""
+    said = (file.content_type or "").lower()
+    if said != _UNTYPED and _MEDIA_TYPE.fullmatch(said):
+        return said
+    return mimetypes.guess_type(file.name or "")[0] or _UNTYPED

@@ -1,0 +1,129 @@
+"""Large files: neither uploads nor downloads pass through the web's memory, and what is too large is refused."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Self
+
+import httpx2
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import pytest
+
+from tests.support.api import Api, Caller, error, ok
+from tests.support.upstream import ScriptedUpstream
+from tests.support.web import WebProcess, running_web
+
+MIB = 1024 * 1024
+FEW = 16 * MIB
+
+
+HEAD = (
+    b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="zeros.bin"\r\n\r\n'
+)
+TAIL = b"\r\n--b--\r\n"
+
+
+def form_of_zeros(size: int) -> Iterator[bytes]:
+    """A form with a file of so many zeros, made while it is sent."""
+    yield HEAD
+    for start in range(0, size, MIB):
+        yield bytes(min(MIB, size - start))
+    yield TAIL
+
+
+def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Response:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    if announced:
+        headers["Content-Length"] = str(len(HEAD) + size + len(TAIL))
+    return api.request("POST", "/files", content=form_of_zeros(size), headers=headers, timeout=100)
+
+
+class Meter:
+    """The most memory that a process takes while the block runs, beyond what it took before."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._over = threading.Event()
+        self.most = 0
+
+    def __enter__(self) -> Self:
+        self._before = self._process.memory_info().rss
+        self._watch = threading.Thread(target=self._look)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.005):
+            self.most = max(self.most, self._process.memory_info().rss - self._before)
+
+
+@pytest.fixture(scope="module", params=["daphne", "uvicorn"])
+def fresh(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process that has done nothing else: memory which was freed before would hide what is taken again."""
+    with running_web(server=request.param) as process:
+        yield process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_large_upload_does_not_pass_through_memory(
+    fresh: WebProcess, http: httpx2.Client, caller: Caller, *, announced: bool
+) -> None:
+    api = Api(http, url=fresh.url, caller=caller)
+    ok(send_zeros(api, MIB))
+    with Meter(fresh.pid) as memory:
+        made = ok(send_zeros(api, 100 * MIB, announced=announced))
+    assert made["bytes"] == 100 * MIB
+    assert memory.most < FEW
+
+
+@pytest.mark.slow
+def test_a_slow_reader_does_not_fill_the_memory(fresh: WebProcess, http: httpx2.Client, caller: Caller) -> None:
+    api = Api(http, url=fresh.url, caller=caller)
+    content = f"{fresh.url}/v1/files/{ok(send_zeros(api, 100 * MIB))['id']}/content"
+    read = 0
+    with Meter(fresh.pid) as memory, http.stream("GET", content, headers=api._headers) as answer:
+        for piece in answer.iter_raw():
+            read += len(piece)
+            if read < 4 * MIB:
+                time.sleep(0.01)
+    assert read == 100 * MIB
+    assert memory.most < FEW
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_that_is_too_large_is_refused_in_the_envelope(api: Api, *, announced: bool) -> None:
+    assert error(send_zeros(api, 514 * MIB, announced=announced)) == (413, None, "request_too_large")
+    assert ok(api.get("/files"))["data"] == []
+
+
+@pytest.mark.slow
+def test_the_limit_is_that_of_the_file_and_not_of_its_form(api: Api) -> None:
+    assert error(send_zeros(api, 512 * MIB + 1)) == (413, "file", "request_too_large")
+    assert ok(send_zeros(api, 512 * MIB))["bytes"] == 512 * MIB
+
+
+def test_uvicorn_refuses_what_is_announced_as_too_large_at_once(uvicorn_web: WebProcess, caller: Caller) -> None:
+    url = httpx2.URL(uvicorn_web.url)
+    head = (
+        f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.secret}\r\n"
+        f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {514 * MIB}\r\n\r\n"
+    )
+    with socket.create_connection((url.host, url.port or 80), timeout=10) as client:
+        client.sendall(head.encode())
+        answer = client.recv(4096)
+        while not answer.endswith(b"}"):
+            answer += client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"request_too_large" in answer
+
+
+def test_json_keeps_its_own_limit(api: Api) -> None:
+    assert error(api.request("POST", "/responses", content=bytes(65 * MIB))) == (413, None, "request_too_large")
