@@ -13,8 +13,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import TabularInline
-from unfold.contrib.filters.admin import RelatedDropdownFilter
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanSwitchWidget
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kernel.console import badge, copyable, when
 from tenants.admin.audited import Audited
@@ -27,6 +27,15 @@ _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
 class UpstreamForm(forms.ModelForm[Upstream]):
     """`new_api_key` is write-only: empty keeps what is stored."""
 
+    # Beside the model's field, whose validator knows no host without a dot, such as a container's.
+    address = forms.RegexField(
+        r"^https?://[^\s/?#]+(/[^\s?#]*)?$",
+        label="Base URL",
+        max_length=200,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://api.openai.com/v1"}),
+        help_text="Up to and including /v1.",
+        error_messages={"invalid": "Enter an http or https address without a query."},
+    )
     new_api_key = forms.CharField(
         required=False,
         strip=True,
@@ -38,21 +47,24 @@ class UpstreamForm(forms.ModelForm[Upstream]):
 
     class Meta:
         model = Upstream
-        fields = ["name", "base_url", "is_default"]
-        labels = {"base_url": "Base URL", "is_default": "Default"}
+        fields = ["name", "is_default"]
+        labels = {"is_default": "Default"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.initial.setdefault("address", self.instance.base_url)
         if getattr(self.instance, "has_key", False):
             self.fields["new_api_key"].help_text = "A key is set. Leave this empty to keep it."
         else:
             self.fields.pop("forget_api_key", None)
 
-    def clean_base_url(self) -> str:
-        return str(self.cleaned_data["base_url"]).rstrip("/")
+    def clean_address(self) -> str:
+        """Without a slash at the end, as paths are appended to it."""
+        return str(self.cleaned_data["address"]).rstrip("/")
 
     @override
     def save(self, commit: bool = True) -> Upstream:
+        self.instance.base_url = self.cleaned_data["address"]
         key = self.cleaned_data.get("new_api_key")
         if key or self.cleaned_data.get("forget_api_key"):
             self.instance.api_key = key or ""
@@ -65,7 +77,7 @@ class UpstreamAdmin(Audited, PlatformOnly):
 
     form = UpstreamForm
     actions = None
-    list_display = ["name", "address", "key_state", "default_state", "model_count", "created"]
+    list_display = ["name", "shown_address", "key_state", "default_state", "model_count", "created"]
     search_fields = ["name", "base_url"]
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
@@ -78,7 +90,7 @@ class UpstreamAdmin(Audited, PlatformOnly):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         secret = ["new_api_key", "forget_api_key"] if obj is not None and obj.has_key else ["new_api_key"]
-        fields: list[Any] = ["name", "base_url", *secret, "is_default"]
+        fields: list[Any] = ["name", "address", *secret, "is_default"]
         return [(None, {"fields": fields if obj is None else [("public_id", "created"), *fields]})]
 
     @override
@@ -92,7 +104,7 @@ class UpstreamAdmin(Audited, PlatformOnly):
         return copyable(upstream.pk)
 
     @display(description="Base URL")
-    def address(self, upstream: Upstream) -> SafeString:
+    def shown_address(self, upstream: Upstream) -> SafeString:
         return format_html('<code class="c-code">{}</code>', upstream.base_url)
 
     @display(description="API key")
@@ -106,12 +118,25 @@ class UpstreamAdmin(Audited, PlatformOnly):
     @display(description="Models")
     def model_count(self, upstream: Any) -> SafeString:
         url = reverse("admin:tenants_model_changelist")
-        link = '<a class="c-link" href="{}?upstream__id__exact={}">{}</a>'
+        link = '<a class="c-link" href="{}?upstream={}">{}</a>'
         return format_html(link, url, upstream.pk, upstream.model_count)
 
     @display(description="Created", ordering="created_at")
     def created(self, upstream: Upstream) -> Any:
         return when(upstream.created_at)
+
+
+class UpstreamFilter(DropdownFilter):
+    """The models of one upstream; knows its name without reading its key."""
+
+    title = "upstream"
+    parameter_name = "upstream"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(Upstream.objects.order_by("name").values_list("pk", "name"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(upstream_id=self.value()) if self.value() else queryset
 
 
 class VisibilityInline(ByRole, TabularInline):
@@ -131,7 +156,7 @@ class ModelAdmin(Audited, PlatformOnly):
 
     actions = None
     list_display = ["name", "route", "visible_to", "state", "created"]
-    list_filter = [("upstream", RelatedDropdownFilter), "enabled"]
+    list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
     search_fields = ["name", "upstream_model"]
     ordering = ["name", "upstream__name"]

@@ -1,0 +1,63 @@
+"""Fixtures of the admin's tests: browsers in the name of several people."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tenants.models import Role
+from tests.admin.rows import member, sign_in
+from tests.support.api import Caller, MakeCaller
+
+CountQueries = Callable[[Client, str], int]
+
+
+@pytest.fixture
+def admin(database: None) -> Client:
+    """The browser of an administrator."""
+    return sign_in(superuser=True)
+
+
+@pytest.fixture
+def lead(caller: Caller) -> Client:
+    """The browser of the lead of `caller`'s team."""
+    return member(caller.team, Role.TEAM_LEAD)
+
+
+@pytest.fixture
+def developer(caller: Caller) -> Client:
+    """The browser of a developer in `caller`'s team."""
+    return member(caller.team, Role.DEVELOPER)
+
+
+@pytest.fixture
+def stranger(make_caller: MakeCaller) -> Client:
+    """The browser of the lead of another team."""
+    return member(make_caller().team, Role.TEAM_LEAD)
+
+
+@pytest.fixture
+def count_queries() -> CountQueries:
+    """How many queries a page takes."""
+
+    def count(client: Client, url: str) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(url).status_code == 200
+        return len(queries)
+
+    return count
+
+
+@pytest.fixture
+def sql_of() -> Callable[[Client, str], str]:
+    """The SQL of a page."""
+
+    def sql(client: Client, url: str, **query: Any) -> str:
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(url, query).status_code == 200
+        return "\n".join(query["sql"] for query in queries)
+
+    return sql

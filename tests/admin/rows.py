@@ -1,0 +1,139 @@
+"""Rows for the admin's pages, as runs leave them behind, and people who look at them."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from conversations.models import Item, Placement, Section
+from kernel.clock import now
+from kernel.ids import new_id
+from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
+from tenants import scope
+from tenants.models import Membership, Role, Team
+from tests.support.api import Caller
+
+
+def sign_in(roles: Mapping[str, Role] | None = None, *, superuser: bool = False) -> Client:
+    """The browser of somebody new who may sign in. `roles` maps a team's id to a role in it."""
+    name = f"user-{uuid.uuid4().hex}"
+    user = User.objects.create(username=name, is_staff=True, is_superuser=superuser)
+    with scope.every_team():
+        for team_id, role in (roles or {}).items():
+            Membership.objects.create(team_id=team_id, user=user, role=role)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def member(team: Team, role: Role = Role.DEVELOPER) -> Client:
+    """The browser of a member of this team."""
+    return sign_in({team.pk: role})
+
+
+def text(response: Any) -> str:
+    """A page's HTML."""
+    return str(response.content.decode())
+
+
+def add_response(caller: Caller, **columns: Any) -> Response:
+    """A response of this caller, completed unless `columns` say otherwise."""
+    at: datetime = columns.pop("created_at", None) or now()
+    status = columns.pop("status", Status.COMPLETED)
+    has_ended = status not in {Status.QUEUED, Status.IN_PROGRESS}
+    defaults = {
+        "mode": Mode.JSON,
+        "model": "m",
+        "upstream_id": "upst_nowhere",
+        "upstream_model": "m",
+        "parameters": {"instructions": None},
+        "request_id": new_id("req"),
+        "ended_at": at + timedelta(seconds=1) if has_ended else None,
+        "completed_at": at + timedelta(seconds=1) if status == Status.COMPLETED else None,
+        "duration_ms": 1000 if has_ended else None,
+        "turns": 1,
+    }
+    with scope.team(caller.team.pk):
+        return Response.objects.create(
+            team=caller.team, api_key=caller.key, created_at=at, status=status, **{**defaults, **columns}
+        )
+
+
+def say(response: Response, section: Section, *bodies: dict[str, Any], in_context: bool = True) -> None:
+    """Place items into a response's input or output."""
+    with scope.team(response.team_id):
+        first = Placement.objects.filter(owner=response.pk, section=section).count()
+        for position, body in enumerate(bodies, first):
+            whole = {"id": new_id("it"), **body}
+            item = Item.objects.create(team_id=response.team_id, id=whole["id"], type=whole["type"], body=whole)
+            Placement.objects.create(
+                team_id=response.team_id,
+                owner=response.pk,
+                section=section,
+                position=position,
+                item=item,
+                in_context=in_context,
+            )
+
+
+def user_says(words: str) -> dict[str, Any]:
+    """A message of the user."""
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}]}
+
+
+def model_says(words: str) -> dict[str, Any]:
+    """A message of the model."""
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}]}
+
+
+def model_calls(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
+    """A function call of the model."""
+    return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
+
+
+def add_call(response: Response, **columns: Any) -> None:
+    """The row of a tool call that was answered after 250 ms."""
+    at = now()
+    defaults = {"turn": 0, "call_id": "call_1", "kind": "function", "name": "f", "arguments": "{}"}
+    ending = {"status": "completed", "started_at": at, "ended_at": at + timedelta(milliseconds=250)}
+    with scope.team(response.team_id):
+        ToolCall.objects.create(team_id=response.team_id, response=response, **{**defaults, **ending, **columns})
+
+
+def add_turns(response: Response, count: int) -> None:
+    """Turns that took a second each."""
+    at = now()
+    with scope.team(response.team_id):
+        for number in range(count):
+            Turn.objects.create(
+                team_id=response.team_id,
+                response=response,
+                number=number,
+                state="stop",
+                started_at=at,
+                first_token_at=at + timedelta(milliseconds=120),
+                ended_at=at + timedelta(seconds=1),
+                finish_reason="stop",
+                input_tokens=1234,
+                output_tokens=56,
+            )
+
+
+def add_events(response: Response, count: int) -> None:
+    """An event log of one batch."""
+    frames = "".join(
+        f'event: response.output_text.delta\ndata: {{"type":"response.output_text.delta","sequence_number":{n}}}\n\n'
+        for n in range(count)
+    )
+    with scope.team(response.team_id):
+        EventBatch.objects.create(
+            team_id=response.team_id, response=response, first_sequence=0, last_sequence=count - 1, frames=frames
+        )
+
+
+def page_of(response: Response) -> str:
+    """The address of a response's page."""
+    return f"/admin/responses/response/{response.pk}/change/"

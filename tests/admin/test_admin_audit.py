@@ -1,0 +1,130 @@
+"""What people do in the admin stands in the audit log."""
+
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tenants import scope
+from tenants.models import AuditEvent, Membership, Role, Team, Upstream
+from tests.admin.rows import member, text
+from tests.support.api import Caller
+
+LIST = "/admin/tenants/auditevent/"
+NO_ROWS = {"TOTAL_FORMS": "0", "INITIAL_FORMS": "0"}
+
+
+def formset(prefix: str, *rows: dict[str, Any], stored: int = 0) -> dict[str, Any]:
+    """The fields of an inline's form."""
+    form: dict[str, Any] = {f"{prefix}-TOTAL_FORMS": str(len(rows)), f"{prefix}-INITIAL_FORMS": str(stored)}
+    for place, row in enumerate(rows):
+        form.update({f"{prefix}-{place}-{name}": value for name, value in row.items()})
+    return form
+
+
+def events(action: str, target: object) -> list[AuditEvent]:
+    """The lines about an action on a row, oldest first."""
+    with scope.every_team():
+        return list(AuditEvent.objects.filter(action=action, target=str(target)).order_by("pk"))
+
+
+def unique(word: str) -> str:
+    """A name that nothing else has."""
+    return f"{word} {uuid.uuid4().hex}"
+
+
+def actor_of(client: Client) -> str:
+    """How the log names who uses this browser."""
+    return f"user:{User.objects.get(pk=client.session['_auth_user_id']).username}"
+
+
+def test_a_new_team_is_noted(admin: Client) -> None:
+    name = unique("team")
+    form = {"name": name, "disconnect_grace_seconds": "", "log_retention_hours": "48", **formset("memberships")}
+    assert admin.post("/admin/tenants/team/add/", form).status_code == 302
+    with scope.every_team():
+        team = Team.objects.get(name=name)
+    (event,) = events("team.created", team.pk)
+    assert (event.actor, event.team_id) == (actor_of(admin), team.pk)
+    assert event.after == {"name": name, "disconnect_grace_seconds": None, "log_retention_hours": 48}
+
+
+def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) -> None:
+    form = {"name": caller.team.name, "disconnect_grace_seconds": "0", "log_retention_hours": "24"}
+    admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", {**form, **formset("memberships")})
+    (event,) = events("team.updated", caller.team.pk)
+    assert (event.before, event.after) == ({"disconnect_grace_seconds": 30}, {"disconnect_grace_seconds": 0})
+
+
+def test_members_are_noted_when_they_come_change_and_go(admin: Client, caller: Caller) -> None:
+    user = User.objects.create(username=unique("user"))
+    url = f"/admin/tenants/team/{caller.team.pk}/change/"
+    form = {"name": caller.team.name, "disconnect_grace_seconds": "30", "log_retention_hours": "24"}
+    row: dict[str, Any] = {"team": caller.team.pk, "user": user.pk, "role": "developer"}
+    admin.post(url, {**form, **formset("memberships", row)})
+    with scope.every_team():
+        pk = Membership.objects.get(user=user).pk
+    admin.post(url, {**form, **formset("memberships", {**row, "id": pk, "role": "auditor"}, stored=1)})
+    admin.post(url, {**form, **formset("memberships", {**row, "id": pk, "DELETE": "on"}, stored=1)})
+    actions = [f"membership.{verb}" for verb in ("created", "updated", "deleted")]
+    found = [events(action, pk) for action in actions]
+    assert [[event.team_id for event in lines] for lines in found] == [[caller.team.pk]] * 3
+    assert (found[1][0].before, found[1][0].after) == ({"role": "developer"}, {"role": "auditor"})
+
+
+def test_keys_are_noted_with_their_maker(lead: Client, caller: Caller) -> None:
+    form = {"team": caller.team.pk, "name": unique("key"), "scopes": ["*"], "lifetime": ""}
+    lead.post("/admin/tenants/apikey/add/", form)
+    lead.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")
+    with scope.every_team():
+        made = AuditEvent.objects.get(action="api_key.created", after__name=form["name"])
+    (revoked,) = events("api_key.revoked", caller.key.pk)
+    assert [made.actor, revoked.actor] == [actor_of(lead)] * 2
+
+
+def test_an_upstreams_key_is_masked(admin: Client) -> None:
+    name = unique("upstream")
+    form = {"name": name, "address": "http://127.0.0.1:9/v1", "new_api_key": "very-secret"}
+    assert admin.post("/admin/tenants/upstream/add/", form).status_code == 302
+    upstream = Upstream.objects.defer("api_key").get(name=name)
+    (event,) = events("upstream.created", upstream.pk)
+    assert event.after == {"name": name, "address": "http://127.0.0.1:9/v1", "new_api_key": "•••"}
+    admin.post(f"/admin/tenants/upstream/{upstream.pk}/delete/", {"post": "yes"})
+    assert len(events("upstream.deleted", upstream.pk)) == 1
+
+
+def test_users_are_noted_and_their_passwords_masked(admin: Client) -> None:
+    name, password = unique("user").replace(" ", "-"), "a rather long password 7"
+    form = {"username": name, "password1": password, "password2": password, "is_staff": "on"}
+    assert admin.post("/admin/auth/user/add/", form).status_code == 302
+    user = User.objects.get(username=name)
+    again = {"password1": password + "!", "password2": password + "!", "usable_password": "true"}
+    assert admin.post(f"/admin/auth/user/{user.pk}/password/", again).status_code == 302
+    (created,), (changed,) = events("user.created", user.pk), events("user.password_changed", user.pk)
+    assert created.after.items() >= {"username": name, "password1": "•••", "password2": "•••"}.items()
+    assert password not in str([created.after, changed.before, changed.after])
+
+
+def test_a_form_with_errors_is_not_noted(admin: Client, caller: Caller) -> None:
+    form = {"name": "", "disconnect_grace_seconds": "-1", "log_retention_hours": "24", **formset("memberships")}
+    assert admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form).status_code == 200
+    assert events("team.updated", caller.team.pk) == []
+
+
+@pytest.mark.parametrize(("role", "status"), [(Role.TEAM_LEAD, 200), (Role.AUDITOR, 200), (Role.DEVELOPER, 403)])
+def test_leads_and_auditors_read_the_log(role: Role, status: int, caller: Caller) -> None:
+    assert member(caller.team, role).get(LIST).status_code == status
+
+
+def test_the_log_can_be_narrowed(admin: Client, caller: Caller) -> None:
+    queries = [{"target": caller.key.pk, "action": f"api_key.{verb}"} for verb in ("created", "revoked")]
+    assert [f">{caller.key.pk}</code>" in text(admin.get(LIST, query)) for query in queries] == [True, False]
+
+
+@pytest.mark.parametrize("path", ["change/", "delete/"])
+def test_the_log_cannot_be_written(path: str, admin: Client, caller: Caller) -> None:
+    (event,) = events("api_key.created", caller.key.pk)
+    assert admin.post(f"{LIST}{event.pk}/{path}", {"post": "yes", "actor": "nobody"}).status_code == 403
+    assert len(events("api_key.created", caller.key.pk)) == 1

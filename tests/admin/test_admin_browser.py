@@ -1,0 +1,194 @@
+"""The admin in a real browser: an administrator's way through it, and every page at three widths."""
+
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from conversations.models import Section
+from responses.models import Response, Status
+from tests.admin.rows import (
+    add_call,
+    add_events,
+    add_response,
+    add_turns,
+    model_calls,
+    model_says,
+    page_of,
+    say,
+    user_says,
+)
+from tests.support.api import Caller
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
+PASSWORD = "correct horse battery"
+WIDTHS = (380, 1280, 2560)
+PAGES = (
+    "/admin/",
+    "/admin/responses/response/",
+    "/admin/tenants/team/",
+    "/admin/tenants/apikey/",
+    "/admin/tenants/apikey/add/",
+    "/admin/tenants/membership/",
+    "/admin/tenants/model/add/",
+    "/admin/tenants/upstream/",
+    "/admin/tenants/usagerecord/",
+    "/admin/tenants/auditevent/",
+    "/admin/auth/user/",
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """A browser's page that is signed in; `complaints` is what its console said."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        """Open a page and wait until it has everything."""
+        self.page.goto(self.url + path, wait_until="load")
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        root = "document.documentElement"
+        return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
+
+    def listen(self, message: ConsoleMessage) -> None:
+        """Keep what a person would see in red or yellow."""
+        if message.type in {"error", "warning"}:
+            self.complaints.append(f"{self.page.url}: {message.text}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, as it is installed."""
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's loop stands still while a test runs, which Django cannot know: it sees a loop and refuses.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        # The sandbox needs a user namespace, which root and many containers do not have.
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, web: WebProcess, database: None) -> Iterator[Visit]:
+    """An administrator who has just signed in; fails at the end when the console complained."""
+    name = f"admin-{uuid.uuid4().hex}"
+    User.objects.create_superuser(name, password=PASSWORD)
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(10_000)
+    visit = Visit(page=context.new_page(), url=web.url)
+    visit.page.on("console", visit.listen)
+    visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    visit.open("/admin/login/")
+    visit.page.get_by_label("Username").fill(name)
+    visit.page.get_by_label("Password").fill(PASSWORD)
+    visit.page.get_by_role("button", name="Log in").click()
+    expect(visit.page.get_by_role("heading", name="Home")).to_be_visible()
+    yield visit
+    context.close()
+    assert visit.complaints == []
+
+
+@pytest.fixture
+def response(caller: Caller) -> Response:
+    """A response with something of everything."""
+    error = {"code": "server_error", "message": "The upstream broke. " * 20}
+    made = add_response(
+        caller, status=Status.FAILED, error=error, error_code="server_error", input_preview="word " * 24, model="m" * 60
+    )
+    say(made, Section.INPUT, user_says("Where is my parcel? " * 30), user_says("x" * 3000))
+    say(
+        made,
+        Section.OUTPUT,
+        model_calls("look_up_order", '{"order": "' + "9" * 500 + '"}'),
+        model_says("It left.\n\nSoon."),
+    )
+    add_call(made, name="look_up_order", output="shipped " * 100)
+    add_turns(made, 2)
+    add_events(made, 40)
+    return made
+
+
+def test_no_page_is_wider_than_the_window(visit: Visit, response: Response) -> None:
+    wide = {}
+    for width in WIDTHS:
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        for path in (*PAGES, page_of(response)):
+            visit.open(path)
+            wide[path, width] = visit.overflow()
+    assert {where: pixels for where, pixels in wide.items() if pixels > 0} == {}
+
+
+def test_the_dark_pages_are_dark(visit: Visit, response: Response) -> None:
+    visit.page.emulate_media(color_scheme="dark")
+    for path in ("/admin/", page_of(response)):
+        visit.open(path)
+        background = visit.page.evaluate("getComputedStyle(document.querySelector('#main')).backgroundColor")
+        assert float(re.findall(r"[\d.]+", background)[0]) < 0.3, background
+
+
+def test_a_response_is_found_and_read(visit: Visit, response: Response) -> None:
+    visit.page.get_by_role("link", name=re.compile("Responses$")).click()
+    visit.page.locator("#searchbar").fill(response.pk)
+    visit.page.keyboard.press("Enter")
+    visit.page.get_by_role("link", name=response.pk).click()
+    expect(visit.page.get_by_role("alert")).to_contain_text("The upstream broke.")
+    expect(visit.page.get_by_text("It left.")).to_be_visible()
+    visit.page.get_by_text("Events", exact=False).first.click()
+    expect(visit.page.get_by_text("40 events.")).to_be_visible()
+
+
+def test_an_id_is_copied(visit: Visit, response: Response) -> None:
+    visit.open(page_of(response))
+    visit.page.get_by_role("button", name=f"Copy {response.pk}").click()
+    assert eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()")) == response.pk
+
+
+def test_filters_narrow_the_list(visit: Visit, response: Response, caller: Caller) -> None:
+    other = add_response(caller)
+    visit.open("/admin/responses/response/?period=1h")
+    visit.page.locator("#changelist a", has_text="Filters").first.click()
+    visit.page.locator("input[name=error_code]").fill("server_error")
+    visit.page.get_by_role("button", name="Apply Filters").click()
+    expect(visit.page.get_by_role("link", name=response.pk)).to_be_visible()
+    expect(visit.page.get_by_role("link", name=other.pk)).to_have_count(0)
+
+
+def test_a_key_is_made_copied_used_and_revoked(visit: Visit, caller: Caller) -> None:
+    visit.open("/admin/tenants/apikey/add/")
+    visit.page.get_by_label("Team").select_option(label=caller.team.name)
+    visit.page.get_by_label("Name").fill("checkout")
+    visit.page.get_by_role("button", name="Create key").click()
+    visit.page.get_by_role("button", name="Copy", exact=True).click()
+    secret = eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()"))
+    assert visit.page.locator("#secret").inner_text() == secret
+    assert models(visit.url, secret) == 200
+
+    visit.page.reload()
+    expect(visit.page.get_by_text("ACTIVE", exact=False).first).to_be_visible()
+    assert secret not in visit.page.content()
+
+    visit.page.get_by_role("link", name=re.compile("Revoke")).click()
+    visit.page.get_by_role("button", name="Revoke key").click()
+    expect(visit.page.get_by_text("is revoked.")).to_be_visible()
+    eventually(lambda: models(visit.url, secret) == 401, seconds=2)
+
+
+def models(url: str, secret: str) -> int:
+    """The status with which the API answers to a key."""
+    return httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code

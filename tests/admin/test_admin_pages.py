@@ -1,0 +1,116 @@
+"""Every page of the admin opens, for those who may see it."""
+
+import re
+
+import pytest
+from django.contrib import admin as django_admin
+from django.contrib.auth.models import User
+from django.test import Client
+
+from responses.models import Response
+from tenants import scope
+from tenants.models import ApiKey, AuditEvent, Membership, Model, Team, Upstream, UsageRecord
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_response, page_of, sign_in, text
+from tests.support.api import Caller
+
+PAGES = {
+    "tenants/team": Team,
+    "tenants/apikey": ApiKey,
+    "tenants/membership": Membership,
+    "tenants/model": Model,
+    "tenants/upstream": Upstream,
+    "tenants/usagerecord": UsageRecord,
+    "tenants/auditevent": AuditEvent,
+    "responses/response": Response,
+    "auth/user": User,
+}
+FORMS = ["tenants/team", "tenants/apikey", "tenants/membership", "tenants/model", "tenants/upstream", "auth/user"]
+
+
+def some(model: type, caller: Caller) -> str:
+    """The key of some row of this model, made where there may be none."""
+    with scope.every_team():
+        upstream, _ = Upstream.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9/v1")
+        Model.objects.get_or_create(name="pages", upstream=upstream)
+        Membership.objects.get_or_create(team=caller.team, user=User.objects.first())
+        UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
+        add_response(caller)
+        return str(model._default_manager.order_by("-pk").first().pk)  # type: ignore[attr-defined]
+
+
+def test_the_list_of_pages_is_complete(database: None) -> None:
+    registered = {f"{model._meta.app_label}/{model._meta.model_name}" for model in django_admin.site._registry}
+    assert registered == set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_administrator_opens_each_list(page: str, admin: Client, caller: Caller) -> None:
+    some(PAGES[page], caller)
+    assert admin.get(f"/admin/{page}/").status_code == 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_administrator_opens_a_row_of_each_list(page: str, admin: Client, caller: Caller) -> None:
+    answer = admin.get(f"/admin/{page}/{some(PAGES[page], caller)}/change/")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("page", FORMS)
+def test_an_administrator_opens_each_form(page: str, admin: Client) -> None:
+    assert admin.get(f"/admin/{page}/add/").status_code == 200
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - set(FORMS)))
+def test_records_are_not_made_by_hand(page: str, admin: Client) -> None:
+    assert admin.get(f"/admin/{page}/add/").status_code == 403
+
+
+@pytest.mark.parametrize("page", [*PAGES, ""])
+def test_whoever_has_not_signed_in_is_asked_to(page: str, database: None) -> None:
+    answer = Client().get(f"/admin/{page}/".replace("//", "/"))
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/admin/login/?next=")
+
+
+def test_signing_in_leads_to_the_home_page(database: None) -> None:
+    User.objects.create_superuser("signing-in", password="correct horse battery")
+    answer = Client().post("/admin/login/", {"username": "signing-in", "password": "correct horse battery"})
+    assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+
+
+def test_the_sidebar_leads_to_every_page(admin: Client) -> None:
+    home = text(admin.get("/admin/"))
+    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Usage ledger", "Audit log"]
+    assert [title for title in [*titles, "Users"] if f"<span>{title}</span>" not in home] == []
+
+
+def test_somebody_without_a_team_sees_a_home_page_and_no_other(database: None) -> None:
+    client = sign_in()
+    home = text(client.get("/admin/"))
+    assert "<span>Home</span>" in home
+    assert "<span>Responses</span>" not in home
+    assert {client.get(f"/admin/{page}/").status_code for page in PAGES} == {403}
+
+
+def test_every_stylesheet_script_and_image_of_a_page_is_served(admin: Client) -> None:
+    links = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', text(admin.get("/admin/"))))
+    assert "/static/console/console.css" in links
+    assert {link for link in links if admin.get(link).status_code != 200} == set()
+
+
+def test_nothing_is_loaded_from_elsewhere(admin: Client, caller: Caller) -> None:
+    pages = ["/admin/", "/admin/responses/response/", page_of(add_response(caller)), "/admin/tenants/apikey/add/"]
+    loaded = [re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]+"', text(admin.get(page))) for page in pages]
+    assert loaded == [[], [], [], []]
+
+
+@pytest.mark.parametrize("page", ["tenants/team", "tenants/apikey", "tenants/auditevent"])
+def test_a_list_takes_no_more_queries_for_more_rows(
+    page: str, admin: Client, caller: Caller, make_caller: object, count_queries: CountQueries
+) -> None:
+    few = count_queries(admin, f"/admin/{page}/")
+    assert callable(make_caller)
+    for _ in range(4):
+        make_caller()
+    assert count_queries(admin, f"/admin/{page}/") == few

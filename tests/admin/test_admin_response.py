@@ -1,0 +1,180 @@
+"""The page of one response: its transcript and what is known of its run."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from conversations.models import Section
+from kernel.clock import now
+from responses.models import Response, Status
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import (
+    add_call,
+    add_events,
+    add_response,
+    add_turns,
+    model_calls,
+    model_says,
+    page_of,
+    say,
+    text,
+    user_says,
+)
+from tests.support.api import Caller
+
+
+@pytest.fixture
+def response(caller: Caller) -> Response:
+    """A response without items."""
+    return add_response(caller)
+
+
+def missing(page: str, *words: str) -> list[str]:
+    """Those of these words that a page lacks."""
+    return [word for word in words if word not in page]
+
+
+def test_it_shows_who_said_what_in_order(lead: Client, response: Response) -> None:
+    say(response, Section.INPUT, user_says("first words"), user_says("second words"))
+    say(response, Section.OUTPUT, model_says("third words"))
+    page = text(lead.get(page_of(response)))
+    places = [page.index(f"{words} words") for words in ("first", "second", "third")]
+    assert places == sorted(places)
+
+
+def test_line_breaks_and_markup_are_kept_as_text(lead: Client, response: Response) -> None:
+    say(response, Section.OUTPUT, model_says("one\n<b>two</b> ![x](http://evil/x.png)"))
+    page = text(lead.get(page_of(response)))
+    assert "one\n&lt;b&gt;two&lt;/b&gt; ![x](http://evil/x.png)" in page
+
+
+def test_a_call_shows_arguments_output_state_and_how_long_it_took(lead: Client, response: Response) -> None:
+    say(response, Section.OUTPUT, model_calls("get_weather", '{"city":"Paris"}'))
+    add_call(response, name="get_weather", output='{"sky":"blue"}')
+    page = text(lead.get(page_of(response)))
+    assert missing(page, "get_weather", "call_1", "&quot;city&quot;: &quot;Paris&quot;", "completed · 250 ms") == []
+    assert "&quot;sky&quot;: &quot;blue&quot;" in page
+
+
+def test_a_call_that_waits_says_so(lead: Client, response: Response) -> None:
+    say(response, Section.OUTPUT, model_calls("get_weather", "not json"))
+    add_call(response, status="waiting", ended_at=None)
+    assert missing(text(lead.get(page_of(response))), "c-state-waiting", "not json") == []
+
+
+def test_an_answer_is_named_after_the_call_of_the_response_before(lead: Client, caller: Caller) -> None:
+    before = add_response(caller)
+    add_call(before, name="look_up_order")
+    after = add_response(caller, previous_response_id=before.pk)
+    say(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
+    assert missing(text(lead.get(page_of(after))), "<b>look_up_order</b> returned", "shipped") == []
+
+
+def test_reasoning_is_folded(lead: Client, response: Response) -> None:
+    thinking = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I ponder"}]}
+    say(response, Section.OUTPUT, thinking)
+    page = text(lead.get(page_of(response)))
+    assert page.index('<details class="c-entry c-thinking">') < page.index("I ponder")
+
+
+def test_images_are_described_and_never_loaded(lead: Client, response: Response) -> None:
+    parts = [
+        {"type": "input_image", "image_url": "https://elsewhere.example/cat.png"},
+        {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 8000},
+    ]
+    say(response, Section.INPUT, {"type": "message", "role": "user", "content": parts})
+    page = text(lead.get(page_of(response)))
+    assert missing(page, "https://elsewhere.example/cat.png", "data image, image/png, 6.0 KB") == []
+    assert 'src="https://elsewhere' not in page
+    assert "AAAA" not in page
+
+
+def test_long_payloads_are_cut_with_a_note(lead: Client, response: Response) -> None:
+    say(response, Section.OUTPUT, model_says("a" * 65536 + "BEYOND"))
+    page = text(lead.get(page_of(response)))
+    assert "Cut here: 6 more characters are not shown." in page
+    assert "BEYOND" not in page
+
+
+def test_a_fragment_that_no_model_reads_again_is_marked(lead: Client, response: Response) -> None:
+    say(response, Section.OUTPUT, model_says("half a sen"), in_context=False)
+    assert "fragment, not in the context" in text(lead.get(page_of(response)))
+
+
+def test_the_chain_before_is_counted_and_linked(lead: Client, caller: Caller) -> None:
+    first = add_response(caller)
+    say(first, Section.INPUT, user_says("hello"))
+    say(first, Section.OUTPUT, model_says("hi"))
+    second = add_response(caller, previous_response_id=first.pk)
+    say(second, Section.INPUT, user_says("more"))
+    third = add_response(caller, previous_response_id=second.pk)
+    page = text(lead.get(page_of(third)))
+    assert missing(page, "3 earlier items from the chain", page_of(second)) == []
+
+
+def test_what_follows_is_linked(lead: Client, caller: Caller) -> None:
+    first = add_response(caller)
+    second = add_response(caller, previous_response_id=first.pk)
+    assert missing(text(lead.get(page_of(first))), "Followed by", page_of(second)) == []
+
+
+def test_a_failure_says_what_went_wrong(lead: Client, caller: Caller) -> None:
+    error = {"code": "server_error", "message": "The upstream <b>broke</b>."}
+    response = add_response(caller, status=Status.FAILED, error=error, error_code="server_error")
+    page = text(lead.get(page_of(response)))
+    assert missing(page, 'role="alert"', "server_error", "The upstream &lt;b&gt;broke&lt;/b&gt;.") == []
+
+
+def test_turns_are_listed(lead: Client, response: Response) -> None:
+    add_turns(response, 2)
+    assert missing(text(lead.get(page_of(response))), "1.00 s", "first token 120 ms", "1,234", "<td>1</td>") == []
+
+
+def test_facts_and_parameters_are_there(lead: Client, caller: Caller) -> None:
+    columns = {"metadata": {"ticket": "T-1"}, "end_user": "customer-81", "client_request_id": "mine-7"}
+    response = add_response(caller, parameters={"instructions": "Be kind.", "temperature": 0.25}, **columns)
+    page = text(lead.get(page_of(response)))
+    told = ["T-1", "customer-81", "mine-7", response.request_id, "Be kind.", "&quot;temperature&quot;: 0.25"]
+    assert missing(page, *told) == []
+
+
+def test_a_response_that_was_not_stored_has_usage_and_no_content(lead: Client, caller: Caller) -> None:
+    response = add_response(caller, stored=False, parameters={}, input_tokens=77)
+    page = text(lead.get(page_of(response)))
+    assert missing(page, "asked not to store this response", "77") == []
+
+
+def test_the_log_is_listed_up_to_500_events(lead: Client, response: Response) -> None:
+    add_events(response, 600)
+    page = text(lead.get(page_of(response).replace("change/", "events/")))
+    assert missing(page, "The first 500 of 600 events.", ">499<", "response.output_text.delta") == []
+    assert ">500<" not in page
+
+
+def test_a_log_that_was_dropped_says_how_long_it_is_kept(lead: Client, response: Response) -> None:
+    page = text(lead.get(page_of(response).replace("change/", "events/")))
+    assert "the team keeps it for 24 hours after the end" in page
+
+
+def test_the_links_of_the_list_open_it(lead: Client, response: Response) -> None:
+    quoted = response.pk.replace("_", "_5F")
+    assert lead.get(f"/admin/responses/response/{quoted}/change/").status_code == 200
+
+
+def test_an_unknown_id_leads_home_with_a_word(lead: Client) -> None:
+    answer = lead.get("/admin/responses/response/resp_unknown/change/", follow=True)
+    assert "Perhaps it was deleted?" in text(answer)
+
+
+def test_it_takes_no_more_queries_for_more_of_everything(
+    lead: Client, caller: Caller, count_queries: CountQueries
+) -> None:
+    def full(size: int) -> Response:
+        response = add_response(caller, created_at=now() - timedelta(minutes=1))
+        say(response, Section.INPUT, *[user_says("in")] * size)
+        say(response, Section.OUTPUT, *[model_says("out")] * size)
+        add_turns(response, size)
+        return response
+
+    assert count_queries(lead, page_of(full(9))) == count_queries(lead, page_of(full(1))) <= 15

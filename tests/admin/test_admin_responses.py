@@ -1,0 +1,165 @@
+"""The list of responses."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from kernel.clock import now
+from responses.models import Mode, Response, Status
+from tenants import services
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_response, page_of, text
+from tests.support.api import Caller
+
+LIST = "/admin/responses/response/"
+
+
+def listed(client: Client, rows: list[Response], **query: Any) -> list[bool]:
+    """Which of these responses the list shows."""
+    page = text(client.get(LIST, query))
+    return [row.pk in page for row in rows]
+
+
+def test_it_shows_what_lists_are_for(lead: Client, caller: Caller) -> None:
+    add_response(
+        caller,
+        model="support-bot",
+        upstream_model="big-model",
+        input_preview="Where is my parcel?",
+        output_preview="On its way.",
+        input_tokens=12345,
+        cached_tokens=512,
+        output_tokens=67,
+        first_token_ms=340,
+        duration_ms=1240,
+        tool_calls=3,
+    )
+    page = text(lead.get(LIST))
+    told = ["Where is my parcel?", "On its way.", "→ big-model", "12,345 / 67", "512 cached", "1.24 s", "TTFT 340 ms"]
+    assert [words for words in [*told, f"{caller.key.prefix}…{caller.key.last_four}"] if words not in page] == []
+
+
+def test_it_shows_the_last_24_hours(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (1, 25)]
+    assert listed(lead, rows) == [True, False]
+
+
+@pytest.mark.parametrize(("period", "seen"), [("1h", [True, False, False]), ("7d", [True, True, False])])
+def test_a_period_can_be_chosen(period: str, seen: list[bool], lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (0, 48, 240)]
+    assert listed(lead, rows, period=period) == seen
+
+
+def test_a_range_can_be_chosen(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(days=days)) for days in (3, 5, 7)]
+    day = now() - timedelta(days=5)
+    query = {"created_at_from_0": f"{day:%Y-%m-%d}", "created_at_to_0": f"{day:%Y-%m-%d}"}
+    assert listed(lead, rows, **query) == [False, True, False]
+
+
+def test_a_range_without_a_beginning_begins_30_days_before_its_end(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(days=days)) for days in (1, 28, 40)]
+    assert listed(lead, rows, created_at_to_0=f"{now():%Y-%m-%d}") == [True, True, False]
+
+
+@pytest.mark.parametrize("query", [{"period": "ever"}, {"created_at_from_0": "yesterday"}, {"created_at_to_1": "soon"}])
+def test_what_is_no_time_is_the_last_24_hours(query: dict[str, str], lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (1, 25)]
+    assert listed(lead, rows, **query) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"status__exact": "failed"},
+        {"model": "chosen"},
+        {"mode__exact": "stream"},
+        {"error_code": "server_error"},
+    ],
+)
+def test_it_can_be_narrowed(query: dict[str, str], lead: Client, caller: Caller) -> None:
+    chosen = add_response(
+        caller,
+        status=Status.FAILED,
+        model="chosen",
+        mode=Mode.STREAM,
+        error_code="server_error",
+        error={"message": "x"},
+    )
+    assert listed(lead, [chosen, add_response(caller)], **query) == [True, False]
+
+
+def test_it_can_be_narrowed_to_several_states(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, status=status) for status in (Status.FAILED, Status.CANCELLED, Status.COMPLETED)]
+    assert listed(lead, rows, status__exact=["failed", "cancelled"]) == [True, True, False]
+
+
+def test_it_can_be_narrowed_to_a_team_and_to_a_key(admin: Client, caller: Caller) -> None:
+    other = services.create_key(team=caller.team, name="other")
+    rows = [add_response(caller), add_response(Caller(team=caller.team, key=other.key, secret=""))]
+    assert listed(admin, rows, team__id__exact=caller.team.pk) == [True, True]
+    assert listed(admin, rows, api_key__id__exact=other.key.pk) == [False, True]
+
+
+def test_an_id_finds_the_response_and_those_that_follow_it_however_old(lead: Client, caller: Caller) -> None:
+    first = add_response(caller, created_at=now() - timedelta(days=100))
+    second = add_response(caller, created_at=now() - timedelta(days=90), previous_response_id=first.pk)
+    assert listed(lead, [first, second, add_response(caller)], q=f" {first.pk} ") == [True, True, False]
+
+
+def test_a_request_id_finds_its_response(lead: Client, caller: Caller) -> None:
+    wanted, other = add_response(caller), add_response(caller)
+    assert listed(lead, [wanted, other], q=wanted.request_id) == [True, False]
+
+
+@pytest.mark.parametrize("term", ["resp_unknown", "req_zz", "parcel", "req_" + "f" * 36, "'; --"])
+def test_what_is_no_id_of_ours_finds_nothing(term: str, lead: Client, caller: Caller) -> None:
+    assert listed(lead, [add_response(caller, input_preview="parcel")], q=term) == [False]
+
+
+def test_words_of_clients_are_text(lead: Client, caller: Caller) -> None:
+    add_response(caller, input_preview="<script>alert(1)</script>", output_preview='"><img src=x onerror=alert(2)>')
+    page = text(lead.get(LIST))
+    assert "<script>alert(1)" not in page
+    assert "<img src=x" not in page
+
+
+def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    add_response(caller)
+    few = count_queries(lead, LIST)
+    for _ in range(9):
+        add_response(caller)
+    assert count_queries(lead, LIST) == few <= 10
+
+
+def test_it_never_counts_the_table(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+    add_response(caller)
+    assert "COUNT(" not in sql_of(admin, LIST).upper()
+    assert "COUNT(" not in sql_of(admin, LIST, q=new_pk(caller), period="7d").upper()
+
+
+def new_pk(caller: Caller) -> str:
+    """The id of a new response."""
+    return str(add_response(caller).pk)
+
+
+def test_it_reads_no_body_of_a_request(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+    add_response(caller)
+    assert '"parameters"' not in sql_of(admin, LIST)
+
+
+def test_it_pages_without_knowing_the_end(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller, created_at=now() - timedelta(seconds=seconds)) for seconds in range(51)]
+    assert listed(lead, rows[:1] + rows[-1:]) == [True, False]
+    assert listed(lead, rows[:1] + rows[-1:], p=2) == [False, True]
+
+
+@pytest.mark.parametrize("path", ["delete/", "change/"])
+def test_nothing_can_be_written(path: str, admin: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    answer = admin.post(page_of(response).replace("change/", path), {"post": "yes", "model": "other"})
+    assert answer.status_code in {403, 405}
+    assert admin.get(page_of(response)).status_code == 200

@@ -1,0 +1,121 @@
+"""Upstreams and models. An upstream's key goes in and never comes out."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from tenants import directory, scope
+from tenants.models import Model, ModelVisibility, Upstream
+from tests.admin.rows import text
+from tests.support.api import Caller, MakeCaller
+
+SECRET = "upstream-secret-8d1f"
+LIST = "/admin/tenants/upstream/"
+
+
+@pytest.fixture
+def upstream(database: None) -> Iterator[Upstream]:
+    """An upstream with a key; removed, since upstreams belong to no team that would keep tests apart."""
+    made = Upstream.objects.create(name=f"up {uuid.uuid4().hex}", base_url="http://127.0.0.1:9/v1", api_key=SECRET)
+    yield made
+    with scope.every_team():
+        Upstream.objects.filter(pk=made.pk).update(api_key="")
+        Upstream.objects.filter(pk=made.pk).delete()
+
+
+def page_of(upstream: Upstream) -> str:
+    """The address of an upstream's page."""
+    return f"{LIST}{upstream.pk}/change/"
+
+
+def save(client: Client, upstream: Upstream, **changed: Any) -> None:
+    """Save the form of an upstream."""
+    answer = client.post(page_of(upstream), {"name": upstream.name, "address": upstream.base_url, **changed})
+    assert answer.status_code == 302
+
+
+def stored_key(upstream: Upstream) -> str:
+    """The key as the inference client would get it."""
+    return Upstream.objects.get(pk=upstream.pk).api_key
+
+
+def test_the_key_is_on_no_page(admin: Client, upstream: Upstream) -> None:
+    pages = [text(admin.get(url)) for url in (LIST, page_of(upstream), "/admin/tenants/model/")]
+    assert [SECRET in page for page in pages] == [False] * 3
+    assert "A key is set. Leave this empty to keep it." in pages[1]
+
+
+def test_an_empty_field_keeps_the_key(admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, name=f"{upstream.name} renamed", new_api_key="")
+    assert stored_key(upstream) == SECRET
+    assert Upstream.objects.get(pk=upstream.pk).name.endswith("renamed")
+
+
+def test_a_new_key_replaces_the_old_one_and_is_encrypted(admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, new_api_key="another-secret")
+    assert stored_key(upstream) == "another-secret"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT api_key FROM tenants_upstream WHERE id = %s", [upstream.pk])
+        assert "another-secret" not in cursor.fetchone()[0]
+
+
+def test_a_key_can_be_forgotten(admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, forget_api_key="on")
+    assert stored_key(upstream) == ""
+    assert "forget_api_key" not in text(admin.get(page_of(upstream)))
+
+
+def test_the_pages_open_when_the_key_cannot_be_decrypted(admin: Client, upstream: Upstream) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE tenants_upstream SET api_key = 'garbage' WHERE id = %s", [upstream.pk])
+    Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
+    urls = (LIST, page_of(upstream), "/admin/tenants/model/", "/admin/tenants/model/add/")
+    assert [admin.get(url).status_code for url in urls] == [200] * 4
+
+
+@pytest.mark.parametrize("url", ["http://ollama:11434/v1", "https://api.openai.com/v1/", "http://[::1]:8000/v1"])
+def test_it_takes_the_addresses_that_upstreams_have(url: str, admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, address=url)
+    assert Upstream.objects.get(pk=upstream.pk).base_url == url.rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/v1", "javascript:alert(1)", "http://host/v1?key=1", "//host/v1"])
+def test_it_refuses_what_is_no_address(url: str, admin: Client, upstream: Upstream) -> None:
+    answer = admin.post(page_of(upstream), {"name": upstream.name, "address": url})
+    assert answer.status_code == 200
+    assert Upstream.objects.get(pk=upstream.pk).base_url == "http://127.0.0.1:9/v1"
+
+
+def test_there_is_one_default(admin: Client, upstream: Upstream) -> None:
+    before = list(Upstream.objects.filter(is_default=True).values_list("pk", flat=True))
+    try:
+        save(admin, upstream, is_default="on")
+        assert list(Upstream.objects.filter(is_default=True)) == [upstream]
+    finally:
+        Upstream.objects.filter(pk__in=before).update(is_default=True)
+
+
+def test_a_model_is_routed_and_shown_to_teams(
+    admin: Client, upstream: Upstream, caller: Caller, make_caller: MakeCaller
+) -> None:
+    name = f"m {uuid.uuid4().hex}"
+    inline = {"modelvisibility_set-TOTAL_FORMS": "1", "modelvisibility_set-INITIAL_FORMS": "0"}
+    form = {"name": name, "upstream": upstream.pk, "upstream_model": "real", "enabled": "on", **inline}
+    answer = admin.post("/admin/tenants/model/add/", {**form, "modelvisibility_set-0-team": caller.team.pk})
+    assert answer.status_code == 302
+    with scope.every_team():
+        assert ModelVisibility.objects.get(model__name=name).team == caller.team
+    visible = [directory.principal(who.secret) for who in (caller, make_caller())]
+    assert [name in [model["id"] for model in directory.list_models(who)] for who in visible] == [True, False]
+
+
+def test_models_take_no_more_queries_for_more_rows(admin: Client, upstream: Upstream, count_queries: Any) -> None:
+    Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
+    few = count_queries(admin, "/admin/tenants/model/")
+    for _ in range(5):
+        Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
+    assert count_queries(admin, "/admin/tenants/model/") == few
