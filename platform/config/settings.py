@@ -9,8 +9,8 @@ from typing import Any
 import django_stubs_ext
 from django.apps import apps
 from django.contrib import admin
-from django.http import HttpRequest
 from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
@@ -102,10 +102,10 @@ REST_FRAMEWORK: dict[str, Any] = {
 # Images and files come as base64 inside of JSON; Django's default of 2.5 MB would answer an HTML page.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
-
 MAX_UPLOAD_BYTES = 512 * 1024 * 1024
 # The file and the form around it.
 MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024
+
 # -- where things are kept ---------------------------------------------------------------------------------------------
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -146,7 +146,6 @@ CHANNEL_LAYERS = {
 }
 
 # Served by the web process, straight out of the packages and `static/`: nothing is built or collected beforehand.
-STATIC_URL = "/static/"
 # Files of teams: in a folder that every process sees, or wherever a storage class of Django's interface keeps them.
 _LOCAL_FILES = {"location": STATE_DIR / "files", "file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
 _FILES_STORAGE = env.text("FILES_STORAGE")
@@ -173,6 +172,7 @@ STORAGES: dict[str, dict[str, Any]] = {
     },
 }
 
+STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
@@ -199,8 +199,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULE = {
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
-}
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
+}
 
 # -- safety ------------------------------------------------------------------------------------------------------------
 
