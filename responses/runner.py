@@ -92,7 +92,8 @@ class LiveRun:
     def cancel(self) -> None:
         """Stop: the upstream's connection is closed, the response ends `cancelled`."""
         if self._task is not None and not self._task.done():
-            self._task.cancel()
+            # Not at once: a task that is cancelled before its first step never runs, and would not store its end.
+            self._task.get_loop().call_soon(self._task.cancel)
 
     async def _end_unheard(self, grace_seconds: float) -> None:
         """Cancel after the grace period, unless somebody follows the run by then, on whatever node."""

@@ -17,6 +17,8 @@ from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, R
 from responses.engine.turns import Call, Finish, TurnResult, Usage
 
 _MAX_CALL_ID = 64
+_MAX_TIER = 20
+_MALFORMED = Failure(code="server_error", message="The model's server sent something that is not a chat completion.")
 _MAX_TOKENS = 2**31 - 1
 _CALLED = {"tool_calls", "function_call"}
 Chunk = dict[str, Any]
@@ -52,15 +54,23 @@ class ChatConverter:
         """The events of one read's chunks."""
         events: list[Event] = []
         for chunk in chunks:
-            if usage := chunk.get("usage"):
-                self._usage = read_usage(usage)  # (5) cumulative in some upstreams: the last one wins
-            if choices := chunk.get("choices"):  # (1) empty in usage and filter chunks
-                self._choice(choices[0], events)
-            if tier := chunk.get("service_tier"):
-                self._service_tier = tier
+            try:
+                self._chunk(chunk, events)
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # Upstreams may send any JSON at all; what has another shape is their fault, and ends the turn.
+                self.fail(_MALFORMED)
+                break
         if events and self.first_token_at is None:
             self.first_token_at = now()
         return events
+
+    def _chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        if usage := chunk.get("usage"):
+            self._usage = read_usage(usage)  # (5) cumulative in some upstreams: the last one wins
+        if choices := chunk.get("choices"):  # (1) empty in usage and filter chunks
+            self._choice(choices[0], events)
+        if isinstance(tier := chunk.get("service_tier"), str):
+            self._service_tier = tier[:_MAX_TIER]
 
     def end(self, *, done: bool) -> list[Event]:
         """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
@@ -81,6 +91,11 @@ class ChatConverter:
         if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
             return "The model's server sent a tool call without a name."
         return None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no sense in reading on."""
+        return self._failure is not None
 
     def fail(self, failure: Failure) -> None:
         """Note why the turn cannot be finished; the first reason counts."""
@@ -126,7 +141,7 @@ class ChatConverter:
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
         if reason := choice.get("finish_reason"):
-            self.finish_reason = reason
+            self.finish_reason = str(reason)
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
         if reasoning := _reasoning(delta):
@@ -136,7 +151,7 @@ class ChatConverter:
         elif logprobs:
             self._loose_logprobs += logprobs  # (12) belongs to the text that follows
         if refusal := delta.get("refusal"):
-            self._say("refusal", refusal, [], events)
+            self._say("refusal", str(refusal), [], events)
         if calls := delta.get("tool_calls"):
             for position, call in enumerate(calls):
                 self._call(call, position, events)

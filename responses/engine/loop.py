@@ -350,6 +350,9 @@ def _tokens(*texts: str) -> int:
     return -(-sum(map(len, texts)) // _CHARACTERS_PER_TOKEN)
 
 
+_UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")
+
+
 def failed(failure: Failure) -> Ending:
     """The ending of a run that cannot go on."""
     return Ending(status="failed", error={"code": failure.code, "message": failure.message}, failure=failure)
@@ -363,10 +366,8 @@ def closing(ending: Ending, body: Body) -> list[Event]:
         case "incomplete":
             return [ResponseIncomplete(response=body)]
         case "failed":
-            error = ending.error or {}
-            kind = "server_error" if error.get("code") == "server_error" else "invalid_request_error"
-            detail = {"type": kind, "code": error.get("code"), "message": error.get("message"), "param": None}
-            return [ErrorEvent(error=detail), ResponseFailed(response=body)]
+            failure = ending.failure or _UNKNOWN
+            return [ErrorEvent(error={**failure.as_api_error().detail()}), ResponseFailed(response=body)]
     return []
 
 

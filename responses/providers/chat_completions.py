@@ -54,7 +54,7 @@ class ChatTurn:
                 else:
                     async for piece in read_bytes(response):
                         yield self._converter.feed(lines.feed(piece))
-                        if lines.done or lines.failure is not None:
+                        if lines.done or lines.failure is not None or self._converter.failed:
                             break
                     else:
                         yield self._converter.feed(lines.end())
@@ -80,7 +80,7 @@ class ChatTurn:
         if not choices:
             message = "The model's server sent an answer without choices."
             raise UpstreamFailed(Failure(code="server_error", message=message))
-        choice = choices[0]
+        choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
         reason = choice.get("finish_reason") or "stop"
         chunk = {**completion, "choices": [{**choice, "delta": choice.get("message"), "finish_reason": reason}]}
         return self._converter.feed([chunk])

@@ -106,7 +106,9 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 def failure_of(error: openai.APIError) -> Failure:
     """What a caller is told of an upstream's error: never its address, its key, or more of its words than is needed."""
-    if isinstance(error, openai.APITimeoutError):
+    # The aiohttp transport calls every failure to connect a timeout, a refused connection and an unknown host as well.
+    unreachable = isinstance(error.__cause__, httpx2.ConnectTimeout)
+    if isinstance(error, openai.APITimeoutError) and not unreachable:
         return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
     if not isinstance(error, openai.APIStatusError):
         return Failure(code="server_error", message="The model's server could not be reached.", status=503)

@@ -109,7 +109,6 @@ def test_a_stream_says_error_and_failed(api: Api, script: Script, caller: Caller
     assert_failed(caller, code, message)
 
 
-@pytest.mark.xfail(reason="the error event guesses its type from the code, and has no param", strict=True)
 @pytest.mark.parametrize("fault", ["404", "429", "503"])
 def test_a_stream_says_the_same_as_json(api: Api, script: Script, fault: str) -> None:
     script.then(FAULTS[fault][0], FAULTS[fault][0])
@@ -166,7 +165,6 @@ def nobody(database: None, upstream: Any) -> str:
     return name
 
 
-@pytest.mark.xfail(reason="the aiohttp transport calls every failure to connect a timeout", strict=True)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_upstream_that_is_not_there_is_unavailable(api: Api, nobody: str, caller: Caller, streamed: bool) -> None:
     message = "The model's server could not be reached."
@@ -277,7 +275,6 @@ MALFORMED: dict[str, Answer] = {
 }
 
 
-@pytest.mark.xfail(reason="the converter trusts the types of chunks", strict=True)
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_malformed_chunk_is_the_upstreams_fault(api: Api, script: Script, what: str) -> None:
     script.then(MALFORMED[what])
