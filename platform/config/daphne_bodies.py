@@ -57,7 +57,7 @@ class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne 
 
     def watch(self) -> None:
         """Begin to hear of a client that reads slowly."""
-        if self.valve is None and self.channel is not None:
+        if self.valve is None and not self.finished and self.channel is not None:
             self.valve = _Valve()
             self.registerProducer(self.valve, streaming=True)
 

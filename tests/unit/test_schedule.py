@@ -1,0 +1,12 @@
+"""Beat's schedule: everything that it names is a task which workers know."""
+
+from django.conf import settings
+
+from config.celery import app
+
+
+def test_every_scheduled_task_is_known_to_the_workers() -> None:
+    app.loader.import_default_modules()
+    scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    assert "conversations.tasks.sweep_files" in scheduled
+    assert scheduled <= app.tasks.keys()
