@@ -186,8 +186,11 @@ def _renew(response_ids: list[str]) -> list[str]:
     """Extend the leases of this process; returns the runs that were cancelled or taken over elsewhere."""
     with scope.every_team():
         runs = Response.objects.filter(pk__in=response_ids)
-        mine = runs.filter(status__in=RUNNING, lease_owner=PROCESS)
-        mine.update(lease_until=lease_until())
+        # The writer locks the same rows in an order of its own. Waiting for it would be a deadlock sooner or later, so
+        # what it is at is left out: a run that is just being written has the next renewals yet.
+        free = runs.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING, lease_owner=PROCESS)
+        mine = list(free.values_list("pk", flat=True))
+        Response.objects.filter(pk__in=mine).update(lease_until=lease_until())
         taken = Q(status__in=RUNNING) & ~Q(lease_owner=PROCESS)
         return list(runs.filter(taken | Q(status=Status.CANCELLED)).values_list("pk", flat=True))
 

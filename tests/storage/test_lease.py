@@ -1,11 +1,14 @@
 """Who may write into a response: the holder of its lease, until it ends, is cancelled, or is taken over."""
 
 import asyncio
+import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from pytest_django import Settings
 
 from kernel.clock import now
@@ -13,13 +16,13 @@ from kernel.dbthreads import in_db_thread
 from responses import store
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
-from responses.runner import PROCESS, LiveRun, cancel_all, lease_until
-from responses.store import LeaseLost
+from responses.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until
+from responses.store import Advance, Change, LeaseLost
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import chunk, text
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, begin, body_of, log_of, response_of
+from tests.support.stored import Begun, abegin, begin, body_of, log_of, prepare, response_of
 
 
 @pytest.fixture
@@ -183,3 +186,29 @@ def test_a_response_begins_with_a_lease_of_its_process(database: None, caller: C
     assert (row.lease_owner, row.lease_token) == (PROCESS, 1)
     assert row.lease_until is not None
     assert row.lease_until > now()
+
+
+def test_renewals_and_writes_never_wait_for_each_other_crosswise(database: None, caller: Caller) -> None:
+    prepared = [prepare(caller) for _ in range(100)]
+    assert store.apply([created for _, created in prepared]) == [None] * len(prepared)
+    changes = [touch(begun) for begun, _ in prepared]
+    with ThreadPoolExecutor(1) as other:
+        renewals = other.submit(renew_often, [begun.who.response_id for begun, _ in prepared])
+        while not renewals.done():
+            store.apply(random.sample(changes, 60))
+        renewals.result()
+
+
+def touch(begun: Begun) -> Change:
+    """A change that locks the response's row."""
+    advance = Advance(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
+    return Change(team_id=begun.who.team_id, advance=advance)
+
+
+def renew_often(response_ids: list[str]) -> None:
+    """Renew the leases of all of them again and again, in any order."""
+    try:
+        for _ in range(40):
+            assert _renew(random.sample(response_ids, len(response_ids))) == []
+    finally:
+        connection.close()
