@@ -1,8 +1,9 @@
 """The openai SDK as client of any upstream: one pooled client per upstream and event loop, raw bytes out.
 
-The SDK gives configuration, authentication and retries before the first byte. Its typed stream costs ten times the raw
-bytes, so requests go through `client.post` with bytes in, and the undecoded response out. That form leans on a header
-which is the SDK's own business (`X-Stainless-Raw-Response`); only this module knows, and a contract test holds it.
+The SDK gives configuration, authentication and its errors. Its typed stream costs ten times the raw bytes, so requests
+go through `client.post` with bytes in, and the undecoded response out. That form leans on a header which is the SDK's
+own business (`X-Stainless-Raw-Response`); only this module knows, and a contract test holds it. Its retries are off:
+they would ask a silent upstream three times and sleep for as long as a full one says.
 """
 
 import asyncio
@@ -16,11 +17,13 @@ import openai
 import orjson
 from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
+from openai._types import RequestOptions
 
 from kernel.errors import Failure
 from tenants.directory import Upstream
 
-_MAX_RETRIES = 2
+# Before the first byte only; a connection that breaks later has said something already.
+_RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
 _Clients = dict[tuple[str, str, str], AsyncOpenAI]
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
@@ -56,7 +59,7 @@ def _new_client(upstream: Upstream) -> AsyncOpenAI:
         base_url=upstream.base_url,
         # The SDK insists on some key; servers that need none ignore it.
         api_key=upstream.api_key or "none",
-        max_retries=_MAX_RETRIES,
+        max_retries=0,
         timeout=timeout,
         http_client=DefaultAioHttpClient(
             timeout=timeout,
@@ -71,24 +74,44 @@ async def post(upstream: Upstream, path: str, body: dict[str, Any]) -> AsyncIter
 
     Leaving the block closes the connection if the body was not read to its end.
     """
-    client = client_for(upstream)
-    try:
-        raw = cast(
-            "AsyncAPIResponse[object]",
-            await client.post(
-                path,
-                content=orjson.dumps(body),
-                cast_to=object,
-                options={"headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "application/json"}},
-            ),
-        )
-    except openai.APIError as error:
-        raise UpstreamFailed(failure_of(error)) from error
+    client, content = client_for(upstream), orjson.dumps(body)
+    for pause in (*_RETRY_PAUSES, None):
+        try:
+            raw = await _send(client, path, content)
+            break
+        except openai.APIError as error:
+            if pause is None or not _may_pass(error):
+                raise UpstreamFailed(failure_of(error)) from error
+        await asyncio.sleep(pause)
     response = raw.http_response
     try:
         yield response
     finally:
         await response.aclose()
+
+
+async def _send(client: AsyncOpenAI, path: str, content: bytes) -> "AsyncAPIResponse[object]":
+    options: RequestOptions = {
+        "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "application/json"},
+    }
+    return cast("AsyncAPIResponse[object]", await client.post(path, content=content, cast_to=object, options=options))
+
+
+def _may_pass(error: openai.APIError) -> bool:
+    """Whether another try may do better. Silence is not tried again, it has taken its time; and a full upstream is the
+    client's to wait for, which need not hold a connection open meanwhile."""
+    if isinstance(error, openai.APIStatusError):
+        told = error.response.headers.get("x-should-retry")
+        return told != "false" and (error.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR or told == "true")
+    return _is_unreachable(error)
+
+
+def _is_unreachable(error: openai.APIError) -> bool:
+    """The aiohttp transport calls every failure to connect a timeout, a refused connection and an unknown host too."""
+    connecting = isinstance(error.__cause__, httpx2.ConnectTimeout)
+    return isinstance(error, openai.APIConnectionError) and (
+        connecting or not isinstance(error, openai.APITimeoutError)
+    )
 
 
 async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -106,9 +129,7 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 def failure_of(error: openai.APIError) -> Failure:
     """What a caller is told of an upstream's error: never its address, its key, or more of its words than is needed."""
-    # The aiohttp transport calls every failure to connect a timeout, a refused connection and an unknown host as well.
-    unreachable = isinstance(error.__cause__, httpx2.ConnectTimeout)
-    if isinstance(error, openai.APITimeoutError) and not unreachable:
+    if isinstance(error, openai.APITimeoutError) and not _is_unreachable(error):
         return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
     if not isinstance(error, openai.APIStatusError):
         return Failure(code="server_error", message="The model's server could not be reached.", status=503)
