@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import django_stubs_ext
+import structlog
 from django.apps import apps
 from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured
@@ -231,10 +232,25 @@ TIME_ZONE = "UTC"
 USE_I18N = False
 USE_TZ = True
 
+# One JSON object a line, with whatever the call put into `extra`; for people (DEBUG) the same in colours.
+_SHARED_PROCESSORS = [
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", key="ts"),
+    structlog.processors.format_exc_info,
+]
+_WRITER: Any = structlog.dev.ConsoleRenderer() if DEBUG else structlog.processors.JSONRenderer()
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "formatters": {
+        "line": {
+            "()": structlog.stdlib.ProcessorFormatter,
+            "foreign_pre_chain": _SHARED_PROCESSORS,
+            "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _WRITER],
+        }
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO")},
     "loggers": {
