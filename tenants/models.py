@@ -93,6 +93,8 @@ class Scope(models.TextChoices):
     RESPONSES_DELETE = "responses.delete", "Delete responses"
     CHAT_WRITE = "chat_completions.write", "Create chat completions"
     MODELS_READ = "models.read", "List models"
+    EMBEDDINGS_WRITE = "embeddings.write", "Create embeddings"
+    MODERATIONS_WRITE = "moderations.write", "Create moderations"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
 

@@ -8,6 +8,7 @@ from django.conf import settings
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from responses import counting
 from responses.models import Status
+from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
 
 Schema = dict[str, Any]
@@ -79,6 +80,8 @@ def _paths() -> Schema:
                 errors=(400, 401, 403, 413, 429, 500, 503),
             ),
         },
+        "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
+        "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
         "/models/{model}": {
             "get": _operation(
@@ -113,6 +116,10 @@ def _operation(
     if body:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
     return operation
+
+
+def _passed_on(summary: str, *, body: str, answer: str) -> Schema:
+    return _operation(summary, body=body, answer=answer, errors=(400, 401, 403, 413, 429, 500, 503))
 
 
 def _page(*, before: bool) -> list[Schema]:
@@ -155,8 +162,10 @@ def _ref(name: str) -> Schema:
 
 def _schemas() -> Schema:
     create = CreateResponse.model_json_schema(ref_template=_REF)
+    moderation = CreateModeration.model_json_schema(ref_template=_REF)
     return {
         **create.pop("$defs"),
+        **moderation.pop("$defs"),
         "CreateResponse": create,
         "Response": _object(_response(), required=list(_response())),
         "ResponseList": _list_of(_ref("Response")),
@@ -201,6 +210,10 @@ def _schemas() -> Schema:
             },
             required=["object", "input_tokens"],
         ),
+        "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
+        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
+        "CreateModeration": moderation,
+        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
     }

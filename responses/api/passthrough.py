@@ -1,4 +1,4 @@
-"""The view of `/v1/responses/input_tokens`: parse, one call, present."""
+"""The views of `/v1/embeddings`, `/v1/moderations` and `/v1/responses/input_tokens`: parse, one call, present."""
 
 from typing import Any
 
@@ -7,9 +7,31 @@ from rest_framework.response import Response as Answer
 from typing_extensions import override
 
 from kernel.validation import parse_json
-from responses import counting
-from responses.api.requests import principal_of, scope_of
+from responses import counting, passthrough
+from responses.api.requests import info, principal_of, scope_of
 from responses.api.views import AsyncApiView
+
+
+class CreateEmbedding(AsyncApiView):
+    """`POST /v1/embeddings`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        passed = passthrough.parse_embedding(parse_json(asgi["body"]))
+        answer = await passthrough.forward(principal=principal_of(request), passed=passed, request=info(asgi))
+        return Answer(answer)
+
+
+class CreateModeration(AsyncApiView):
+    """`POST /v1/moderations`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        passed = passthrough.parse_moderation(parse_json(asgi["body"]))
+        answer = await passthrough.forward(principal=principal_of(request), passed=passed, request=info(asgi))
+        return Answer(answer)
 
 
 class CountInputTokens(AsyncApiView):

@@ -11,6 +11,8 @@ urlpatterns = [
     path("responses/<str:response_id>", views.OneResponse.as_view()),
     path("responses/<str:response_id>/input_items", views.InputItems.as_view()),
     path("chat/completions", by_method(post=views.CreateChatCompletion.as_view())),
+    path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
+    path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
     path("models", views.ListModels.as_view()),
     path("models/<path:model>", views.OneModel.as_view()),
 ]
