@@ -1,7 +1,7 @@
 """From a request to what the model reads: the chain before it, references resolved, calls and outputs paired."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from conversations.items import (
@@ -25,13 +25,14 @@ class Reading:
     """`history` is what stands before this response; `own` are its input items as they will be stored.
 
     `shared` maps positions in `own` to the keys of stored items that references pointed at: those are placed again, not
-    copied.
+    copied. `follows` is the response whose stored chain is the history, or begins it.
     """
 
     history: Sequence[StoredItem] = ()
     own: Sequence[Body] = ()
     own_items: Sequence[StoredItem] = ()
     shared: dict[int, UUID] = field(default_factory=dict)
+    follows: str | None = None
 
     @property
     def items(self) -> list[StoredItem]:
@@ -39,18 +40,54 @@ class Reading:
         return [*self.history, *self.own_items]
 
 
-def needs_database(body: CreateResponse) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A finished response that was not stored, as the connection that asked for it keeps it in memory.
+
+    `history` is what the stored chain of `follows` holds; `unstored` are the items after it, which nothing else holds,
+    the response's own output last.
+    """
+
+    response_id: str
+    follows: str | None
+    history: Sequence[StoredItem]
+    unstored: Sequence[Body]
+
+
+def needs_database(body: CreateResponse, previous: Remembered | None = None) -> bool:
     """Whether the context of a request has to be looked up at all."""
-    return bool(body.previous_response_id) or any(isinstance(item, ItemReference) for item in input_items(body))
+    chained = bool(body.previous_response_id) and previous is None
+    return chained or any(isinstance(item, ItemReference) for item in input_items(body))
 
 
-def read(*, principal: Principal, body: CreateResponse) -> Reading:
-    """Assemble the context of a request; in a database thread where `needs_database` says so."""
-    if not needs_database(body):
-        return _checked(Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body)))
+def read(*, principal: Principal, body: CreateResponse, previous: Remembered | None = None) -> Reading:
+    """Assemble the context of a request; in a database thread where `needs_database` says so.
+
+    `previous` is the response of `previous_response_id` where the caller has it in memory.
+    """
+    if not needs_database(body, previous):
+        own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
+        return _checked(_after(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
+        if previous is not None:
+            return _checked(_after(previous, _resolved(principal, body, []), body))
         history = _history(principal, body.previous_response_id)
-        return _checked(_resolved(principal, body, history))
+        return _checked(replace(_resolved(principal, body, history), follows=body.previous_response_id))
+
+
+def _after(previous: Remembered, own: Reading, body: CreateResponse) -> Reading:
+    """The request behind what is in memory. One that is stored takes over, as its own input, what nothing else holds:
+    its chain must be whole for whoever reads it from the database."""
+    unstored = [from_wire(item) for item in previous.unstored]
+    if body.store is False:
+        return replace(own, history=[*previous.history, *unstored], follows=previous.follows)
+    return Reading(
+        history=previous.history,
+        own=[*previous.unstored, *own.own],
+        own_items=[*unstored, *own.own_items],
+        shared={position + len(unstored): key for position, key in own.shared.items()},
+        follows=previous.follows,
+    )
 
 
 def _history(principal: Principal, previous_id: str | None) -> list[StoredItem]:

@@ -1,12 +1,13 @@
 """Writes: creating and deleting responses."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import models
+from typing_extensions import override
 
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
@@ -14,9 +15,10 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import InvalidEncryptedContent
 from kernel.ids import new_id
 from responses import context, wire
-from responses.context import Reading
+from responses.context import Reading, Remembered
 from responses.engine.loop import Run, opening
 from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Step
 from responses.engine.tools import NoTools
 from responses.models import Mode, Response
 from responses.providers.chat_completions import ChatModel
@@ -38,11 +40,58 @@ class RequestInfo:
     client_request_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A run that has begun, with what its connection needs to go on from it."""
+
+    run: LiveRun
+    reading: Reading
+    state: RunState
+    previous: Remembered | None
+
+    def remembered(self) -> Remembered | None:
+        """What a response that follows this one reads, once it has ended; None where the database holds it."""
+        who = self.run.identity
+        if who.stored:
+            return None
+        output = [item.body for item in self.state.output if item.in_context]
+        before, reading = self.previous, self.reading
+        return Remembered(
+            response_id=who.response_id,
+            follows=reading.follows,
+            history=before.history if before else reading.history,
+            unstored=[*(before.unstored if before else ()), *reading.own, *output],
+        )
+
+
+class _WarmUp(Run):
+    """The run of `generate:false`: it asks no model, and has ended as soon as it has begun."""
+
+    @override
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        at = self._now()
+        yield self._end(self._completed(at), at=at)
+
+
 async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
     """Insert the response with its first events, and begin to run it. The run is started; the caller reads it."""
+    return (await start_response(principal=principal, body=body, mode=mode, request=request)).run
+
+
+async def start_response(
+    *,
+    principal: Principal,
+    body: CreateResponse,
+    mode: Mode,
+    request: RequestInfo,
+    previous: Remembered | None = None,
+    generate: bool = True,
+) -> Started:
+    """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
+    connection has it in memory; without `generate` the response completes with no output, and can be followed."""
     principal.require(Scope.RESPONSES_WRITE)
     route = await directory.aroute(principal, body.model)
-    reading = await _read(principal, body)
+    reading = await _read(principal, body, previous)
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at)
     options = wire.hidden_options(body)
@@ -63,7 +112,8 @@ async def create_response(*, principal: Principal, body: CreateResponse, mode: M
     row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
     items = _input_rows(who, reading) if who.stored else []
     answers = _answered_calls(body, reading)
-    run = Run(
+    state = RunState()
+    run = (Run if generate else _WarmUp)(
         RunContext(
             response_id=response_id,
             parameters=parameters,
@@ -72,7 +122,7 @@ async def create_response(*, principal: Principal, body: CreateResponse, mode: M
             items=reading.items,
             sampling=wire.sampling(parameters, options),
         ),
-        RunState(),
+        state,
         model=ChatModel(route.upstream),
         tools=NoTools(),
         now=now,
@@ -80,7 +130,7 @@ async def create_response(*, principal: Principal, body: CreateResponse, mode: M
     live = LiveRun(run, recorder, who, opening=first, grace_seconds=principal.grace_seconds)
     change = Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers)
     await _start_when_committed(live, writer.submit(change))
-    return live
+    return Started(run=live, reading=reading, state=state, previous=previous)
 
 
 async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -> None:
@@ -97,11 +147,11 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
     live.start()
 
 
-async def _read(principal: Principal, body: CreateResponse) -> Reading:
+async def _read(principal: Principal, body: CreateResponse, previous: Remembered | None) -> Reading:
     _refuse_foreign_secrets(body)
-    if not context.needs_database(body):
-        return context.read(principal=principal, body=body)
-    return await in_db_thread(lambda: context.read(principal=principal, body=body))
+    if not context.needs_database(body, previous):
+        return context.read(principal=principal, body=body, previous=previous)
+    return await in_db_thread(lambda: context.read(principal=principal, body=body, previous=previous))
 
 
 def _refuse_foreign_secrets(body: CreateResponse) -> None:
@@ -132,7 +182,8 @@ def _row(
         created_at=who.created_at,
         mode=mode,
         stored=who.stored,
-        previous_response_id=body.previous_response_id,
+        # What is not stored has no items: a stored response is linked to the one whose stored chain it goes on.
+        previous_response_id=reading.follows if who.stored else body.previous_response_id,
         model=who.model,
         upstream_id=who.upstream_id,
         upstream_model=who.upstream_model,
