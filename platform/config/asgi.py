@@ -18,6 +18,7 @@ from django.core.asgi import get_asgi_application
 
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, identified
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
+from responses.api.websocket import ResponseSocket
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
@@ -72,4 +73,4 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": identified(_http)})
+application = ProtocolTypeRouter({"http": identified(_http), "websocket": identified(ResponseSocket.as_asgi())})
