@@ -6,6 +6,7 @@ made by filling the required fields of each model, whatever they are.
 
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ Model = type[models.Model]
 APPS = ("tenants", "conversations", "responses")
 GLOBAL = {"tenants_upstream", "tenants_model"}
 """Tables of the operator's: no team owns their rows."""
+CONSTRAINED = {"conversations_file": {"sweep_at": now() + timedelta(days=1)}}
+"""What a table's constraints demand beside its required fields."""
 
 
 def owner_column(model: Model) -> str | None:
@@ -47,7 +50,8 @@ def make(model: Model, team: Team) -> models.Model:
     if model is Team:
         return team
     fields = [field for field in model._meta.concrete_fields if needs_value(field)]
-    return model._default_manager.create(**{field.name: value_for(field, team) for field in fields})
+    values = {field.name: value_for(field, team) for field in fields}
+    return model._default_manager.create(**values, **CONSTRAINED.get(model._meta.db_table, {}))
 
 
 def needs_value(field: "models.Field[Any, Any]") -> bool:
