@@ -40,6 +40,7 @@ class ResponseAdmin(LogAdmin, TeamScoped):
 
     list_display = ["time", "state", "response", "caller", "served", "tokens", "tools", "took"]
     list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
     list_filter = [
         ("created_at", TimeFilter),
         ("status", MultipleChoicesDropdownFilter),
@@ -49,7 +50,6 @@ class ResponseAdmin(LogAdmin, TeamScoped):
         ("mode", ChoicesDropdownFilter),
         exact("error_code", "error code"),
     ]
-    list_select_related = ["team", "api_key"]
     search_fields = ["id"]
     search_help_text = "An exact id: resp_…, the response before it, or a request's req_…"
     ordering = ["-created_at", "-id"]
