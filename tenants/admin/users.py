@@ -30,6 +30,7 @@ class TeamInline(ByRole, TabularInline):
     model = Membership
     extra = 0
     autocomplete_fields = ["team"]
+    verbose_name = "team"
     verbose_name_plural = "teams"
 
 

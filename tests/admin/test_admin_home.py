@@ -65,9 +65,10 @@ def test_the_failed_number_links_to_the_failed(lead: Client, caller: Caller) -> 
 
 
 def test_the_chart_tells_each_hour(lead: Client, caller: Caller) -> None:
-    add_response(caller)
-    add_response(caller, status=Status.FAILED)
-    hour = now().replace(minute=0)
+    at = now()
+    add_response(caller, created_at=at)
+    add_response(caller, status=Status.FAILED, created_at=at)
+    hour = at.replace(minute=0)
     assert f"{hour:%d %b %H:%M} UTC: 1 completed, 1 failed" in text(lead.get("/admin/"))
 
 
