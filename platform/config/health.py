@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import psycopg
 import redis
 from django.conf import settings
 from django.db import connection
@@ -10,6 +11,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from config.safety import powerful_role
 
 _READY_FOR_SECONDS = 2.0
 
@@ -50,10 +53,10 @@ def metrics(_: HttpRequest) -> HttpResponse:
 def _database() -> str | None:
     """Migrations are looked at until they are all applied: a running process cannot lose them."""
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
+        if (reason := powerful_role()) is not None:
+            return reason
         pending = [] if _Known.migrated else _pending_migrations()
-    except DatabaseError:
+    except (psycopg.OperationalError, DatabaseError):
         return "the database does not answer"
     _Known.migrated = not pending
     return f"{len(pending)} migrations are not applied" if pending else None
