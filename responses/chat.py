@@ -8,26 +8,23 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 import httpx2
 import orjson
 
-from kernel.clock import now
 from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from kernel.validation import kind_of
 from responses.engine.converter import Chunk, read_usage
 from responses.engine.events import DONE_FRAME
 from responses.engine.turns import Usage
+from responses.ledger import RoutedCall
 from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.services import RequestInfo
-from responses.store import Change, writer
 from tenants import directory
-from tenants.directory import Route
-from tenants.models import Scope, UsageRecord
+from tenants.models import Scope
 from tenants.principal import Principal
 
 Value = TypeVar("Value")
@@ -180,50 +177,29 @@ def _event(body: Chunk) -> bytes:
 class _Call:
     """One upstream call of a chat completion, for the ledger."""
 
-    def __init__(self, principal: Principal, route: Route, model: str, request: RequestInfo) -> None:
-        self.route = route
-        self.chunks = 0
-        self._principal = principal
-        self._model = model
-        self._request = request
-        self._began: datetime = now()
+    def __init__(self, routed: RoutedCall) -> None:
+        self.route = routed.route
+        self._routed = routed
+        self._chunks = 0
         self._usage: Usage | None = None
         self._id = new_id("chatcmpl")
 
     def seen(self, answer: Chunk) -> None:
         """Read usage and id off a completion or a chunk."""
-        self.chunks += 1
-        self._id = str(answer.get("id") or self._id)[:64]
+        self._chunks += 1
+        self._id = str(answer.get("id") or self._id)
         if usage := answer.get("usage"):
             self._usage = read_usage(usage)
 
     async def write(self, *, outcome: str) -> None:
-        """One row, whatever became of the call. Without the upstream's word a streamed chunk counts as a token."""
-        usage = self._usage or Usage(output_tokens=self.chunks, estimated=True)
-        ended = now()
-        record = UsageRecord(
-            team_id=self._principal.team_id,
-            api_key_id=self._principal.key_id,
-            occurred_at=ended,
-            endpoint="chat.completions",
-            object_id=self._id,
-            model=self._model,
-            upstream_id=self.route.upstream.id,
-            upstream_model=self.route.upstream_model,
-            outcome=outcome,
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            estimated=usage.estimated,
-            duration_ms=round((ended - self._began).total_seconds() * 1000),
-            request_id=self._request.request_id,
-        )
-        await writer.submit(Change(team_id=self._principal.team_id, insert=[record]))
+        """One row. Without the upstream's word a streamed chunk counts as a token."""
+        usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
+        await self._routed.write(object_id=self._id, outcome=outcome, usage=usage)
 
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _Call:
     principal.require(Scope.CHAT_WRITE)
-    model = body.values["model"]
-    route = await directory.aroute(principal, model)
-    return _Call(principal, route, model, request)
+    route = await directory.aroute(principal, body.values["model"])
+    return _Call(
+        RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)
+    )

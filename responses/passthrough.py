@@ -7,7 +7,6 @@ Nothing is stored but the ledger row, and the answer is the upstream's own.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import httpx2
@@ -15,20 +14,19 @@ import openai
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
-from kernel.clock import now
 from kernel.errors import ApiError, UnsupportedValue
 from kernel.ids import new_id
 from kernel.validation import TAG, validate
 from responses.engine.converter import Chunk, read_usage
 from responses.engine.estimate import tokens
 from responses.engine.turns import Usage
+from responses.ledger import RoutedCall
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.services import RequestInfo
-from responses.store import Change, writer
 from tenants import directory
 from tenants.directory import Route
-from tenants.models import Scope, UsageRecord
+from tenants.models import Scope
 from tenants.principal import Principal
 
 MODERATION_MODEL = "omni-moderation-latest"
@@ -201,11 +199,11 @@ class _Call:
     """One upstream call, and its row in the ledger."""
 
     def __init__(self, principal: Principal, route: Route, passed: Passed, request: RequestInfo) -> None:
-        self._principal = principal
         self._route = route
         self._passed = passed
-        self._request = request
-        self._began: datetime = now()
+        self._routed = RoutedCall(
+            principal=principal, route=route, endpoint=passed.endpoint, request_id=request.request_id
+        )
 
     async def send(self) -> Chunk:
         """The whole answer; raises `UpstreamFailed`."""
@@ -226,27 +224,9 @@ class _Call:
 
     async def write(self, *, outcome: str, answer: Chunk) -> None:
         """One row; without the upstream's word an estimate."""
+        object_id = str(answer.get("id") or new_id(self._passed.endpoint))
         usage = self._usage(outcome, answer.get("usage"))
-        ended = now()
-        record = UsageRecord(
-            team_id=self._principal.team_id,
-            api_key_id=self._principal.key_id,
-            occurred_at=ended,
-            endpoint=self._passed.endpoint,
-            object_id=str(answer.get("id") or new_id(self._passed.endpoint))[:64],
-            model=self._passed.model,
-            upstream_id=self._route.upstream.id,
-            upstream_model=self._route.upstream_model,
-            outcome=outcome,
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            estimated=usage.estimated,
-            duration_ms=round((ended - self._began).total_seconds() * 1000),
-            request_id=self._request.request_id,
-        )
-        await writer.submit(Change(team_id=self._principal.team_id, insert=[record]))
+        await self._routed.write(object_id=object_id, outcome=outcome, usage=usage)
 
     def _usage(self, outcome: str, said: object) -> Usage:
         """A failed call read nothing; one whose client left was read in all likelihood."""
