@@ -14,7 +14,6 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
@@ -227,9 +226,7 @@ class KeyAdmin(Audited, TeamScoped):
             "model": model,
             "url": self._url("change", made.key.pk),
         }
-        response = TemplateResponse(request, "admin/tenants/apikey/created.html", context)
-        add_never_cache_headers(response)
-        return response
+        return TemplateResponse(request, "admin/tenants/apikey/created.html", context)
 
     def _teams(self, request: HttpRequest) -> QuerySet[Team]:
         teams = Team.objects.order_by("name")

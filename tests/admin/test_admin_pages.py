@@ -1,6 +1,7 @@
 """Every page of the admin opens, for those who may see it."""
 
 import re
+import uuid
 
 import pytest
 from django.contrib import admin as django_admin
@@ -8,11 +9,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from responses.models import Response
-from tenants import scope
+from tenants import scope, services
 from tenants.models import ApiKey, AuditEvent, Membership, Model, Team, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_of, sign_in, text
-from tests.support.api import Caller
+from tests.support.api import Caller, MakeCaller
 
 PAGES = {
     "tenants/team": Team,
@@ -105,12 +106,33 @@ def test_nothing_is_loaded_from_elsewhere(admin: Client, caller: Caller) -> None
     assert loaded == [[], [], [], []]
 
 
-@pytest.mark.parametrize("page", ["tenants/team", "tenants/apikey", "tenants/auditevent"])
+def add_rows(caller: Caller, count: int) -> None:
+    """That many members, keys, ledger rows and audit lines of a team."""
+    for _ in range(count):
+        services.create_key(team=caller.team, name="another")
+        with scope.every_team():
+            person = User.objects.create(username=f"person-{uuid.uuid4().hex}")
+            Membership.objects.create(team=caller.team, user=person)
+            UsageRecord.objects.create(
+                team=caller.team, api_key=caller.key, object_id="x", model="m", upstream_id="u", upstream_model="m"
+            )
+
+
+@pytest.mark.parametrize("page", ["apikey", "membership", "usagerecord", "auditevent"])
 def test_a_list_takes_no_more_queries_for_more_rows(
-    page: str, admin: Client, caller: Caller, make_caller: object, count_queries: CountQueries
+    page: str, lead: Client, caller: Caller, count_queries: CountQueries
 ) -> None:
-    few = count_queries(admin, f"/admin/{page}/")
-    assert callable(make_caller)
-    for _ in range(4):
-        make_caller()
-    assert count_queries(admin, f"/admin/{page}/") == few
+    add_rows(caller, 1)
+    few = count_queries(lead, f"/admin/tenants/{page}/")
+    add_rows(caller, 5)
+    assert count_queries(lead, f"/admin/tenants/{page}/") == few
+
+
+def test_teams_and_users_take_no_more_queries_for_more_rows(
+    admin: Client, make_caller: MakeCaller, count_queries: CountQueries
+) -> None:
+    pages = ("/admin/tenants/team/", "/admin/auth/user/?o=-1")
+    add_rows(make_caller(), 2)
+    few = [count_queries(admin, page) for page in pages]
+    add_rows(make_caller(), 5)
+    assert [count_queries(admin, page) for page in pages] == few

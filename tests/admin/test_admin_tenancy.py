@@ -170,7 +170,7 @@ def test_a_page_that_raises_leaves_nothing_half_written(caller: Caller) -> None:
         assert Team.objects.get(pk=caller.team.pk).log_retention_hours == 24
 
 
-def test_django_tells_the_middleware_of_exceptions(admin: Client, caller: Caller) -> None:
+def test_a_form_that_fails_leaves_nothing_half_written(admin: Client, caller: Caller) -> None:
     admin.raise_request_exception = False
     with connection.execute_wrapper(_fail_after_audit):
         form = {"name": "changed", "disconnect_grace_seconds": "30", "log_retention_hours": "24"}
