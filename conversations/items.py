@@ -16,6 +16,8 @@ from kernel.validation import TAG
 
 Status = Literal["in_progress", "completed", "incomplete"]
 MAX_ID = 255
+# Of one list: validating takes time that everybody else waits for.
+MAX_ITEMS = 10_000
 MAX_TEXT = 10_485_760
 MAX_IMAGE_URL = 20_971_520
 
@@ -95,11 +97,13 @@ def _text_tag(value: Any) -> str:
 
 
 InputContent = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[list[InputPart], Tag(f"{TAG}parts")],
+    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+    | Annotated[list[InputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
     Discriminator(_text_tag),
 ]
 OutputContent = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[list[OutputPart], Tag(f"{TAG}parts")],
+    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+    | Annotated[list[OutputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
     Discriminator(_text_tag),
 ]
 

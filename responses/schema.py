@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from conversations.items import InputItem, Wire
+from conversations.items import MAX_ITEMS, InputItem, Wire
 from kernel.errors import (
     BadRequest,
     InvalidType,
@@ -135,7 +135,8 @@ def _input_tag(value: Any) -> str:
 
 
 Input = Annotated[
-    Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")] | Annotated[list[InputItem], Tag(f"{TAG}items")],
+    Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")]
+    | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}items")],
     Discriminator(_input_tag),
 ]
 
@@ -172,6 +173,7 @@ class CreateResponse(Wire):
     model: Annotated[str, Field(min_length=1, max_length=200)]
 
 
+_MAX_NAME = 64
 _REFUSED = {
     "conversation",
     "prompt",
@@ -278,8 +280,8 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
         if name in _REFUSED and value is not None:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         if name not in CreateResponse.model_fields and name not in _REFUSED:
-            near = get_close_matches(name, CreateResponse.model_fields, n=1)
-            raise UnknownParameter(name, suggestion=near[0] if near else None)
+            near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
+            raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
 
 
 _ONE_VALUE: dict[tuple[int | str, ...], str] = {

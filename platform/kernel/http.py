@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 import orjson
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions as drf
 from rest_framework.parsers import BaseParser
@@ -58,6 +58,8 @@ def as_api_error(error: BaseException) -> ApiError:
             return error
         case RequestDataTooBig():
             return RequestTooLarge()
+        case SuspiciousOperation():
+            return BadRequest("The request has too many parameters, or something in it that no client sends.")
         case Http404():
             return NotFound()
         case drf.MethodNotAllowed():

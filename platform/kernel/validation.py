@@ -21,7 +21,8 @@ from kernel.errors import (
     UnknownParameter,
 )
 
-TAG = "tag:"
+# With a NUL, which no key of a body has: `parse_json` has taken them out.
+TAG = "\x00tag:"
 # What is read must be written again: orjson reads 1,024 levels and writes 254.
 MAX_DEPTH = 128
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -128,7 +129,9 @@ def _literal(detail: ErrorDetails, param: str) -> BadRequest:
 
 def _tag(detail: ErrorDetails, param: str) -> BadRequest:
     ctx = detail.get("ctx", {})
-    supported = [part.strip(" '").removeprefix(TAG) for part in ctx.get("expected_tags", "").split(",")]
+    # pydantic shows tags as Python would write them.
+    expected = ctx.get("expected_tags", "").replace(repr(TAG)[1:-1], TAG)
+    supported = [part.strip(" '").removeprefix(TAG) for part in expected.split(",")]
     return InvalidValue.outside(str(ctx.get("tag", "")).removeprefix(TAG), supported, param=param)
 
 

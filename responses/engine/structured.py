@@ -6,8 +6,11 @@ strict format promised: not JSON, or not of the schema. Source: section 3.4 of t
 Schemas come from callers, so checking them must neither fetch anything (`$ref`) nor take for ever (`pattern`).
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import regex
@@ -15,12 +18,15 @@ from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from responses.engine.events import Body
 
 _MAX_REASON = 200
-_PATTERN_SECONDS = 0.1
-_REFERENCES = ("$ref", "$dynamicRef")
+# For one answer: references that refer to one another can make a small schema endless, and so can a pattern.
+_CHECK_SECONDS = 0.5
+_TOO_LONG = "it takes too long to check"
+_deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 def defect(items: Sequence[Body], response_format: dict[str, Any] | None) -> str | None:
@@ -44,7 +50,7 @@ def schema_defect(schema: dict[str, Any]) -> str | None:
     """What is wrong with a schema itself, in a sentence; None where nothing is."""
     try:
         Draft202012Validator.check_schema(schema)
-        return next((wrong for node in _nodes(schema) if (wrong := _refused(node))), None)
+        return next((wrong for node in _nodes(schema) if (wrong := _refused(node, schema))), None)
     except SchemaError as wrong:
         return wrong.message[:_MAX_REASON]
     except RecursionError:
@@ -53,10 +59,15 @@ def schema_defect(schema: dict[str, Any]) -> str | None:
 
 def _mismatch(schema: dict[str, Any], document: Any) -> str | None:
     validator: Validator = _Checker(schema, registry=Registry())
+    _deadline.set(time.monotonic() + _CHECK_SECONDS)
     try:
         error: ValidationError | None = next(validator.iter_errors(document), None)
     except RecursionError:
         return "it is nested too deeply"
+    except TimeoutError:
+        return _TOO_LONG
+    except Unresolvable:
+        return "it points at something that it does not contain"
     return error.message[:_MAX_REASON] if error else None
 
 
@@ -72,10 +83,11 @@ def _nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
             waiting += node
 
 
-def _refused(node: Mapping[str, Any]) -> str | None:
-    for name in _REFERENCES:
-        if isinstance(reference := node.get(name), str) and not reference.startswith("#"):
-            return f"'{name}' may only point into the schema itself"
+def _refused(node: Mapping[str, Any], schema: dict[str, Any]) -> str | None:
+    if "$dynamicRef" in node:
+        return "'$dynamicRef' is not permitted"
+    if isinstance(reference := node.get("$ref"), str) and not _leads_somewhere(reference, schema):
+        return f"'$ref' must point at a part of the schema itself, and {reference[:60]!r} does not"
     if isinstance(node.get("patternProperties"), dict):
         return "'patternProperties' is not permitted"
     if isinstance(pattern := node.get("pattern"), str):
@@ -86,15 +98,35 @@ def _refused(node: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _leads_somewhere(reference: str, schema: Any) -> bool:
+    """Whether a JSON pointer leads to a schema in the document."""
+    if reference == "#":
+        return True
+    if not reference.startswith("#/"):
+        return False
+    for step in reference.removeprefix("#/").split("/"):
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        schema = schema.get(name) if isinstance(schema, dict) else None
+    return isinstance(schema, dict | bool)
+
+
+def _remaining() -> float:
+    left = _deadline.get() - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
 def _pattern(_: Validator, pattern: str, instance: Any, __: Mapping[str, Any]) -> Iterator[ValidationError]:
-    if not isinstance(instance, str):
-        return
-    try:
-        found = regex.search(pattern, instance, timeout=_PATTERN_SECONDS)
-    except TimeoutError:
-        found = None
-    if found is None:
+    if isinstance(instance, str) and regex.search(pattern, instance, timeout=_remaining()) is None:
         yield ValidationError(f"{instance[:60]!r} does not match {pattern[:60]!r}")
 
 
-_Checker = extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]  # in its stubs
+def _reference(
+    validator: Validator, reference: str, instance: Any, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    _remaining()
+    yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, instance, schema)
+
+
+_Checker = extend(Draft202012Validator, {"pattern": _pattern, "$ref": _reference})  # type: ignore[no-untyped-call]  # in its stubs

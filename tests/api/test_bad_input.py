@@ -304,3 +304,20 @@ def test_it_lets_a_client_go_on_that_asks_before_it_sends(
         assert b" 100 " in peer.recv(4096)
         peer.sendall(body)
         assert b" 200 " in peer.recv(65536)
+
+
+def test_a_key_that_looks_like_our_marks_takes_nothing_with_it(api: Api) -> None:
+    item = {"role": "user", "content": "Hi", "tag:a": None, "tag:b": None}
+    answer = api.post("/responses", {"model": "m", "input": [item]})
+    assert answer.status_code == 400
+    assert error(answer)[0] == 400
+
+
+def test_too_many_query_parameters_are_refused(api: Api) -> None:
+    assert error(api.request("GET", "/responses?" + "a&" * 1500))[0] == 400
+
+
+def test_an_endless_list_of_nonsense_is_refused_at_once(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "input": [0] * 200_000})
+    assert error(answer)[0] == 400
+    assert answer.elapsed.total_seconds() < 2

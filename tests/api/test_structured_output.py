@@ -78,6 +78,7 @@ NO_SCHEMAS: dict[str, dict[str, Any]] = {
     "an unknown type": {"type": "thing"},
     "a reference to elsewhere": {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema"}}},
     "a pattern that is none": {"type": "string", "pattern": "("},
+    "a reference to nothing": {"$ref": "#/$defs/nope"},
     "patterns of names": {"type": "object", "patternProperties": {"^a": {"type": "string"}}},
 }
 
@@ -95,6 +96,15 @@ def test_a_pattern_that_never_ends_holds_up_nobody(api: Api, script: Script) -> 
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "text": strict(schema=schema)})
     assert error(answer)[0] == 500
     assert time.monotonic() - began < 2
+
+
+def test_a_schema_that_unfolds_without_end_holds_up_nobody(api: Api, script: Script) -> None:
+    steps = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**steps, "a40": {"type": "object"}}}
+    began = time.monotonic()
+    body = {"model": script.say("{}").model, "input": "Hi", "text": strict(schema=schema)}
+    assert error(api.post("/responses", body))[0] == 500
+    assert time.monotonic() - began < 3
 
 
 def test_the_sdk_parses_the_answer(client: OpenAI, script: Script) -> None:
