@@ -75,12 +75,13 @@ def _scopes() -> Scopes:
     return Scopes(choices=Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget, initial=[Scope.ALL.value])
 
 
-def _a_model(team: Team, allowed: list[str] | None) -> str:
+def _a_model(key: ApiKey) -> str:
     """A model name for the examples beside a new key."""
-    if allowed:
-        return allowed[0]
+    if key.allowed_models:
+        return key.allowed_models[0]
+    # With fewer teams in sight, models that belong to other teams would look like everybody's.
     with scope.every_team():
-        visible = Q(teams__isnull=True) | Q(teams=team)
+        visible = Q(teams__isnull=True) | Q(teams=key.team_id)
         named = Model.objects.filter(visible, enabled=True).exclude(name="*")
         return named.order_by("created_at").values_list("name", flat=True).first() or "your-model"
 
@@ -200,9 +201,7 @@ class KeyAdmin(Audited, TeamScoped):
         initial = {"team": request.GET.get("team")}
         form = NewKeyForm(request.POST or None, teams=self._teams(request), initial=initial)
         if request.method == "POST" and form.is_valid():
-            # In this order: making the key leaves the rest of the request with the sight of this one team.
-            model = _a_model(form.cleaned_data["team"], form.cleaned_data["allowed_models"])
-            return self._created(request, self._create(request, form), model)
+            return self._created(request, self._create(request, form))
         context = {**self._context(request, "Create an API key"), "form": form}
         return TemplateResponse(request, "admin/tenants/apikey/add.html", context)
 
@@ -218,12 +217,12 @@ class KeyAdmin(Audited, TeamScoped):
             created_by=request.user.pk,
         )
 
-    def _created(self, request: HttpRequest, made: services.NewKey, model: str) -> HttpResponse:
+    def _created(self, request: HttpRequest, made: services.NewKey) -> HttpResponse:
         context = {
             **self._context(request, "Copy your new key"),
             "made": made,
             "api": request.build_absolute_uri("/v1"),
-            "model": model,
+            "model": _a_model(made.key),
             "url": self._url("change", made.key.pk),
         }
         return TemplateResponse(request, "admin/tenants/apikey/created.html", context)
