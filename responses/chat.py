@@ -188,7 +188,7 @@ class _Call:
         """Read usage and id off a completion or a chunk."""
         self._chunks += 1
         self._id = str(answer.get("id") or self._id)
-        if usage := answer.get("usage"):
+        if isinstance(usage := answer.get("usage"), dict):
             self._usage = read_usage(usage)
 
     async def write(self, *, outcome: str) -> None:

@@ -4,10 +4,13 @@ One reader per process serves all followers of a response, so that their number 
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from functools import partial
+
+from django.db import Error as DatabaseError
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
@@ -19,7 +22,9 @@ from responses.runner import PING, PING_SECONDS, heard_within
 from tenants import scope
 from tenants.principal import Principal
 
+logger = logging.getLogger(__name__)
 _READ_SECONDS = 0.15
+_AWAY_SECONDS = 1.0
 _FOLLOWED_SECONDS = 10
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
 _FRAME_END = b"\n\n"
@@ -55,7 +60,8 @@ async def _frames(team_id: str, response_id: str, *, after: int, obfuscation: bo
                 sent = tail.length
                 yield data if obfuscation else _OBFUSCATION.sub(b"", data)
             elif tail.ended:
-                yield DONE_FRAME
+                if not tail.is_broken:
+                    yield DONE_FRAME
                 return
             elif not await heard_within(tail.wake, PING_SECONDS):
                 yield PING
@@ -71,6 +77,7 @@ class _Tail:
     def __init__(self, team_id: str, response_id: str) -> None:
         self.wake = asyncio.Event()
         self.ended = False
+        self.is_broken = False
         self._team_id = team_id
         self._response_id = response_id
         self._frames: list[bytes] = []
@@ -90,7 +97,6 @@ class _Tail:
         """A follower has left; the last one closes the tail."""
         self._followers -= 1
         if self._followers == 0:
-            self._open.pop(self._response_id, None)
             self._task.cancel()
 
     @property
@@ -105,17 +111,31 @@ class _Tail:
     async def _read(self) -> None:
         try:
             while not self.ended:
-                ended, frames = await in_db_thread(partial(_read_log, self._team_id, self._response_id, self.length))
-                self._frames += frames
-                self.ended = ended
-                if ended or frames:
-                    self.wake.set()
-                if not ended:
-                    await asyncio.sleep(_READ_SECONDS)
+                await self._read_once()
+        except Exception:
+            logger.exception("a log could not be read", extra={"response": self._response_id})
+            self.is_broken = True
         finally:
-            # Whatever stopped the reading (a deleted response, too), nobody may wait for more.
+            # Nobody may wait for more, and whoever comes now begins anew.
             self.ended = True
             self.wake.set()
+            if self._open.get(self._response_id) is self:
+                del self._open[self._response_id]
+
+    async def _read_once(self) -> None:
+        try:
+            ended, frames = await in_db_thread(partial(_read_log, self._team_id, self._response_id, self.length))
+        except DatabaseError:
+            # A database that is away for a moment is no end of the run.
+            logger.warning("a log cannot be read right now", extra={"response": self._response_id})
+            await asyncio.sleep(_AWAY_SECONDS)
+            return
+        self._frames += frames
+        self.ended = ended
+        if ended or frames:
+            self.wake.set()
+        if not ended:
+            await asyncio.sleep(_READ_SECONDS)
 
 
 def _read_log(team_id: str, response_id: str, first: int) -> tuple[bool, list[bytes]]:
@@ -134,7 +154,9 @@ def _read_log(team_id: str, response_id: str, first: int) -> tuple[bool, list[by
     frames: list[bytes] = []
     for number, text in log:
         cut = text.encode().split(_FRAME_END)[:-1]
-        frames += [frame + _FRAME_END for frame in cut[max(0, first - number) :]]
+        # Where events are missing in the log, those that follow keep their numbers all the same.
+        frames += [b""] * max(0, number - first - len(frames))
+        frames += [frame + _FRAME_END for frame in cut[max(0, first + len(frames) - number) :]]
     return response.ended_at is not None, frames
 
 

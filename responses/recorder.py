@@ -30,7 +30,7 @@ from responses.engine.steps import (
 )
 from responses.engine.turns import Finish, Usage
 from responses.models import EventBatch, Status, ToolCall, Turn
-from responses.store import Advance, CallUpdate, Change, writer
+from responses.store import Advance, CallUpdate, Change, Lease, writer
 from tenants.models import UsageRecord
 
 FLUSH_SECONDS = 0.25
@@ -78,37 +78,48 @@ class Recorder:
         self._buffered_bytes = 0
         self._buffer_first = progress.next_sequence
         self._timer: asyncio.TimerHandle | None = None
-        self._flushes: list[asyncio.Future[None]] = []
+        self._flushes: list[tuple[asyncio.Future[None], Change]] = []
+        self._unwritten: list[Change] = []
 
     async def record(self, step: Step) -> bytes:
         """The step's bytes for the wire, once whatever must be stored before them has been committed.
 
         Raises `LeaseLost` when somebody else has ended the run.
         """
-        self._raise_failed_flush()
         if isinstance(step, Emitted):
+            self._raise_failed_flush()
             data = self._number(step.events)
             self._flush_soon()
             return data
+        await self._flushed()
         data, change = self.plan(step)
-        await _committed(writer.submit(change), is_last=isinstance(step, RunEnded))
+        commit = writer.submit(change)
+        try:
+            await _committed(commit, is_last=isinstance(step, RunEnded))
+        finally:
+            if _failed(commit):
+                self._unwritten.append(change)
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
         """The step's bytes, and the change that stores it together with every event before it.
 
         However many bytes there are, none of them is stored ahead: the terminal event of a run that turns out to be
-        lost must never stand in the log.
+        lost must never stand in the log. What could not be written before, while the database was away, comes along:
+        the log has no gaps, and the rows are those that it tells of.
         """
         data = self._number(step.events)
         if isinstance(step, RunEnded):
             data += DONE_FRAME
-        rows = self._rows(step)
+        late = self._take_unwritten()
+        rows = [row for change in late for row in change.insert]
+        rows += [*self._rows(step), *self._take_batch()]
+        calls = [update for change in late for update in change.calls]
         return data, Change(
             team_id=self._identity.team_id,
-            insert=[*rows, *self._take_batch()],
+            insert=rows,
             advance=self._advance(step),
-            calls=self._call_updates(step),
+            calls=[*calls, *self._call_updates(step)],
         )
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
@@ -138,7 +149,9 @@ class Recorder:
     def _flush(self) -> None:
         """Send what is buffered to the store without waiting; the store keeps the order of submission."""
         if batch := self._take_batch():
-            change = Change(team_id=self._identity.team_id, insert=batch)
+            who = self._identity
+            lease = Lease(response_id=who.response_id, lease_token=who.lease_token)
+            change = Change(team_id=who.team_id, insert=batch, lease=lease)
             self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
             self._flushes.append(writer.submit(change))
 
@@ -162,9 +175,23 @@ class Recorder:
         ]
 
     def _raise_failed_flush(self) -> None:
+        """Raise once what went wrong with an earlier flush: the run can still be ended after it."""
         for flush in self._flushes:
             if flush.done() and (error := flush.exception()) is not None:
+                self._flushes.remove(flush)
                 raise error
+
+    async def _flushed(self) -> None:
+        """Wait for what was sent to the store: a step must not be committed over a hole in the log before it."""
+        if self._flushes:
+            await asyncio.wait(self._flushes)
+            self._raise_failed_flush()
+            self._flushes.clear()
+
+    async def account(self, turn: TurnRecord) -> None:
+        """Write the ledger row of a turn whose run was lost: its tokens were spent all the same."""
+        ledger = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
+        await writer.submit(Change(team_id=self._identity.team_id, insert=ledger))
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 

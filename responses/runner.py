@@ -16,12 +16,12 @@ from functools import partial
 from typing import cast
 
 from django.conf import settings
-from django.db.models import Q
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import Failure
 from responses.engine.body import Ending
+from responses.engine.events import DONE_FRAME
 from responses.engine.loop import Run, failed
 from responses.engine.steps import RunEnded, Step
 from responses.models import RUNNING, Response, Status
@@ -100,7 +100,13 @@ class LiveRun:
         wait = grace_seconds
         while wait > 0:
             await asyncio.sleep(wait)
-            wait = await in_db_thread(partial(_followed_for, self.identity))
+            try:
+                wait = await in_db_thread(partial(_followed_for, self.identity))
+            except Exception:
+                logger.exception(
+                    "nobody knows whether a run is followed", extra={"response": self.identity.response_id}
+                )
+                wait = 0
         self.cancel()
 
     # -- the task ------------------------------------------------------------------------------------------------------
@@ -113,7 +119,7 @@ class LiveRun:
         except asyncio.CancelledError:
             await self._close(Ending(status="cancelled"))
         except LeaseLost:
-            self._lost()
+            await self._lost()
         except Exception:
             logger.exception("a run broke", extra={"response": self.identity.response_id})
             await self._close(failed(_BUG))
@@ -138,15 +144,24 @@ class LiveRun:
         try:
             await self._record(self._run.interrupt(ending))
         except LeaseLost:
-            self._lost()
+            await self._lost()
         except Exception:
             # The lease runs out, and the sweeper ends what could not be ended here.
             logger.exception("a run could not be closed", extra={"response": self.identity.response_id})
-            self._lost()
+            await self._lost()
 
-    def _lost(self) -> None:
-        if self.end is None:
-            self.end = self._run.interrupt(failed(_GONE))
+    async def _lost(self) -> None:
+        """Somebody else has ended the response: stop, say so to whoever listens, and account for what was spent."""
+        if self.end is not None:
+            return
+        self.end = self._run.interrupt(failed(_GONE))
+        self._ready.append(DONE_FRAME)
+        if self.end.turn is None:
+            return
+        try:
+            await self._recorder.account(self.end.turn)
+        except Exception:
+            logger.exception("a turn is missing in the ledger", extra={"response": self.identity.response_id})
 
 
 class _Registry:
@@ -183,7 +198,7 @@ class _Registry:
 
 
 def _renew(response_ids: list[str]) -> list[str]:
-    """Extend the leases of this process; returns the runs that were cancelled or taken over elsewhere."""
+    """Extend the leases of this process; returns the runs that were cancelled, deleted or taken over elsewhere."""
     with scope.every_team():
         runs = Response.objects.filter(pk__in=response_ids)
         # The writer locks the same rows in an order of its own. Waiting for it would be a deadlock sooner or later, so
@@ -191,14 +206,14 @@ def _renew(response_ids: list[str]) -> list[str]:
         free = runs.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING, lease_owner=PROCESS)
         mine = list(free.values_list("pk", flat=True))
         Response.objects.filter(pk__in=mine).update(lease_until=lease_until())
-        taken = Q(status__in=RUNNING) & ~Q(lease_owner=PROCESS)
-        return list(runs.filter(taken | Q(status=Status.CANCELLED)).values_list("pk", flat=True))
+        held = set(runs.filter(lease_owner=PROCESS).exclude(status=Status.CANCELLED).values_list("pk", flat=True))
+    return [response_id for response_id in response_ids if response_id not in held]
 
 
 def _followed_for(who: RunIdentity) -> float:
     """How many more seconds the run counts as followed."""
     with scope.team(who.team_id):
-        until = Response.objects.values_list("followed_until", flat=True).get(pk=who.response_id)
+        until = Response.objects.values_list("followed_until", flat=True).filter(pk=who.response_id).first()
     return (until - now()).total_seconds() if until else 0
 
 

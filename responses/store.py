@@ -47,6 +47,14 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """What a change needs to be held that advances nothing: the log's deltas."""
+
+    response_id: str
+    lease_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
     """The new state of an open tool call, whichever response made the call. What is None stays as it is."""
 
@@ -66,7 +74,14 @@ class Change:
     team_id: str
     insert: Sequence[models.Model] = field(default_factory=tuple)
     advance: Advance | None = None
+    lease: Lease | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
+
+    @property
+    def guard(self) -> str | None:
+        """The response whose lease must be held; None: the change counts anyway."""
+        holder = self.advance or self.lease
+        return holder.response_id if holder else None
 
 
 _ADVANCED = f"""advanced AS (
@@ -100,7 +115,16 @@ _ADVANCED = f"""advanced AS (
 )"""  # noqa: S608 - constants of ours
 
 
-_CALLED = """called AS (
+_HELD = """held AS (
+    SELECT response.id
+    FROM responses_response AS response
+    JOIN json_to_recordset(%s::json) AS new (response_id text, lease_token integer)
+      ON response.id = new.response_id AND response.lease_token = new.lease_token
+    WHERE response.ended_at IS NULL
+    FOR SHARE OF response
+)"""
+_GUARDED = "(guard IS NULL OR guard IN (SELECT id FROM advanced UNION ALL SELECT id FROM held))"
+_CALLED = f"""called AS (
     UPDATE responses_toolcall AS call SET
         status = new.status,
         started_at = coalesce(new.started_at, call.started_at),
@@ -114,8 +138,8 @@ _CALLED = """called AS (
     WHERE call.response_id = new.response_id
       AND call.call_id = new.call_id
       AND call.ended_at IS NULL
-      AND (guard IS NULL OR guard IN (SELECT id FROM advanced))
-)"""
+      AND {_GUARDED}
+)"""  # noqa: S608 - parts of our own
 
 
 def apply(changes: Sequence[Change]) -> list[Exception | None]:
@@ -134,23 +158,23 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
             cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
             cursor.execute(*_statement(changes))
         held = {row[0] for row in cursor.fetchall()}
-    lost = (change.advance is not None and change.advance.response_id not in held for change in changes)
-    return [LeaseLost() if is_lost else None for is_lost in lost]
+    return [None if change.guard is None or change.guard in held else LeaseLost() for change in changes]
 
 
 def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
     """The statement for the tables that these changes touch, and one JSON document of rows for each part of it."""
     advances = [asdict(change.advance) for change in changes if change.advance is not None]
-    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances}
+    leases = [asdict(change.lease) for change in changes if change.lease is not None]
+    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances, _HELD: leases}
     for change in changes:
-        guard = change.advance.response_id if change.advance is not None else None
+        guard = change.guard
         for row in change.insert:
             names, sql = _insertion(type(row))
             values = {name: row.__dict__[name] for name in names}
             documents.setdefault(sql, []).append(values | {"guard": guard})
         for update in change.calls:
             documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
-    statement = f"WITH {', '.join(documents)} SELECT id FROM advanced"  # noqa: S608 - parts of our own
+    statement = f"WITH {', '.join(documents)} SELECT id FROM advanced UNION ALL SELECT id FROM held"  # noqa: S608
     return statement.encode(), [_document(rows) for rows in documents.values()]
 
 
@@ -176,7 +200,7 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     sql = f"""into_{meta.db_table} AS (
     INSERT INTO "{meta.db_table}" ({columns})
     SELECT {values} FROM json_to_recordset(%s::json) AS new ({types}, guard text)
-    WHERE guard IS NULL OR guard IN (SELECT id FROM advanced)
+    WHERE {_GUARDED}
 )"""  # noqa: S608 - names of our own tables
     return _Insertion([field.attname for field in fields], sql)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import orjson
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
 from django.http import QueryDict
@@ -89,7 +90,13 @@ class EventStream(AsyncHttpConsumer):
             await send_error(as_api_error(error), self.send)
             return
         await self.send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        async for data in frames:
+        try:
+            async for data in frames:
+                await self.send({"type": "http.response.body", "body": data, "more_body": True})
+        except Exception as error:
+            # The status is out: an event is all that can still be said, and the client must not wait for more.
+            detail = {"type": "error", "error": as_api_error(error).detail()}
+            data = b"event: error\ndata: %b\n\n" % orjson.dumps(detail)
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -1,0 +1,65 @@
+"""A run whose response somebody else has ended, or deleted, stops; its client is released, and its tokens are counted."""
+
+import uuid
+
+import pytest
+
+from responses.models import EventBatch, Response, Status
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, ok
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Gate, Pause, Script, stream
+from tests.support.waiting import eventually
+
+
+def slow(script: Script) -> Gate:
+    """An answer that goes on for seconds after the gate, in pieces that the log takes one by one."""
+    gate = Gate()
+    script.then(
+        stream(chunk(content="Hel"), gate, *[piece for _ in range(20) for piece in (chunk(content="."), Pause(0.2))])
+    )
+    return gate
+
+
+def ledger(api: Api) -> list[UsageRecord]:
+    """The calls of the team."""
+    with scope.team(api.caller.team.pk):
+        return list(UsageRecord.objects.filter(team=api.caller.team))
+
+
+def test_deleting_a_running_response_stops_the_run(api: Api, script: Script, database: None) -> None:
+    gate = slow(script)
+    with api.stream(model=script.model, input="Hi") as live:
+        response_id = live.next()["response"]["id"]
+        gate.wait_until_reached()
+        ok(api.delete(f"/responses/{response_id}"))
+        gate.open()
+        live.rest()
+    assert live.raw[-2] == "data: [DONE]"
+    assert script.received[0].was_closed_within(3)
+    eventually(lambda: len(ledger(api)) == 1)
+
+
+def test_a_run_that_was_taken_over_stops_and_writes_nothing_more(api: Api, script: Script, database: None) -> None:
+    gate = slow(script)
+    with api.stream(model=script.model, input="Hi") as live:
+        response_id = live.next()["response"]["id"]
+        gate.wait_until_reached()
+        with scope.team(api.caller.team.pk):
+            taken = Response.objects.filter(pk=response_id)
+            taken.update(lease_token=2, lease_owner=uuid.uuid4().hex, status=Status.IN_PROGRESS)
+            batches = EventBatch.objects.filter(response_id=response_id).count()
+        gate.open()
+        live.rest()
+    assert script.received[0].was_closed_within(3)
+    with scope.team(api.caller.team.pk):
+        assert EventBatch.objects.filter(response_id=response_id).count() <= batches + 1
+    eventually(lambda: len(ledger(api)) == 1)
+
+
+@pytest.mark.parametrize("usage", [[1], "many", 5])
+def test_a_chat_stream_with_odd_usage_ends(api: Api, script: Script, usage: object) -> None:
+    script.then(stream(*text("Hi")[:-1], {"choices": [], "usage": usage}))
+    with api.stream("/chat/completions", model=script.model, messages=[{"role": "user", "content": "Hi"}]) as live:
+        assert live.rest()
