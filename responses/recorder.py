@@ -78,8 +78,7 @@ class Recorder:
         self._buffered_bytes = 0
         self._buffer_first = progress.next_sequence
         self._timer: asyncio.TimerHandle | None = None
-        self._flushes: list[tuple[asyncio.Future[None], Change]] = []
-        self._unwritten: list[Change] = []
+        self._flushes: list[asyncio.Future[None]] = []
 
     async def record(self, step: Step) -> bytes:
         """The step's bytes for the wire, once whatever must be stored before them has been committed.
@@ -93,33 +92,24 @@ class Recorder:
             return data
         await self._flushed()
         data, change = self.plan(step)
-        commit = writer.submit(change)
-        try:
-            await _committed(commit, is_last=isinstance(step, RunEnded))
-        finally:
-            if _failed(commit):
-                self._unwritten.append(change)
+        await _committed(writer.submit(change), is_last=isinstance(step, RunEnded))
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
         """The step's bytes, and the change that stores it together with every event before it.
 
         However many bytes there are, none of them is stored ahead: the terminal event of a run that turns out to be
-        lost must never stand in the log. What could not be written before, while the database was away, comes along:
-        the log has no gaps, and the rows are those that it tells of.
+        lost must never stand in the log.
         """
         data = self._number(step.events)
         if isinstance(step, RunEnded):
             data += DONE_FRAME
-        late = self._take_unwritten()
-        rows = [row for change in late for row in change.insert]
-        rows += [*self._rows(step), *self._take_batch()]
-        calls = [update for change in late for update in change.calls]
+        rows = self._rows(step)
         return data, Change(
             team_id=self._identity.team_id,
-            insert=rows,
+            insert=[*rows, *self._take_batch()],
             advance=self._advance(step),
-            calls=[*calls, *self._call_updates(step)],
+            calls=self._call_updates(step),
         )
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
