@@ -116,6 +116,17 @@ async def test_the_end_of_a_run_that_was_lost_never_stands_in_the_log(
     assert "response.completed" not in {event["type"] for event in log}
 
 
+async def test_deltas_of_a_run_that_was_lost_never_stand_in_the_log(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    delta, *_, end = await first_steps(begun, text(LONG), 3)
+    await in_db_thread(lambda: take_over(begun))
+    await begun.recorder.record(delta)
+    with pytest.raises(LeaseLost):
+        await begun.recorder.record(end)
+    await everything_written(begun)
+    assert len(await in_db_thread(lambda: log_of(begun))) == 2
+
+
 def take_over(begun: Begun) -> None:
     """Somebody else counts the lease up."""
     with scope.team(begun.who.team_id):

@@ -14,7 +14,7 @@ from kernel.clock import now
 from responses import store, upkeep
 from responses.engine.steps import Step
 from responses.models import EventBatch, Response, Status
-from responses.store import Change, LeaseLost
+from responses.store import Change, Lease, LeaseLost
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import calls, chunk
@@ -135,12 +135,22 @@ def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, ca
     begun = begin(caller)
     (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
-    late = Change(team_id=change.team_id, insert=change.insert)
+    lease = Lease(response_id=begun.who.response_id, lease_token=begun.who.lease_token)
     let_die(begun)
     upkeep.sweep_dead_runs()
+    (outcome,) = store.apply([Change(team_id=change.team_id, insert=change.insert, lease=lease)])
+    assert isinstance(outcome, LeaseLost)
+    assert types(log_of(begun)) == ["response.created", "response.in_progress", "error", "response.failed"]
+
+
+def test_nobody_writes_the_same_numbers_twice(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
+    _, change = begun.recorder.plan(delta)
+    again = Change(team_id=change.team_id, insert=change.insert)
+    assert store.apply([change]) == [None]
     with pytest.raises(IntegrityError, match="event_batch_first_once"):
-        store.apply([late])
-    assert types(log_of(begun))[-1] == "response.failed"
+        store.apply([again])
 
 
 def test_a_dead_run_without_content_ends_without_a_log(database: None, caller: Caller) -> None:
