@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import orjson
+
 from conversations.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -100,6 +102,8 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
     given = input_items(body)
     wanted = [item.id for item in given if isinstance(item, ItemReference)]
     found = selectors.referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
+    sizes = {name: len(orjson.dumps(item.body)) for name, item in found.items()}
+    selectors.refuse_endless(sum(sizes.get(name, 0) for name in wanted))
     own: list[Body] = []
     items: list[StoredItem] = []
     shared: dict[int, UUID] = {}

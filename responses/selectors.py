@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
+from django.conf import settings
 from django.db import connection
 from django.db.models import Q, QuerySet
 
 from conversations.models import Item, Placement, Section
 from kernel.clock import unix
-from kernel.errors import NotFound
+from kernel.errors import ContextTooLong, NotFound
 from kernel.pagination import Order, Page, PageRequest
 from responses.engine.body import Ending, response_body
 from responses.engine.events import Body
@@ -56,7 +57,14 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
         rows = cursor.fetchall()
     if not rows:
         return None
+    refuse_endless(sum(len(body) for _, body in rows if body is not None))
     return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in rows if body is not None])
+
+
+def refuse_endless(characters: int) -> None:
+    """A context larger than any body may be is refused before it is read: small requests can add up to it."""
+    if characters > settings.MAX_BODY_BYTES:
+        raise ContextTooLong
 
 
 def context_items(*, team_id: str, response_id: str) -> list[Body]:

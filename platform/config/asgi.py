@@ -16,9 +16,10 @@ from channels.routing import ProtocolTypeRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
-from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, identified
+from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, identified
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
 from responses.api.websocket import ResponseSocket
+from tenants.authentication import authenticate
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
@@ -61,8 +62,13 @@ def is_upload(scope: Scope) -> bool:
     return (scope["method"], scope["path"]) == ("POST", "/v1/files")
 
 
+async def _admit(scope: Scope) -> None:
+    await authenticate(header(scope, b"authorization"))
+
+
 _shell = ApiShell(
     _api,
+    admit=_admit,
     max_body_bytes=settings.MAX_BODY_BYTES,
     max_upload_bytes=settings.MAX_UPLOAD_BODY_BYTES,
     is_upload=is_upload,

@@ -46,7 +46,9 @@ class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne 
     @override
     def handleContentChunk(self, data: bytes) -> None:
         """Keep one byte more than is allowed at most: the shell sees that it was too much, and the disk does not."""
-        room = self.server.most_bytes + 1 - self.content.tell()
+        # The channel knows the path already, the request only once the whole body is there.
+        path = getattr(self.channel, "_path", b"")
+        room = self.server.most_bytes(path) + 1 - self.content.tell()
         if room > 0:
             super().handleContentChunk(data[:room])
 
@@ -81,7 +83,9 @@ daphne.http_protocol.WebRequest = Request
 class Server(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
     """daphne's server, which hands uploads over as files and waits for slow clients."""
 
-    def __init__(self, *, is_upload: Callable[[Scope], bool], most_bytes: int, **options: Any) -> None:
+    def __init__(
+        self, *, is_upload: Callable[[Scope], bool], most_bytes: Callable[[bytes], int], **options: Any
+    ) -> None:
         super().__init__(**options)
         self.is_upload = is_upload
         self.most_bytes = most_bytes

@@ -33,7 +33,7 @@ def _daphne(host: str, port: int) -> None:
     instance = Server(
         application=application,
         is_upload=is_upload,
-        most_bytes=settings.MAX_UPLOAD_BODY_BYTES,
+        most_bytes=_most_bytes,
         endpoints=[endpoint],
         signal_handlers=True,
         http_timeout=None,
@@ -50,6 +50,11 @@ def _daphne(host: str, port: int) -> None:
     if instance.abort_start:
         msg = "the port is in use"
         raise OSError(98, msg)
+
+
+def _most_bytes(path: bytes) -> int:
+    """The limit of a body, before anybody has looked at the request."""
+    return settings.MAX_UPLOAD_BODY_BYTES if path.startswith(b"/v1/files") else settings.MAX_BODY_BYTES
 
 
 def _allow_many_sockets() -> None:

@@ -125,6 +125,9 @@ DATABASES: dict[str, dict[str, Any]] = {
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "application_name": "platform",
+            # A database that vanishes without a word must not hold threads for as long as TCP tries.
+            "connect_timeout": 5,
+            "tcp_user_timeout": 15_000,
             "pool": {
                 "min_size": 1,
                 "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4),

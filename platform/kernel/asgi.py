@@ -30,6 +30,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_LARGE_BYTES = 1024 * 1024
 _MAX_CLIENT_REQUEST_ID = 512
 _VERSION = (b"openai-version", b"2020-10-01")
 
@@ -66,14 +67,22 @@ def identified(app: App) -> App:
 class ApiShell:
     """Wraps everything under /v1: `scope["body"]` within its limit, and the headers of OpenAI's API.
 
+    Who sends a large one is asked for a key first (`admit` raises), so that strangers cannot fill memory and disk.
     Requests of which `is_upload` is true have a limit of their own, an empty body, and what came as `scope["upload"]`,
     a file on disk that is open at its beginning.
     """
 
     def __init__(
-        self, app: App, *, max_body_bytes: int, max_upload_bytes: int, is_upload: Callable[[Scope], bool]
+        self,
+        app: App,
+        *,
+        max_body_bytes: int,
+        max_upload_bytes: int,
+        is_upload: Callable[[Scope], bool],
+        admit: Callable[[Scope], Awaitable[object]],
     ) -> None:
         self._app = app
+        self._admit = admit
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
         self._is_upload = is_upload
@@ -91,6 +100,8 @@ class ApiShell:
         try:
             _check_client_request_id(scope)
             _check_query(scope)
+            if _is_large(scope):
+                await self._admit(scope)
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send_with_headers)
                 return
@@ -116,6 +127,12 @@ class ApiShell:
         if upload.seek(0, SEEK_END) > self._max_upload_bytes:
             raise _too_large(self._max_upload_bytes)
         upload.seek(0)
+
+
+def _is_large(scope: Scope) -> bool:
+    """Whether the body is announced as large, or comes without an announcement."""
+    announced = header(scope, b"content-length")
+    return int(announced) > _LARGE_BYTES if announced.isdigit() else bool(header(scope, b"transfer-encoding"))
 
 
 async def _pieces(scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytes]:

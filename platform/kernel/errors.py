@@ -13,6 +13,7 @@
     │   ├── InvalidMultipart              invalid_multipart
     │   ├── ModelNotFound                 model_not_found
     │   ├── PreviousResponseNotFound      previous_response_not_found
+    │   ├── ContextTooLong                context_length_exceeded
     │   ├── ToolCallMismatch              (code null)
     │   ├── InvalidEncryptedContent       invalid_encrypted_content
     │   ├── EgressRefused                 url_not_allowed
@@ -172,6 +173,15 @@ class PreviousResponseNotFound(BadRequest):
 
     def __init__(self, response_id: str) -> None:
         super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
+
+
+class ContextTooLong(BadRequest):
+    """The input with everything before it is too long."""
+
+    default_code = "context_length_exceeded"
+
+    def __init__(self) -> None:
+        super().__init__(param="input")
 
 
 class ToolCallMismatch(BadRequest):

@@ -68,8 +68,9 @@ class GroupCommit(Generic[Change]):
         try:
             return self._apply_connected(changes)
         except Exception as error:
-            if len(batch) == 1:
-                return [error]
+            # Without a connection nobody would fare better alone, and each would wait as long again.
+            if len(batch) == 1 or connection.connection is None or connection.connection.closed:
+                return [error] * len(batch)
             # One bad change must not fail its neighbours: alone, each of them succeeds or fails for itself.
             logger.warning("a group commit failed and is repeated one by one", exc_info=True)
             return [outcome for waiting in batch for outcome in self._outcomes([waiting])]

@@ -3,6 +3,7 @@
 import socket
 from typing import Any
 
+import httpx2
 import orjson
 import pytest
 
@@ -321,3 +322,8 @@ def test_an_endless_list_of_nonsense_is_refused_at_once(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": [0] * 200_000})
     assert error(answer)[0] == 400
     assert answer.elapsed.total_seconds() < 2
+
+
+def test_a_stranger_cannot_send_a_large_body(web: WebProcess, http: httpx2.Client) -> None:
+    stranger = Api(http, url=web.url, secret="sk-nobody")
+    assert error(stranger.post("/responses", b"x" * 2_000_000)) == (401, None, "invalid_api_key")

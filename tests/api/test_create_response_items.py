@@ -235,3 +235,11 @@ def test_it_refuses_what_somebody_else_has_encrypted(api: Api, script: Script) -
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
     answer = api.post("/responses", {"model": script.model, "input": [thought, {"role": "user", "content": "Hi"}]})
     assert error(answer) == (400, "input", "invalid_encrypted_content")
+
+
+def test_references_cannot_add_up_to_more_than_a_body_may_be(api: Api, script: Script) -> None:
+    stored = api.create(model=script.say("Yes.").model, input="x" * 1_000_000)
+    item_id = api.input_items(stored["id"])[0]["id"]
+    many = [{"type": "item_reference", "id": item_id}] * 100
+    answer = api.post("/responses", {"model": script.model, "input": many})
+    assert error(answer) == (400, "input", "context_length_exceeded")

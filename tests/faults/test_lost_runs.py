@@ -1,4 +1,4 @@
-"""A run whose response somebody else has ended, or deleted, stops; its client is released, and its tokens are counted."""
+"""A run whose response somebody else has ended, or deleted, stops; its client is let go, its tokens are counted."""
 
 import uuid
 
