@@ -137,6 +137,8 @@ def list_models(caller: Principal) -> list[dict[str, Any]]:
     with scope.every_team():
         visible = Q(teams__isnull=True) | Q(teams=caller.team_id)
         found = Model.objects.filter(visible, enabled=True).exclude(name="*").select_related("upstream")
+        # One key that cannot be decrypted any more must not take the list from everybody.
+        found = found.defer("upstream__api_key")
         by_name = {model.name: model for model in found.order_by("-created_at")}
     return [
         {"id": name, "object": "model", "created": clock.unix(model.created_at), "owned_by": model.upstream.name}
