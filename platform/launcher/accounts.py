@@ -68,4 +68,6 @@ def run(
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
+        # A terminal's Ctrl-C goes to our whole group; what it ended would look like a program that does not work.
+        start_new_session=True,
     )
