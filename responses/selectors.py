@@ -4,16 +4,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import orjson
 from django.conf import settings
 from django.db import connection
-from django.db.models import Q, QuerySet
 
 from conversations.models import Item, Placement, Section
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound
-from kernel.pagination import Order, Page, PageRequest
+from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.engine.body import Ending, response_body
 from responses.engine.events import Body
 from responses.engine.fold import read_frames
@@ -137,33 +137,15 @@ def list_responses(*, team_id: str, narrow: ResponseFilter, page: PageRequest) -
         rows = rows.filter(created_at__lt=narrow.created_before)
     if narrow.metadata:
         rows = rows.filter(metadata__contains=narrow.metadata)
-    return _keyset(rows, team_id=team_id, page=page)
+    return keyset(rows, page=page, position=partial(_position, team_id))
 
 
-def _keyset(rows: QuerySet[Response], *, team_id: str, page: PageRequest) -> Page[Response]:
-    newest_first = page.order is Order.DESC
-    if page.after:
-        rows = rows.filter(_beyond(_cursor(page.after, team_id, "after"), older=newest_first))
-    if page.before:
-        rows = rows.filter(_beyond(_cursor(page.before, team_id, "before"), older=not newest_first))
-    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
-    backwards = bool(page.before) and not page.after
-    descending = newest_first is not backwards
-    rows = rows.order_by("-created_at", "-id") if descending else rows.order_by("created_at", "id")
-    return Page.cut(list(rows[: page.limit + 1]), request=page)
-
-
-def _cursor(response_id: str, team_id: str, param: str) -> Response:
+def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str]:
+    """Where a response stands in the list of its team."""
     cursor = Response.objects.filter(team_id=team_id, pk=response_id, stored=True).only("created_at").first()
     if cursor is None:
         raise NotFound(f"Response with id '{response_id}' not found.", param=param)
-    return cursor
-
-
-def _beyond(cursor: Response, *, older: bool) -> Q:
-    sign = "lt" if older else "gt"
-    same = Q(created_at=cursor.created_at) & Q(**{f"id__{sign}": cursor.pk})
-    return Q(**{f"created_at__{sign}": cursor.created_at}) | same
+    return cursor.created_at, cursor.pk
 
 
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:

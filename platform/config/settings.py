@@ -68,7 +68,6 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "tenants.middleware.TeamScopeMiddleware",
 ]
-API_MIDDLEWARE: list[str] = []
 
 ROOT_URLCONF = "config.urls"
 ASGI_APPLICATION = "config.asgi.application"

@@ -10,7 +10,7 @@ from conversations.items import FunctionCall, FunctionCallOutput, plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine import structured
+from responses.engine import estimate, structured
 from responses.engine.body import Ending, response_body
 from responses.engine.events import (
     Body,
@@ -43,8 +43,6 @@ from responses.engine.steps import (
 )
 from responses.engine.tools import Toolbox
 from responses.engine.turns import Call, Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
-
-_CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +288,8 @@ class Run:
             return Usage(estimated=True)
         read = [item.wire() for item in (*self._context.items, *self._state.context_items())]
         return Usage(
-            input_tokens=_tokens(self._context.instructions or "", *map(plain_text, read)),
-            output_tokens=_tokens(*map(plain_text, result.items)),
+            input_tokens=estimate.tokens(self._context.instructions or "", *map(plain_text, read)),
+            output_tokens=estimate.tokens(*map(plain_text, result.items)),
             estimated=True,
         )
 
@@ -344,10 +342,6 @@ def _output(result: TurnResult) -> list[OutputItem]:
 
 def _is_cut_call(body: Body) -> bool:
     return bool(body["type"] == "function_call" and body["status"] == "incomplete")
-
-
-def _tokens(*texts: str) -> int:
-    return -(-sum(map(len, texts)) // _CHARACTERS_PER_TOKEN)
 
 
 _UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")
