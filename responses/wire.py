@@ -9,8 +9,9 @@ from typing import Any
 
 from conversations.items import InputMessage
 from kernel.clock import unix
-from responses.engine.turns import FunctionTool, Sampling
-from responses.schema import AllowedTools, CreateResponse, FunctionChoice, FunctionToolParam, JsonSchemaFormat
+from responses import toolset
+from responses.engine.turns import Sampling
+from responses.schema import CreateResponse, JsonSchemaFormat
 
 # Parameters whose names are the same in the request, in the public object and in `Sampling`.
 _PLAIN = (
@@ -70,8 +71,8 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
         "store": _or(body.store, default=True),
         "temperature": plain["temperature"],
         "text": _text(body),
-        "tool_choice": _tool_choice(body),
-        "tools": [_tool(tool) for tool in body.tools or []],
+        "tool_choice": toolset.shown_choice(body),
+        "tools": [toolset.shown_tool(tool) for tool in body.tools or []],
         "top_logprobs": plain["top_logprobs"],
         "top_p": plain["top_p"],
         "truncation": "disabled",
@@ -96,8 +97,8 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
     return Sampling(
-        tools=_offered(parameters["tools"], choice),
-        tool_choice=_choice(choice),
+        tools=toolset.offered(parameters["tools"], choice),
+        tool_choice=toolset.forced(choice),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
         verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
@@ -133,51 +134,6 @@ def _text(body: CreateResponse) -> dict[str, Any]:
         case other:
             shown = {"type": other.type}
     return {"format": shown, "verbosity": verbosity or "medium"}
-
-
-def _tool(tool: FunctionToolParam) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict,
-    }
-
-
-def _tool_choice(body: CreateResponse) -> Any:
-    match body.tool_choice:
-        case FunctionChoice(name=name):
-            return {"type": "function", "name": name}
-        case AllowedTools(mode=mode, tools=tools):
-            named = [{"type": "function", "name": tool.name} for tool in tools]
-            return {"type": "allowed_tools", "mode": mode, "tools": named}
-    return body.tool_choice or "auto"
-
-
-def _offered(tools: list[dict[str, Any]], choice: Any) -> tuple[FunctionTool, ...]:
-    """The tools that the model gets to see. `allowed_tools` is a hard constraint: it never hears of the others."""
-    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
-        allowed = {tool["name"] for tool in choice["tools"]}
-        tools = [tool for tool in tools if tool["name"] in allowed]
-    return tuple(_function(tool) for tool in tools)
-
-
-def _function(tool: dict[str, Any]) -> FunctionTool:
-    return FunctionTool(
-        name=tool["name"], description=tool["description"], parameters=tool["parameters"], strict=tool["strict"]
-    )
-
-
-def _choice(choice: Any) -> str | FunctionTool | None:
-    match choice:
-        case {"type": "allowed_tools", "mode": str() as mode}:
-            return mode
-        case {"name": str() as name}:
-            return FunctionTool(name=name)
-        case str():
-            return choice
-    return None
 
 
 def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:

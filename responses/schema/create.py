@@ -8,7 +8,7 @@ specification.
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from conversations.items import MAX_ITEMS, InputItem, Wire
@@ -22,99 +22,13 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.validation import TAG, first_defect, path
-from responses.engine.structured import schema_defect
+from responses.schema.choices import ToolChoice, check_choice
+from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
+from responses.schema.tools import ToolParam
 
-NAME = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-
-
-class FunctionToolParam(Wire):
-    """A function of the client's, in the flat shape."""
-
-    type: Literal["function"]
-    name: Annotated[str, NAME]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-def _tool_tag(tool: Any) -> str | None:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return None if kind is None else f"{TAG}{kind}"
-
-
-ToolParam = Annotated[Annotated[FunctionToolParam, Tag(f"{TAG}function")], Discriminator(_tool_tag)]
-
-
-class FunctionChoice(Wire):
-    """Forces one function."""
-
-    type: Literal["function"]
-    name: str
-
-
-class AllowedTools(Wire):
-    """Narrows the choice to some of the tools, without changing the list of tools itself."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=128)]
-
-
-def _choice_tag(choice: Any) -> str | None:
-    if isinstance(choice, str):
-        return f"{TAG}mode"
-    return _tool_tag(choice)
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
-    | Annotated[FunctionChoice, Tag(f"{TAG}function")]
-    | Annotated[AllowedTools, Tag(f"{TAG}allowed_tools")],
-    Discriminator(_choice_tag),
-]
-
-
-class TextFormat(Wire):
-    """Plain text."""
-
-    type: Literal["text"]
-
-
-class JsonObjectFormat(Wire):
-    """Some JSON object (legacy)."""
-
-    type: Literal["json_object"]
-
-
-class JsonSchemaFormat(Wire):
-    """JSON of a schema."""
-
-    # The wire name is `schema`, which pydantic's own method of that name does not mind being shadowed by an alias.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    type: Literal["json_schema"]
-    name: Annotated[str, NAME]
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
-    description: str | None = None
-    strict: bool | None = None
-
-
-Format = Annotated[
-    Annotated[TextFormat, Tag(f"{TAG}text")]
-    | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
-    | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-    Discriminator(_tool_tag),
-]
-
-
-class TextParam(Wire):
-    """How the text is to look."""
-
-    format: Format | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class StreamOptions(Wire):
@@ -241,35 +155,12 @@ def _check_together(body: CreateResponse) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise InvalidValue(f"Invalid 'tools': '{name}' stands in it twice.", param=f"tools[{index}].name")
-    _check_choice(body.tool_choice, names)
+    check_choice(body.tool_choice, names)
     if body.text and isinstance(body.text.format, JsonSchemaFormat):
-        _check_schema(body.text.format)
+        check_schema(body.text.format)
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
-
-
-def _check_schema(given: JsonSchemaFormat) -> None:
-    """A schema that is none could never be kept to."""
-    if (wrong := schema_defect(given.json_schema)) is not None:
-        message = f"Invalid schema for response_format '{given.name}': {wrong}."
-        raise BadRequest(message, param="text.format.schema", code="invalid_json_schema")
-
-
-def _check_choice(choice: ToolChoice | None, names: list[str]) -> None:
-    """A choice names tools that are there."""
-    match choice:
-        case FunctionChoice():
-            chosen = [choice]
-        case AllowedTools():
-            chosen = choice.tools
-        case _:
-            chosen = []
-    for one in chosen:
-        if one.name not in names:
-            raise InvalidValue(f"Tool choice '{one.name}' not found in 'tools' parameter.", param="tool_choice")
-    if choice == "required" and not names:
-        raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
 
 
 def _refuse_by_name(values: dict[str, Any]) -> None:

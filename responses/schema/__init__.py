@@ -1,0 +1,19 @@
+"""The body of `POST /v1/responses` as typed values: its tools, their choice, its formats, and the whole."""
+
+from responses.schema.choices import AllowedTools, FunctionChoice, ToolChoice
+from responses.schema.create import CreateResponse, parse_create
+from responses.schema.formats import Format, JsonSchemaFormat, TextParam
+from responses.schema.tools import FunctionToolParam, ToolParam
+
+__all__ = [
+    "AllowedTools",
+    "CreateResponse",
+    "Format",
+    "FunctionChoice",
+    "FunctionToolParam",
+    "JsonSchemaFormat",
+    "TextParam",
+    "ToolChoice",
+    "ToolParam",
+    "parse_create",
+]
