@@ -21,7 +21,7 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
 from responses.engine.tools import NoTools
 from responses.models import Mode, Response
-from responses.providers.chat_completions import ChatModel
+from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
 from responses.schema import CreateResponse
@@ -123,7 +123,7 @@ async def start_response(
             sampling=wire.sampling(parameters, options),
         ),
         state,
-        model=ChatModel(route.upstream),
+        model=model_for(route),
         tools=NoTools(),
         now=now,
     )

@@ -7,7 +7,7 @@ within that time (the promise is two), and a busy key costs one query a second p
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,8 @@ from kernel.crypto import keyed_digest
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
 from tenants import scope
-from tenants.models import ApiKey, Model
+from tenants.capabilities import Capabilities
+from tenants.models import ApiKey, Model, WireApi
 from tenants.principal import Principal
 
 REMEMBER_SECONDS = 1.0
@@ -36,6 +37,7 @@ class Upstream:
     id: str
     base_url: str
     api_key: str
+    wire_api: str = WireApi.CHAT_COMPLETIONS.value
 
     @override
     def __repr__(self) -> str:
@@ -49,6 +51,7 @@ class Route:
     model: str
     upstream_model: str
     upstream: Upstream
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
 
 class Remembered(Generic[Found]):
@@ -106,8 +109,14 @@ def _find_route(team_id: str, name: str) -> Route | None:
     if not candidates or name == "*":
         return None
     best = max(candidates, key=lambda m: (m.name == name, bool(m.for_team), m.upstream.is_default))
-    upstream = Upstream(id=best.upstream.id, base_url=best.upstream.base_url, api_key=best.upstream.api_key)
-    return Route(model=name, upstream_model=best.upstream_model or name, upstream=upstream)
+    server = best.upstream
+    upstream = Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
+    return Route(
+        model=name,
+        upstream_model=best.upstream_model or name,
+        upstream=upstream,
+        capabilities=best.capabilities(),
+    )
 
 
 _keys = Remembered(_find_key)

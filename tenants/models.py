@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id
+from tenants.capabilities import CapabilityColumns
 
 
 def team_id() -> str:
@@ -134,12 +135,25 @@ class ApiKey(models.Model):
         return f"{self.name} ({self.prefix}…{self.last_four})"
 
 
+class WireApi(models.TextChoices):
+    """The API that an upstream speaks."""
+
+    CHAT_COMPLETIONS = "chat_completions", "Chat completions"
+    RESPONSES = "responses", "Responses"
+
+
 class Upstream(models.Model):
-    """A server that speaks chat completions."""
+    """A server that answers for models."""
 
     id = IdField(default=upstream_id)
     name = models.CharField(max_length=120, unique=True)
     base_url = models.URLField(help_text="Up to and including /v1.")
+    wire_api = models.CharField(
+        max_length=20,
+        choices=WireApi.choices,
+        default=WireApi.CHAT_COMPLETIONS,
+        help_text="The API that responses are generated with.",
+    )
     api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest, never shown again.")
     is_default = models.BooleanField(default=False, help_text="Wins where several upstreams route the same name.")
     created_at = models.DateTimeField(default=now, editable=False)
@@ -149,7 +163,7 @@ class Upstream(models.Model):
         return self.name
 
 
-class Model(models.Model):
+class Model(CapabilityColumns):
     """A public model name and the upstream that answers for it; `*` routes every name that nothing else claims."""
 
     name = models.CharField(max_length=200, help_text="The name that clients use, or * for every other name.")

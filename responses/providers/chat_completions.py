@@ -12,7 +12,7 @@ from responses.engine.events import Event
 from responses.engine.turns import FunctionTool, Sampling, TurnRequest, TurnResult
 from responses.providers.chat_messages import messages
 from responses.providers.clients import UpstreamFailed, failure_of_status, post, read_bytes
-from tenants.directory import Upstream
+from tenants.directory import Route
 
 DONE = b"[DONE]"
 
@@ -20,19 +20,19 @@ DONE = b"[DONE]"
 class ChatModel:
     """The engine's `Model` port over an upstream of chat completions."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    def __init__(self, route: Route) -> None:
+        self._route = route
 
     def open(self, request: TurnRequest) -> "ChatTurn":
         """Begin a turn; nothing is sent before its events are asked for."""
-        return ChatTurn(self._upstream, request)
+        return ChatTurn(self._route, request)
 
 
 class ChatTurn:
     """One upstream call."""
 
-    def __init__(self, upstream: Upstream, request: TurnRequest) -> None:
-        self._upstream = upstream
+    def __init__(self, route: Route, request: TurnRequest) -> None:
+        self._route = route
         self._request = request
         sampling = request.sampling
         self._converter = ChatConverter(
@@ -47,7 +47,7 @@ class ChatTurn:
         """Send the request and convert what comes back, read by read."""
         lines = EventLines()
         try:
-            async with post(self._upstream, "/chat/completions", request_body(self._request)) as response:
+            async with post(self._route.upstream, "/chat/completions", request_body(self._request)) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield self._whole(await response.aread())
