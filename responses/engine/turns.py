@@ -31,14 +31,25 @@ class Usage:
         )
 
 
+class CallForm(StrEnum):
+    """As which item a call of a tool stands in the output. The upstream itself knows functions only."""
+
+    FUNCTION = "function_call"
+    HOSTED = "hosted"  # its tool makes the item, when it runs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
-    """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides."""
+    """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides.
+
+    `name` is what the upstream knows it by; `form` says what becomes of a call.
+    """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    form: CallForm = CallForm.FUNCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
