@@ -6,7 +6,7 @@ is also how the log keeps it. Source: section 4.1 of the API surface specificati
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 
@@ -127,6 +127,18 @@ class OutputTextDone:
 
 
 @dataclass(slots=True)
+class OutputTextAnnotationAdded:
+    """A part of text got a citation; it stands in the part's `annotations` at that index."""
+
+    item_id: str
+    output_index: int
+    content_index: int
+    annotation_index: int
+    annotation: Body
+    type: Literal["response.output_text.annotation.added"] = "response.output_text.annotation.added"
+
+
+@dataclass(slots=True)
 class RefusalDelta:
     """Some more of a refusal."""
 
@@ -171,6 +183,50 @@ class ReasoningTextDone:
 
 
 @dataclass(slots=True)
+class ReasoningSummaryPartAdded:
+    """A paragraph of a reasoning summary opens."""
+
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: Body
+    type: Literal["response.reasoning_summary_part.added"] = "response.reasoning_summary_part.added"
+
+
+@dataclass(slots=True)
+class ReasoningSummaryPartDone:
+    """A paragraph of a reasoning summary is final."""
+
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: Body
+    type: Literal["response.reasoning_summary_part.done"] = "response.reasoning_summary_part.done"
+
+
+@dataclass(slots=True)
+class ReasoningSummaryTextDelta:
+    """Some more of a reasoning summary."""
+
+    item_id: str
+    output_index: int
+    summary_index: int
+    delta: str
+    type: Literal["response.reasoning_summary_text.delta"] = "response.reasoning_summary_text.delta"
+
+
+@dataclass(slots=True)
+class ReasoningSummaryTextDone:
+    """The whole text of a paragraph of a reasoning summary."""
+
+    item_id: str
+    output_index: int
+    summary_index: int
+    text: str
+    type: Literal["response.reasoning_summary_text.done"] = "response.reasoning_summary_text.done"
+
+
+@dataclass(slots=True)
 class FunctionCallArgumentsDelta:
     """Some more of a call's arguments."""
 
@@ -191,7 +247,34 @@ class FunctionCallArgumentsDone:
     type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
 
 
-Delta = OutputTextDelta | RefusalDelta | ReasoningTextDelta | FunctionCallArgumentsDelta
+@dataclass(slots=True)
+class CustomToolCallInputDelta:
+    """Some more of the input of a custom tool."""
+
+    item_id: str
+    output_index: int
+    delta: str
+    type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
+
+
+@dataclass(slots=True)
+class CustomToolCallInputDone:
+    """The whole input of a custom tool."""
+
+    item_id: str
+    output_index: int
+    input: str
+    type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
+
+
+Delta = (
+    OutputTextDelta
+    | RefusalDelta
+    | ReasoningTextDelta
+    | ReasoningSummaryTextDelta
+    | FunctionCallArgumentsDelta
+    | CustomToolCallInputDelta
+)
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 Event = (
     ResponseCreated
@@ -204,9 +287,14 @@ Event = (
     | ContentPartDone
     | Delta
     | OutputTextDone
+    | OutputTextAnnotationAdded
     | RefusalDone
     | ReasoningTextDone
+    | ReasoningSummaryPartAdded
+    | ReasoningSummaryPartDone
+    | ReasoningSummaryTextDone
     | FunctionCallArgumentsDone
+    | CustomToolCallInputDone
 )
 
 _NOISE = secrets.token_urlsafe(12).encode()
@@ -215,7 +303,7 @@ _TEXT_DELTA = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
     b'"item_id":"%b","output_index":%d,"content_index":%d,"delta":%b,"logprobs":%b%b}\n\n'
 )
-_DELTAS = (OutputTextDelta, RefusalDelta, ReasoningTextDelta, FunctionCallArgumentsDelta)
+_DELTAS = get_args(Delta)
 
 
 def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> bytes:

@@ -26,7 +26,8 @@ class Fold:
     def __init__(self, events: Iterable[dict[str, Any]] = ()) -> None:
         self.response: Body | None = None
         self.items: dict[int, Body] = {}
-        self._open: dict[int, int | None] = {}
+        # Of each item that is open: what of it is being written, a content part or a paragraph of the summary.
+        self._open: dict[int, tuple[str, int] | None] = {}
         for event in events:
             self.apply(event)
 
@@ -38,10 +39,17 @@ class Fold:
     @property
     def fragments(self) -> list[Fragment]:
         """Every item, as what it would be had its turn been cut here."""
-        return [
-            Fragment(output_index=index, body=body, is_open=index in self._open, open_part=self._open.get(index))
-            for index, body in sorted(self.items.items())
-        ]
+        return [self._fragment(index, body) for index, body in sorted(self.items.items())]
+
+    def _fragment(self, index: int, body: Body) -> Fragment:
+        where, part = self._open.get(index) or ("", None)
+        return Fragment(
+            output_index=index,
+            body=body,
+            is_open=index in self._open,
+            open_part=part if where == "content" else None,
+            open_summary=part if where == "summary" else None,
+        )
 
     def apply(self, event: dict[str, Any]) -> None:
         """Apply one event."""
@@ -63,16 +71,34 @@ class Fold:
         match kind:
             case "content_part.added":
                 item.setdefault("content", []).append(event["part"])
-                self._open[index] = event["content_index"]
+                self._open[index] = ("content", event["content_index"])
             case "content_part.done":
                 item["content"][event["content_index"]] = event["part"]
                 self._open[index] = None
-            case "output_text.delta" | "reasoning_text.delta":
-                part = item["content"][event["content_index"]]
-                part["text"] += event["delta"]
-                if event.get("logprobs"):
-                    part["logprobs"] += event["logprobs"]
-            case "refusal.delta":
-                item["content"][event["content_index"]]["refusal"] += event["delta"]
-            case "function_call_arguments.delta":
-                item["arguments"] += event["delta"]
+            case "reasoning_summary_part.added":
+                item["summary"].append(event["part"])
+                self._open[index] = ("summary", event["summary_index"])
+            case "reasoning_summary_part.done":
+                item["summary"][event["summary_index"]] = event["part"]
+                self._open[index] = None
+            case "output_text.annotation.added":
+                item["content"][event["content_index"]]["annotations"].append(event["annotation"])
+            case _ if "delta" in event:
+                _grow(item, kind, event)
+
+
+def _grow(item: Body, kind: str, event: dict[str, Any]) -> None:
+    match kind:
+        case "output_text.delta" | "reasoning_text.delta":
+            part = item["content"][event["content_index"]]
+            part["text"] += event["delta"]
+            if event.get("logprobs"):
+                part["logprobs"] += event["logprobs"]
+        case "refusal.delta":
+            item["content"][event["content_index"]]["refusal"] += event["delta"]
+        case "reasoning_summary_text.delta":
+            item["summary"][event["summary_index"]]["text"] += event["delta"]
+        case "function_call_arguments.delta":
+            item["arguments"] += event["delta"]
+        case "custom_tool_call_input.delta":
+            item["input"] += event["delta"]

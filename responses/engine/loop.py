@@ -15,12 +15,15 @@ from responses.engine.body import Ending, response_body
 from responses.engine.events import (
     Body,
     ContentPartDone,
+    CustomToolCallInputDone,
     ErrorEvent,
     Event,
     FunctionCallArgumentsDone,
     OutputItemAdded,
     OutputItemDone,
     OutputTextDone,
+    ReasoningSummaryPartDone,
+    ReasoningSummaryTextDone,
     ReasoningTextDone,
     RefusalDone,
     ResponseCompleted,
@@ -378,8 +381,12 @@ def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
                 item_id=body["id"], output_index=index, name=body["name"], arguments=body["arguments"]
             )
         )
+    elif body["type"] == "custom_tool_call":
+        events.append(CustomToolCallInputDone(item_id=body["id"], output_index=index, input=body["input"]))
     elif fragment.open_part is not None:
         events += _close_part(body, index, fragment.open_part)
+    elif fragment.open_summary is not None:
+        events += _close_summary(body, index, fragment.open_summary)
     return body, [*events, OutputItemDone(output_index=index, item=body)]
 
 
@@ -395,3 +402,9 @@ def _close_part(body: Body, output_index: int, content_index: int) -> list[Event
         case _:
             done = OutputTextDone(**place, text=part["text"], logprobs=part["logprobs"])
     return [done, ContentPartDone(**place, part=part)]
+
+
+def _close_summary(body: Body, output_index: int, summary_index: int) -> list[Event]:
+    part = body["summary"][summary_index]
+    place = {"item_id": body["id"], "output_index": output_index, "summary_index": summary_index}
+    return [ReasoningSummaryTextDone(**place, text=part["text"]), ReasoningSummaryPartDone(**place, part=part)]

@@ -43,13 +43,15 @@ class PendingCall:
 class Fragment:
     """An item of a cut turn: its `output_item.added` is in the log, its turn was never committed.
 
-    `is_open`: its `output_item.done` is not in the log either; `open_part` is the content part that was being written.
+    `is_open`: its `output_item.done` is not in the log either; `open_part` is the content part that was being written,
+    `open_summary` the paragraph of a summary.
     """
 
     output_index: int
     body: Body
     is_open: bool
     open_part: int | None = None
+    open_summary: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,12 +12,17 @@ Event = dict[str, Any]
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _TEXT = r"(output_text\.delta )*(output_text\.annotation\.added )*output_text\.done "
 _REFUSAL = r"(refusal\.delta )*refusal\.done "
+_SUMMARY = (
+    r"reasoning_summary_part\.added (reasoning_summary_text\.delta )*"
+    r"reasoning_summary_text\.done reasoning_summary_part\.done "
+)
 _REASONING = r"content_part\.added (reasoning_text\.delta )*reasoning_text\.done content_part\.done "
 _ITEMS = {
     "message": rf"(content_part\.added ({_TEXT}|{_REFUSAL})content_part\.done )+",
     "function_call": r"(function_call_arguments\.delta )*function_call_arguments\.done ",
     "function_call_output": "",
-    "reasoning": rf"({_REASONING})*",
+    "custom_tool_call": r"(custom_tool_call_input\.delta )*custom_tool_call_input\.done ",
+    "reasoning": rf"({_SUMMARY})*({_REASONING})*",
 }
 
 

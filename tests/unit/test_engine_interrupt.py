@@ -26,6 +26,14 @@ CALL: Body = {
     "name": "f",
     "arguments": '{"a',
 }
+CUSTOM: Body = {
+    "id": "ctc_1",
+    "type": "custom_tool_call",
+    "status": "in_progress",
+    "call_id": "c",
+    "name": "f",
+    "input": "a",
+}
 SEARCH = Call(item_id="fc_1", call_id="call_search", name="search", arguments="{}")
 
 
@@ -149,12 +157,20 @@ async def test_ending_a_run_that_was_taken_over_closes_its_fragments(end: str) -
             ["reasoning_text.done", "content_part.done", "output_item.done"],
         ),
         (CALL, None, ["function_call_arguments.done", "output_item.done"]),
+        (CUSTOM, None, ["custom_tool_call_input.done", "output_item.done"]),
     ],
 )
 def test_a_fragment_closes_as_what_it_is(body: Body, open_part: int | None, kinds: list[str]) -> None:
     closed, events = close_fragment(cut(body, open_part=open_part))
     assert [event.type.removeprefix("response.") for event in events] == kinds
     assert closed == {**body, "status": "incomplete"}
+
+
+def test_a_fragment_closes_the_paragraph_of_its_summary() -> None:
+    body = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    _, events = close_fragment(Fragment(output_index=0, body=body, is_open=True, open_summary=0))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds == ["reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done"]
 
 
 async def test_a_pending_call_is_made_before_the_next_turn() -> None:

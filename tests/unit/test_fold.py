@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses.engine.converter import ChatConverter
-from responses.engine.events import Event, frame
+from responses.engine.events import (
+    ContentPartAdded,
+    CustomToolCallInputDelta,
+    Event,
+    OutputItemAdded,
+    OutputTextAnnotationAdded,
+    ReasoningSummaryPartAdded,
+    ReasoningSummaryPartDone,
+    ReasoningSummaryTextDelta,
+    frame,
+)
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import close_fragment
 from tests.support.chunks import Chunk, chunk
@@ -90,6 +100,42 @@ def test_fragments_know_whether_they_are_open_and_in_which_part() -> None:
     after_reasoning = Fold(flat(reads[:3])).fragments
     assert [(f.output_index, f.is_open, f.open_part) for f in after_refusal] == [(0, True, 1)]
     assert [(f.output_index, f.is_open, f.open_part) for f in after_reasoning] == [(0, False, None), (1, True, 0)]
+
+
+def test_a_summary_grows_and_knows_its_open_paragraph() -> None:
+    item = {"id": "rs_1", "type": "reasoning", "summary": []}
+    part = {"type": "summary_text", "text": ""}
+    told: list[Event] = [
+        OutputItemAdded(output_index=0, item=item),
+        ReasoningSummaryPartAdded(item_id="rs_1", output_index=0, summary_index=0, part=part),
+        ReasoningSummaryTextDelta(item_id="rs_1", output_index=0, summary_index=0, delta="Hm."),
+    ]
+    (fragment,) = Fold(on_the_wire(told)).fragments
+    assert (fragment.open_part, fragment.open_summary) == (None, 0)
+    assert fragment.body["summary"] == [{"type": "summary_text", "text": "Hm."}]
+    done = ReasoningSummaryPartDone(item_id="rs_1", output_index=0, summary_index=0, part=fragment.body["summary"][0])
+    assert Fold(on_the_wire([*told, done])).fragments[0].open_summary is None
+
+
+def test_the_input_of_a_custom_tool_grows() -> None:
+    item = {"id": "ctc_1", "type": "custom_tool_call", "input": ""}
+    deltas = [CustomToolCallInputDelta(item_id="ctc_1", output_index=0, delta=text) for text in ("Hel", "lo")]
+    assert Fold(on_the_wire([OutputItemAdded(output_index=0, item=item), *deltas])).output == [
+        item | {"input": "Hello"}
+    ]
+
+
+def test_an_annotation_joins_its_part() -> None:
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    citation = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0, "end_index": 1}
+    told: list[Event] = [
+        OutputItemAdded(output_index=0, item={"id": "msg_1", "type": "message", "content": []}),
+        ContentPartAdded(item_id="msg_1", output_index=0, content_index=0, part=part),
+        OutputTextAnnotationAdded(
+            item_id="msg_1", output_index=0, content_index=0, annotation_index=0, annotation=citation
+        ),
+    ]
+    assert Fold(on_the_wire(told)).output[0]["content"][0]["annotations"] == [citation]
 
 
 def test_the_last_response_that_was_told_is_kept() -> None:
