@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from conversations.items import StoredItem
 from kernel.errors import Failure
@@ -35,14 +35,30 @@ class CallForm(StrEnum):
     """As which item a call of a tool stands in the output. The upstream itself knows functions only."""
 
     FUNCTION = "function_call"
+    CUSTOM = "custom_tool_call"
+    COMPUTER = "computer_call"  # several actions in one call
+    COMPUTER_PREVIEW = "computer_call with one action"
+    SHELL = "shell_call"
+    LOCAL_SHELL = "local_shell_call"
+    APPLY_PATCH = "apply_patch_call"
+    TOOL_SEARCH = "tool_search_call"  # the client searches
     HOSTED = "hosted"  # its tool makes the item, when it runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What the input of a custom tool has to keep to."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
     """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides.
 
-    `name` is what the upstream knows it by; `form` says what becomes of a call.
+    `name` is what the upstream knows it by, `label` (with `namespace`) what the client does, where that is another name;
+    `form` says what becomes of a call. `asynchronous`: the client may go on before it has answered a call.
     """
 
     name: str
@@ -50,6 +66,10 @@ class FunctionTool:
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     form: CallForm = CallForm.FUNCTION
+    label: str = ""
+    namespace: str | None = None
+    grammar: Grammar | None = None
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
