@@ -7,13 +7,14 @@ from uuid import UUID
 import orjson
 
 from conversations.items import (
+    CompactionTrigger,
     FunctionCall,
     FunctionCallOutput,
     ItemReference,
     StoredItem,
     from_wire,
 )
-from kernel.errors import NotFound, ToolCallMismatch
+from kernel.errors import NotFound, ToolCallMismatch, UnsupportedValue
 from responses import access, selectors
 from responses.engine.events import Body
 from responses.schema import CreateResponse
@@ -67,6 +68,7 @@ def read(*, principal: Principal, body: CreateResponse, previous: Remembered | N
 
     `previous` is the response of `previous_response_id` where the caller has it in memory.
     """
+    _refuse_triggers(body)
     if not needs_database(body, previous):
         own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
         return _checked(_after(previous, own, body) if previous else own)
@@ -75,6 +77,13 @@ def read(*, principal: Principal, body: CreateResponse, previous: Remembered | N
             return _checked(_after(previous, _resolved(principal, body, []), body))
         history = _history(principal, body.previous_response_id)
         return _checked(replace(_resolved(principal, body, history), follows=body.previous_response_id))
+
+
+def _refuse_triggers(body: CreateResponse) -> None:
+    for index, item in enumerate(input_items(body)):
+        if isinstance(item, CompactionTrigger):
+            message = "Items of the type 'compaction_trigger' are not supported by this server."
+            raise UnsupportedValue(message, param=f"input[{index}].type")
 
 
 def _after(previous: Remembered, own: Reading, body: CreateResponse) -> Reading:

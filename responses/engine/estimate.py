@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from conversations.items import Reasoning, StoredItem, plain_text
+from conversations.items import Reasoning, StoredItem, image_details, plain_text
 from responses.engine.turns import Sampling
 
 CHARACTERS_PER_TOKEN = 4
@@ -31,11 +31,8 @@ def input_tokens(*, instructions: str | None, items: Iterable[StoredItem], sampl
 
 
 def _images(body: dict[str, Any]) -> int:
-    parts = body.get("content") or body.get("output") or ()
-    if isinstance(parts, str):
-        return 0
-    images = [part for part in parts if part["type"] == "input_image"]
-    return sum(_TOKENS_OF_A_SMALL_IMAGE if part["detail"] == "low" else _TOKENS_OF_AN_IMAGE for part in images)
+    details = image_details(body)
+    return sum(_TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_AN_IMAGE for detail in details)
 
 
 def _definitions(sampling: Sampling) -> list[str]:

@@ -10,13 +10,16 @@ from conversations.items import (
     AssistantMessage,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
     InputImage,
     InputMessage,
+    InputPart,
     InputText,
     OutputText,
     Reasoning,
     StoredItem,
 )
+from kernel.errors import UnsupportedValue
 
 Message = dict[str, Any]
 
@@ -47,15 +50,17 @@ def _role(role: str) -> str:
     return "system" if role == "developer" else role
 
 
-def _content(parts: list[InputText | InputImage]) -> str | list[Message]:
+def _content(parts: list[InputPart]) -> str | list[Message]:
     if len(parts) == 1 and isinstance(parts[0], InputText):
         return parts[0].text
     return [_part(part) for part in parts]
 
 
-def _part(part: InputText | InputImage) -> Message:
+def _part(part: InputPart) -> Message:
     if isinstance(part, InputText):
         return {"type": "text", "text": part.text}
+    if isinstance(part, InputFile) or part.image_url is None:
+        raise UnsupportedValue("Files as input are not supported by this server.", param="input")
     image: Message = {"url": part.image_url}
     if part.detail is not None:
         image["detail"] = part.detail

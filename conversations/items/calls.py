@@ -1,0 +1,342 @@
+"""Calls that the client runs, and the outputs with which it answers them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+from typing_extensions import override
+
+from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, by_type
+from conversations.items.computer import ComputerAction
+from conversations.items.parts import FileId, ImageUrl, InputContent, input_content
+from kernel.validation import TAG
+
+
+class _NamedCall(ItemBase):
+    """A call of a tool that the request named. The SDK dumps `async`, a word of Python's, as `async_` as well."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+class FunctionCall(_NamedCall):
+    """The model asks the client to call a function."""
+
+    prefix = "fc"
+
+    type: Literal["function_call"] = "function_call"
+    status: Status | None = None
+    call_id: CallId
+    name: str
+    arguments: str
+    namespace: str | None = None
+    async_: bool | None = Field(default=None, alias="async")
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+class FunctionCallOutput(ItemBase):
+    """The client's answer to a function call."""
+
+    prefix = "fco"
+
+    type: Literal["function_call_output"] = "function_call_output"
+    status: Status | None = None
+    call_id: CallId
+    output: InputContent
+    name: str | None = None
+    namespace: str | None = None
+    caller: Caller | None = None
+    created_by: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "output": input_content(self.output)}
+
+
+class CustomToolCall(_NamedCall):
+    """The model asks the client to run a tool that takes free text."""
+
+    prefix = "ctc"
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    status: Status | None = None
+    call_id: CallId
+    name: str
+    input: str
+    namespace: str | None = None
+    async_: bool | None = Field(default=None, alias="async")
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+class CustomToolCallOutput(ItemBase):
+    """The client's answer to a custom tool call."""
+
+    prefix = "ctco"
+
+    type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
+    status: Status | None = None
+    call_id: CallId
+    output: InputContent
+    caller: Caller | None = None
+    created_by: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "output": input_content(self.output)}
+
+
+# -- a computer --------------------------------------------------------------------------------------------------------
+
+
+class SafetyCheck(Wire):
+    """A doubt about a computer call that a person is to settle."""
+
+    id: str
+    code: str | None = None
+    message: str | None = None
+
+
+class ComputerCall(ItemBase):
+    """The model asks the client to use a computer: one `action`, or several `actions` in a row."""
+
+    prefix = "cu"
+
+    type: Literal["computer_call"] = "computer_call"
+    status: Status | None = None
+    call_id: CallId
+    action: ComputerAction | None = None
+    actions: list[ComputerAction] | None = None
+    pending_safety_checks: list[SafetyCheck]
+
+
+class ComputerScreenshot(Wire):
+    """What the screen shows, by URL, data URL or file. Listings show neither unless asked to."""
+
+    type: Literal["computer_screenshot"] = "computer_screenshot"
+    image_url: ImageUrl | None = None
+    file_id: FileId | None = None
+
+
+class ComputerCallOutput(ItemBase):
+    """The screen after a computer call."""
+
+    prefix = "cuo"
+
+    type: Literal["computer_call_output"] = "computer_call_output"
+    status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
+    call_id: CallId
+    output: ComputerScreenshot
+    acknowledged_safety_checks: list[SafetyCheck] | None = None
+    created_by: str | None = None
+
+
+# -- shells ------------------------------------------------------------------------------------------------------------
+
+
+class LocalEnvironment(Wire):
+    """The client's own machine."""
+
+    type: Literal["local"] = "local"
+
+
+class ContainerReference(Wire):
+    """A container of the server's."""
+
+    type: Literal["container_reference"] = "container_reference"
+    container_id: str
+
+
+class ShellAction(Wire):
+    """Commands to run one after the other, and their limits."""
+
+    commands: list[str]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class ShellCall(ItemBase):
+    """The model asks for shell commands to be run."""
+
+    prefix = "sh"
+
+    type: Literal["shell_call"] = "shell_call"
+    status: Status | None = None
+    call_id: CallId
+    action: ShellAction
+    environment: (
+        Annotated[
+            Annotated[LocalEnvironment, Tag(f"{TAG}local")]
+            | Annotated[ContainerReference, Tag(f"{TAG}container_reference")],
+            Discriminator(by_type),
+        ]
+        | None
+    ) = None
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+class TimedOut(Wire):
+    """The command took too long."""
+
+    type: Literal["timeout"] = "timeout"
+
+
+class Exited(Wire):
+    """The command came to its end."""
+
+    type: Literal["exit"] = "exit"
+    exit_code: int
+
+
+class ShellOutput(Wire):
+    """What one command wrote, and how it ended."""
+
+    stdout: str
+    stderr: str
+    outcome: Annotated[
+        Annotated[TimedOut, Tag(f"{TAG}timeout")] | Annotated[Exited, Tag(f"{TAG}exit")], Discriminator(by_type)
+    ]
+    created_by: str | None = None
+
+
+class ShellCallOutput(ItemBase):
+    """What the commands of a shell call wrote."""
+
+    prefix = "sho"
+
+    type: Literal["shell_call_output"] = "shell_call_output"
+    status: Status | None = None
+    call_id: CallId
+    output: list[ShellOutput]
+    max_output_length: int | None = None
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+class LocalShellAction(Wire):
+    """One command, as its words, and where it runs."""
+
+    type: Literal["exec"] = "exec"
+    command: list[str]
+    env: dict[str, str]
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class LocalShellCall(ItemBase):
+    """The model asks the client to run one command."""
+
+    prefix = "lsh"
+
+    type: Literal["local_shell_call"] = "local_shell_call"
+    status: Status | None = None
+    call_id: CallId
+    action: LocalShellAction
+
+
+class LocalShellCallOutput(ItemBase):
+    """What the command wrote. Its `id` is the call id of the call that it answers."""
+
+    prefix = "lsho"
+
+    type: Literal["local_shell_call_output"] = "local_shell_call_output"
+    id: CallId
+    status: Status | None = None
+    output: str
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+class CreateFile(Wire):
+    """A new file, as a diff against nothing."""
+
+    type: Literal["create_file"] = "create_file"
+    path: str
+    diff: str
+
+
+class UpdateFile(Wire):
+    """A change of a file."""
+
+    type: Literal["update_file"] = "update_file"
+    path: str
+    diff: str
+
+
+class DeleteFile(Wire):
+    """A file less."""
+
+    type: Literal["delete_file"] = "delete_file"
+    path: str
+
+
+class ApplyPatchCall(ItemBase):
+    """The model asks the client to create, change or delete a file."""
+
+    prefix = "apc"
+
+    type: Literal["apply_patch_call"] = "apply_patch_call"
+    status: Literal["in_progress", "completed"] | None = None
+    call_id: CallId
+    operation: Annotated[
+        Annotated[CreateFile, Tag(f"{TAG}create_file")]
+        | Annotated[UpdateFile, Tag(f"{TAG}update_file")]
+        | Annotated[DeleteFile, Tag(f"{TAG}delete_file")],
+        Discriminator(by_type),
+    ]
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+class ApplyPatchCallOutput(ItemBase):
+    """Whether the patch could be applied."""
+
+    prefix = "apco"
+
+    type: Literal["apply_patch_call_output"] = "apply_patch_call_output"
+    status: Literal["completed", "failed"]
+    call_id: CallId
+    output: str | None = None
+    caller: Caller | None = None
+    created_by: str | None = None
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+class ToolSearchCall(ItemBase):
+    """The model looks for tools that were not loaded; the client runs the search, or the server."""
+
+    prefix = "tsc"
+    nulls = frozenset({"call_id", "arguments"})
+
+    type: Literal["tool_search_call"] = "tool_search_call"
+    status: Status | None = None
+    call_id: CallId | None = None
+    execution: Literal["server", "client"] | None = None
+    arguments: Any
+    created_by: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "execution": self.execution or "server"}
+
+
+class ToolSearchOutput(ItemBase):
+    """The tools that a search found: from here on they can be called."""
+
+    prefix = "tso"
+    nulls = frozenset({"call_id"})
+
+    type: Literal["tool_search_output"] = "tool_search_output"
+    status: Status | None = None
+    call_id: CallId | None = None
+    execution: Literal["server", "client"] | None = None
+    tools: list[dict[str, Any]]
+    created_by: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "execution": self.execution or "server"}

@@ -1,0 +1,283 @@
+"""Calls that the server runs: each item has its own result."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag
+from typing_extensions import override
+
+from conversations.items.base import ItemBase, Wire, by_type
+from kernel.validation import TAG
+
+# -- tools of other servers --------------------------------------------------------------------------------------------
+
+
+class McpTool(Wire):
+    """A tool that a server offers."""
+
+    name: str
+    input_schema: Any
+    description: str | None = None
+    annotations: Any = None
+
+
+class McpListTools(ItemBase):
+    """The tools that a server offered, or why it did not say."""
+
+    prefix = "mcpl"
+    nulls = frozenset({"error"})
+
+    type: Literal["mcp_list_tools"] = "mcp_list_tools"
+    server_label: str
+    tools: list[McpTool]
+    error: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "tools": [tool.model_dump() for tool in self.tools]}
+
+
+class McpProtocolError(Wire):
+    """The server did not keep to the protocol."""
+
+    type: Literal["mcp_protocol_error"] = "mcp_protocol_error"
+    code: int
+    message: str
+
+
+class McpToolExecutionError(Wire):
+    """The tool ran, and failed."""
+
+    type: Literal["mcp_tool_execution_error"] = "mcp_tool_execution_error"
+    content: Any
+
+
+class McpHttpError(Wire):
+    """The server answered with an error, or not at all."""
+
+    type: Literal["http_error"] = "http_error"
+    code: int
+    message: str
+
+
+McpError = Annotated[
+    Annotated[McpProtocolError, Tag(f"{TAG}mcp_protocol_error")]
+    | Annotated[McpToolExecutionError, Tag(f"{TAG}mcp_tool_execution_error")]
+    | Annotated[McpHttpError, Tag(f"{TAG}http_error")],
+    Discriminator(by_type),
+]
+
+
+class McpCall(ItemBase):
+    """A call of a server's tool, with what came back."""
+
+    prefix = "mcp"
+    nulls = frozenset({"approval_request_id", "output", "error"})
+
+    type: Literal["mcp_call"] = "mcp_call"
+    status: Literal["in_progress", "completed", "incomplete", "calling", "failed"] | None = None
+    server_label: str
+    name: str
+    arguments: str
+    approval_request_id: str | None = None
+    output: str | None = None
+    error: McpError | None = None
+
+
+class McpApprovalRequest(ItemBase):
+    """A call that waits until the client approves of it."""
+
+    prefix = "mcpr"
+
+    type: Literal["mcp_approval_request"] = "mcp_approval_request"
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpApprovalResponse(ItemBase):
+    """The client's word on a call that waits."""
+
+    prefix = "mcpa"
+    nulls = frozenset({"reason"})
+
+    type: Literal["mcp_approval_response"] = "mcp_approval_response"
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+class FileSearchResult(Wire):
+    """A passage of a file that fits a query."""
+
+    file_id: str | None = None
+    filename: str | None = None
+    score: float | None = None
+    text: str | None = None
+    attributes: dict[str, str | bool | int | float] | None = None
+
+
+class FileSearchCall(ItemBase):
+    """A search in files. Its results are stored, and shown on request."""
+
+    prefix = "fs"
+    nulls = frozenset({"results"})
+
+    type: Literal["file_search_call"] = "file_search_call"
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
+    queries: list[str]
+    results: list[FileSearchResult] | None = None
+
+
+class WebSource(Wire):
+    """A page that a search found."""
+
+    type: Literal["url"] = "url"
+    url: str
+
+
+class WebSearch(Wire):
+    """A search for words."""
+
+    type: Literal["search"] = "search"
+    query: str | None = None
+    queries: list[str] | None = None
+    sources: list[WebSource] | None = None
+
+
+class OpenPage(Wire):
+    """A page is read."""
+
+    type: Literal["open_page"] = "open_page"
+    url: str | None = None
+
+
+class FindInPage(Wire):
+    """A page is searched for a pattern."""
+
+    type: Literal["find_in_page"] = "find_in_page"
+    url: str
+    pattern: str
+
+
+class WebSearchCall(ItemBase):
+    """One step of a search in the web. What it found is stored, and shown on request."""
+
+    prefix = "ws"
+
+    type: Literal["web_search_call"] = "web_search_call"
+    status: Literal["in_progress", "searching", "completed", "failed", "incomplete"] | None = None
+    action: Annotated[
+        Annotated[WebSearch, Tag(f"{TAG}search")]
+        | Annotated[OpenPage, Tag(f"{TAG}open_page")]
+        | Annotated[FindInPage, Tag(f"{TAG}find_in_page")],
+        Discriminator(by_type),
+    ]
+
+
+# -- programs and pictures ---------------------------------------------------------------------------------------------
+
+
+class CodeLogs(Wire):
+    """What a program wrote."""
+
+    type: Literal["logs"] = "logs"
+    logs: str
+
+
+class CodeImage(Wire):
+    """A picture that a program drew."""
+
+    type: Literal["image"] = "image"
+    url: str
+
+
+class CodeInterpreterCall(ItemBase):
+    """A program that the model wrote and the server ran. Its outputs are stored, and shown on request."""
+
+    prefix = "ci"
+    nulls = frozenset({"code", "outputs"})
+
+    type: Literal["code_interpreter_call"] = "code_interpreter_call"
+    status: Literal["in_progress", "completed", "incomplete", "interpreting", "failed"] | None = None
+    container_id: str
+    code: str | None = None
+    outputs: (
+        list[
+            Annotated[
+                Annotated[CodeLogs, Tag(f"{TAG}logs")] | Annotated[CodeImage, Tag(f"{TAG}image")],
+                Discriminator(by_type),
+            ]
+        ]
+        | None
+    ) = None
+
+
+class ModerationDetails(Wire):
+    """Which rules stopped a picture, and when."""
+
+    categories: list[str]
+    moderation_stage: Literal["input", "output", "unknown"]
+
+
+class ImageError(Wire):
+    """Why there is no picture."""
+
+    code: str | None = None
+    message: str
+    param: str | None = None
+    type: str
+    moderation_details: ModerationDetails | None = None
+
+
+class SvgUsage(Wire):
+    """The tokens that a drawn picture took."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    total_tokens: int
+
+
+class ImageGenerationCall(ItemBase):
+    """A picture that the model asked for."""
+
+    prefix = "ig"
+    nulls = frozenset({"result"})
+
+    type: Literal["image_generation_call"] = "image_generation_call"
+    status: Literal["in_progress", "completed", "generating", "failed"] | None = None
+    result: str | None = None
+    action: Literal["generate", "edit", "auto"] | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    output_format: Literal["png", "webp", "jpeg", "gif", "svg"] | None = None
+    quality: Literal["low", "medium", "high", "xhigh", "max", "auto"] | None = None
+    size: str | None = None
+    revised_prompt: str | None = None
+    error: ImageError | None = None
+    svg_usage: SvgUsage | None = None
+
+
+class Program(ItemBase):
+    """A program that the model wrote to call tools by itself."""
+
+    prefix = "prog"
+
+    type: Literal["program"] = "program"
+    call_id: str
+    code: str
+    fingerprint: str
+
+
+class ProgramOutput(ItemBase):
+    """What such a program came to."""
+
+    prefix = "progo"
+
+    type: Literal["program_output"] = "program_output"
+    status: Literal["completed", "incomplete"] | None = None
+    call_id: str
+    result: str

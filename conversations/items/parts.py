@@ -1,0 +1,202 @@
+"""Content parts: text, images and files that go in, text and refusals that come out, summaries and reasoning."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, Wire, by_type
+from kernel.validation import TAG
+
+MAX_IMAGE_URL = 20_971_520
+MAX_FILE_DATA = 33_554_432
+MAX_URL = 8_192
+
+FileId = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+ImageUrl = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
+
+
+class CacheBreakpoint(Wire):
+    """Up to here a prompt is worth keeping in a cache."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
+
+
+class InputText(Wire):
+    """Text that somebody gave to the model."""
+
+    type: Literal["input_text"] = "input_text"
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
+class InputImage(Wire):
+    """An image by URL or data URL, or a file of the team."""
+
+    type: Literal["input_image"] = "input_image"
+    image_url: ImageUrl | None = None
+    file_id: FileId | None = None
+    detail: Literal["low", "high", "auto", "original"] | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "InputImage":
+        _exactly_one(image_url=self.image_url, file_id=self.file_id)
+        return self
+
+
+class InputFile(Wire):
+    """A file: one of the team, one to fetch, or its bytes."""
+
+    type: Literal["input_file"] = "input_file"
+    file_id: FileId | None = None
+    file_url: Annotated[str, Field(min_length=1, max_length=MAX_URL)] | None = None
+    file_data: Annotated[str, Field(min_length=1, max_length=MAX_FILE_DATA)] | None = None
+    filename: Annotated[str, Field(max_length=MAX_ID)] | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "InputFile":
+        _exactly_one(file_id=self.file_id, file_url=self.file_url, file_data=self.file_data)
+        return self
+
+
+def _exactly_one(**sources: str | None) -> None:
+    given = sum(source is not None for source in sources.values())
+    if given != 1:
+        *names, last = (f"'{name}'" for name in sources)
+        message = f"exactly one of {', '.join(names)} and {last} must be given, but {given or 'none'} is."
+        raise ValueError(message.replace("2 is", "2 are").replace("3 is", "3 are"))
+
+
+class FileCitation(Wire):
+    """The text rests on a file."""
+
+    type: Literal["file_citation"] = "file_citation"
+    file_id: str
+    filename: str
+    index: int
+
+
+class UrlCitation(Wire):
+    """The text rests on a page."""
+
+    type: Literal["url_citation"] = "url_citation"
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class ContainerFileCitation(Wire):
+    """The text rests on a file that a program made."""
+
+    type: Literal["container_file_citation"] = "container_file_citation"
+    container_id: str
+    file_id: str
+    filename: str
+    start_index: int
+    end_index: int
+
+
+class FilePath(Wire):
+    """The text names a file that was made for it."""
+
+    type: Literal["file_path"] = "file_path"
+    file_id: str
+    index: int
+
+
+Annotation = Annotated[
+    Annotated[FileCitation, Tag(f"{TAG}file_citation")]
+    | Annotated[UrlCitation, Tag(f"{TAG}url_citation")]
+    | Annotated[ContainerFileCitation, Tag(f"{TAG}container_file_citation")]
+    | Annotated[FilePath, Tag(f"{TAG}file_path")],
+    Discriminator(by_type),
+]
+
+
+class OutputText(Wire):
+    """Text that the model wrote."""
+
+    type: Literal["output_text"] = "output_text"
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
+    annotations: list[Annotation] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+
+
+class Refusal(Wire):
+    """The model's words when it declines."""
+
+    type: Literal["refusal"] = "refusal"
+    refusal: str
+
+
+class SummaryText(Wire):
+    """One paragraph of a reasoning summary."""
+
+    type: Literal["summary_text"] = "summary_text"
+    text: str
+
+
+class ReasoningText(Wire):
+    """Raw reasoning."""
+
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str
+
+
+InputPart = Annotated[
+    Annotated[InputText, Tag(f"{TAG}input_text")]
+    | Annotated[InputImage, Tag(f"{TAG}input_image")]
+    | Annotated[InputFile, Tag(f"{TAG}input_file")],
+    Discriminator(by_type),
+]
+OutputPart = Annotated[
+    Annotated[OutputText, Tag(f"{TAG}output_text")] | Annotated[Refusal, Tag(f"{TAG}refusal")],
+    Discriminator(by_type),
+]
+
+
+def _text_tag(value: Any) -> str:
+    return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
+
+
+InputContent = Annotated[
+    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+    | Annotated[list[InputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
+    Discriminator(_text_tag),
+]
+OutputContent = Annotated[
+    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+    | Annotated[list[OutputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
+    Discriminator(_text_tag),
+]
+
+
+def input_part(part: InputPart) -> dict[str, Any]:
+    """A part of an input as the API shows it; an image has a detail, whoever set it."""
+    match part:
+        case InputText(prompt_cache_breakpoint=None):
+            return {"type": "input_text", "text": part.text}
+        case InputImage():
+            return {**part.model_dump(exclude_none=True), "detail": part.detail or "auto"}
+    return part.model_dump(exclude_none=True)
+
+
+def input_content(content: str | list[InputPart]) -> str | list[dict[str, Any]]:
+    """The output of a tool as the API shows it."""
+    return content if isinstance(content, str) else [input_part(part) for part in content]
+
+
+def output_part(part: OutputPart) -> dict[str, Any]:
+    """A part of an output as the API shows it; its lists are never null."""
+    if isinstance(part, Refusal):
+        return {"type": "refusal", "refusal": part.refusal}
+    return {
+        "type": "output_text",
+        "text": part.text,
+        "annotations": [annotation.model_dump() for annotation in part.annotations or ()],
+        "logprobs": part.logprobs or [],
+    }

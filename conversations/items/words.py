@@ -1,0 +1,98 @@
+"""The words in an item's body, for previews and for estimates of tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+Body = dict[str, Any]
+
+
+def plain_text(body: Body) -> str:
+    """The words in an item's body; empty where there are none."""
+    return _WORDS.get(body.get("type", "message"), _said)(body)
+
+
+def image_details(body: Body) -> list[str]:
+    """For each picture that a model sees in an item, in how much detail."""
+    content = body.get("content") or body.get("output")
+    if isinstance(content, dict):
+        return ["original"] if content.get("type") == "computer_screenshot" else []
+    if not isinstance(content, list):
+        return []
+    return [part.get("detail") or "auto" for part in content if part.get("type") == "input_image"]
+
+
+def _said(body: Body) -> str:
+    """Parts or a string, wherever the item has them."""
+    content = body.get("content") or body.get("summary") or body.get("output") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content)
+
+
+def _keys(*names: str) -> Callable[[Body], str]:
+    """What stands under these keys, line by line; what is no string as JSON."""
+
+    def words(body: Body) -> str:
+        found = (body.get(name) for name in names)
+        return "\n".join(_word(value) for value in found if value)
+
+    return words
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _lines(texts: list[str | None]) -> str:
+    return "\n".join(text for text in texts if text)
+
+
+def _shell_output(body: Body) -> str:
+    return _lines([text for command in body["output"] for text in (command["stdout"], command["stderr"])])
+
+
+def _file_search(body: Body) -> str:
+    return _lines([*body["queries"], *(result.get("text") for result in body.get("results") or ())])
+
+
+def _web_search(body: Body) -> str:
+    action = body["action"]
+    queries = action.get("queries") or ([action["query"]] if action.get("query") else [])
+    return _lines([*queries, action.get("pattern"), action.get("url")])
+
+
+def _program(body: Body) -> str:
+    return _lines([body.get("code"), *(output.get("logs") for output in body.get("outputs") or ())])
+
+
+def _nothing(_: Body) -> str:
+    return ""
+
+
+_WORDS: dict[str, Callable[[Body], str]] = {
+    "function_call": _keys("arguments"),
+    "custom_tool_call": _keys("input"),
+    "computer_call": _keys("action", "actions"),
+    "computer_call_output": _nothing,
+    "shell_call": lambda body: _lines(body["action"]["commands"]),
+    "shell_call_output": _shell_output,
+    "local_shell_call": lambda body: " ".join(body["action"]["command"]),
+    "apply_patch_call": lambda body: _lines([body["operation"]["path"], body["operation"].get("diff")]),
+    "tool_search_call": _keys("arguments"),
+    "tool_search_output": _keys("tools"),
+    "additional_tools": _keys("tools"),
+    "mcp_list_tools": _keys("tools", "error"),
+    "mcp_call": _keys("arguments", "output", "error"),
+    "mcp_approval_request": _keys("arguments"),
+    "mcp_approval_response": _keys("reason"),
+    "file_search_call": _file_search,
+    "web_search_call": _web_search,
+    "code_interpreter_call": _program,
+    "image_generation_call": _keys("revised_prompt"),
+    "program": _keys("code"),
+    "program_output": _keys("result"),
+    "compaction": _nothing,
+    "configuration_update": _keys("reasoning", "text"),
+}
