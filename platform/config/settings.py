@@ -259,6 +259,8 @@ LOGGING: dict[str, Any] = {
         # These write prompts or a line per request below WARNING.
         "httpx2": {"level": "WARNING"},
         "openai": {"level": "WARNING"},
+        # Tells everything that happens with a server of a caller's in tracebacks with its URL; failures are results.
+        "mcp": {"level": "CRITICAL"},
         "daphne": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
     },

@@ -1,0 +1,1 @@
+"""Tools of remote MCP servers: connecting, listing, calling, and asking for approval."""

@@ -1,0 +1,331 @@
+"""Sessions with MCP servers: one for each server of a run, opened when it is first needed and closed with the run.
+
+Each session has a task of its own, in which the SDK's contexts are entered and left: they may not be left in another.
+"""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from kernel.egress import Egress
+from kernel.errors import ApiError
+from responses.tools.mcp.servers import ListedTool, Server
+from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, Heard, http_client, listening
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.client._transport import Transport
+    from mcp_types import CallToolResult
+
+MAX_TOOLS = 1000
+_MAX_PAGES = 100
+_HTTP_OK_ELSEWHERE = frozenset({400, 404, 405, 406, 415})
+# What the SDK says in place of a refusal that is no answer of the protocol, and in place of a lost connection.
+_STAND_INS = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
+_LOST = ("Connection closed", "SSE stream ended")
+_TOO_LARGE = "SSE stream failed"
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long a server may take: to accept a session and list its tools, and to answer one call."""
+
+    listing: float = 30.0
+    call: float = 120.0
+
+
+class ServerFailed(Exception):
+    """A server did not do what it was asked. `code` is the HTTP status, or the protocol's own number."""
+
+    def __init__(
+        self, message: str, *, code: int, kind: Literal["http_error", "mcp_protocol_error"] = "http_error"
+    ) -> None:
+        self.message = message
+        self.code = code
+        self.kind = kind
+        super().__init__(message)
+
+    @property
+    def says_session_is_gone(self) -> bool:
+        """Whether the server no longer knows the session; it has then not looked at what it was asked."""
+        return self.kind == "http_error" and self.code == httpx2.codes.NOT_FOUND
+
+    def shown(self) -> dict[str, Any]:
+        """The `error` of an `mcp_call` item."""
+        return {"type": self.kind, "code": self.code, "message": self.message}
+
+
+class Sessions:
+    """The sessions of one run, by server."""
+
+    def __init__(self, egress: Egress, timeouts: Timeouts | None = None) -> None:
+        self._egress = egress
+        self._timeouts = timeouts or Timeouts()
+        self._open: dict[str, _Session] = {}
+        # Of no use for another call; but calls may still be under way in them.
+        self._retired: list[_Session] = []
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def list_tools(self, server: Server) -> list[ListedTool]:
+        """All tools of the server, page by page."""
+        return await _within(self._timeouts.listing, self._listed(server))
+
+    async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        """Call a tool once. A session that the server has forgotten is opened anew: it then refused the call unread."""
+        return await _within(self._timeouts.call, self._called(server, name, arguments))
+
+    async def close(self) -> None:
+        """Close what is open, and say goodbye to the servers; never raises."""
+        sessions = [*self._open.values(), *self._retired]
+        self._open.clear()
+        self._retired.clear()
+        await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
+
+    async def _listed(self, server: Server) -> list[ListedTool]:
+        session = await self._session(server)
+        tools: list[ListedTool] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page, cursor = await session.page(cursor)
+            tools += page
+            if len(tools) > MAX_TOOLS:
+                break
+            if cursor is None:
+                return tools
+        raise ServerFailed(f"It lists more than {MAX_TOOLS} tools.", code=502)
+
+    async def _called(self, server: Server, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        session = await self._session(server)
+        try:
+            return await session.call(name, arguments)
+        except ServerFailed as failure:
+            if failure.kind == "http_error":
+                self._retire(server, session)
+            if not failure.says_session_is_gone:
+                raise
+        return await (await self._session(server)).call(name, arguments)
+
+    async def _session(self, server: Server) -> "_Session":
+        async with self._locks.setdefault(server.label, asyncio.Lock()):
+            session = self._open.get(server.label)
+            if session is not None and not session.is_over:
+                return session
+            session = self._open[server.label] = _Session(server, self._egress, self._timeouts.call + 5)
+            try:
+                await session.open()
+            except BaseException:
+                self._retire(server, session)
+                raise
+            return session
+
+    def _retire(self, server: Server, session: "_Session") -> None:
+        if self._open.get(server.label) is session:
+            self._retired.append(self._open.pop(server.label))
+
+
+class _Session:
+    """One session, and the task that holds it open."""
+
+    def __init__(self, server: Server, egress: Egress, read_seconds: float) -> None:
+        self._server = server
+        self._egress = egress
+        self._read_seconds = read_seconds
+        self._client: Client | None = None
+        self._ready = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be asked of it any more."""
+        return self._task is not None and self._task.done()
+
+    async def open(self) -> None:
+        """Connect: by streamable HTTP, or as the protocol did before, where the server knows only that."""
+        # Importing the SDK takes most of a second, which nobody else should wait for.
+        await asyncio.to_thread(importlib.import_module, "mcp")
+        try:
+            await self._connect(self._streamable)
+        except ServerFailed as failure:
+            if failure.code not in _HTTP_OK_ELSEWHERE:
+                raise
+            try:
+                await self._connect(self._server_sent_events)
+            except ServerFailed:
+                raise failure from None
+
+    async def page(self, cursor: str | None) -> tuple[list[ListedTool], str | None]:
+        """One page of tools, and where the next begins."""
+        result = await self._ask(self._opened.list_tools(cursor=cursor))
+        tools = [
+            ListedTool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.input_schema,
+                annotations=tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None,
+            )
+            for tool in result.tools
+        ]
+        return tools, result.next_cursor
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        """Call a tool; what it returns is not held to its output schema, for a model reads it in any case."""
+        from mcp_types import (
+            HEADER_MISMATCH,
+            CallToolRequest,
+            CallToolRequestParams,
+            CallToolResult,
+            InputRequiredResult,
+        )
+
+        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        either: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+        session = self._opened.session
+        try:
+            result = await self._ask(session.send_request(request, either))
+        except ServerFailed as failure:
+            if failure.code != HEADER_MISMATCH:
+                raise
+            # Some arguments are repeated in headers, which the SDK knows only once it has listed the tools.
+            await self._ask(self._opened.list_tools())
+            result = await self._ask(session.send_request(request, either))
+        if isinstance(result, InputRequiredResult):
+            message = "The tool asked for input while it ran, which this server does not give."
+            raise ServerFailed(message, code=-32000, kind="mcp_protocol_error")
+        return result
+
+    async def close(self) -> None:
+        """End the session in its own task."""
+        self._closing.set()
+        if self._task is not None:
+            done, _ = await asyncio.wait([self._task], timeout=5.0)
+            if not done:
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+    @property
+    def _opened(self) -> "Client":
+        if self._client is None:
+            message = "the session is not open"
+            raise RuntimeError(message)
+        return self._client
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, transport: Any) -> None:
+        heard = Heard()
+        token = listening.set(heard)
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._hold(transport))
+            # What it ended with is said to whoever waits for an answer; nobody else is to log its traceback.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await self._ask(self._ready.wait(), heard)
+        finally:
+            listening.reset(token)
+
+    async def _hold(self, transport: Any) -> None:
+        from mcp import Client
+
+        async with transport() as (wire, mode), Client(wire, mode=mode, cache=None) as client:
+            self._client = client
+            self._ready.set()
+            await self._closing.wait()
+
+    @asynccontextmanager
+    async def _streamable(self) -> AsyncIterator[tuple["Transport", str]]:
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with http_client(self._server, self._egress, read_seconds=self._read_seconds) as http:
+            yield (
+                streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES),
+                "auto",
+            )
+
+    @asynccontextmanager
+    async def _server_sent_events(self) -> AsyncIterator[tuple["Transport", str]]:
+        from mcp.client.sse import sse_client
+
+        def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+            return http_client(self._server, self._egress, read_seconds=self._read_seconds)
+
+        yield sse_client(self._server.url, httpx_client_factory=client), "legacy"
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, work: Coroutine[Any, Any, _Answer], heard: Heard | None = None) -> _Answer:
+        """Wait for an answer, or for the session to break; every way to fail becomes a `ServerFailed`."""
+        heard = heard or Heard()
+        token = listening.set(heard)
+        try:
+            return await self._or_broken(asyncio.ensure_future(work))
+        except Exception as error:
+            raise _failure(error, heard) from error
+        finally:
+            listening.reset(token)
+
+    async def _or_broken(self, asked: "asyncio.Future[_Answer]") -> _Answer:
+        holder = self._task
+        waiting: set[asyncio.Future[Any]] = {asked} if holder is None else {asked, holder}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not asked.done():
+                asked.cancel()
+                await asyncio.wait([asked])
+        if not asked.cancelled():
+            return asked.result()
+        broken = holder.exception() if holder and not holder.cancelled() else None
+        raise broken or ConnectionError
+
+
+async def _within(seconds: float, work: Awaitable[_Answer]) -> _Answer:
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise ServerFailed(f"It did not answer within {seconds:g} seconds.", code=504) from None
+
+
+def _failure(error: BaseException, heard: Heard) -> ServerFailed:
+    """What a caller is told. The words of exceptions stay here: they may hold URLs."""
+    if isinstance(heard.error, ApiError):
+        return ServerFailed(heard.error.message, code=403)
+    if said := _said(_first(error)):
+        return said
+    if heard.status is not None:
+        phrase = httpx2.codes.get_reason_phrase(heard.status)
+        return ServerFailed(f"Http status code: {heard.status} ({phrase})", code=heard.status)
+    if isinstance(heard.error, httpx2.TimeoutException):
+        return ServerFailed("It did not answer in time.", code=504)
+    return ServerFailed("The connection to it failed.", code=502)
+
+
+def _said(error: BaseException) -> ServerFailed | None:
+    """What the server itself said, or that nobody could understand it; None: the trouble lies below the protocol."""
+    from mcp import MCPError
+
+    match error:
+        case MCPError(message=message) if message in _STAND_INS or message.startswith(_LOST):
+            return None
+        case MCPError(message=message) if message.startswith(_TOO_LARGE):
+            return ServerFailed("Its answer is too large.", code=502)
+        case MCPError(message=message, code=code):
+            return ServerFailed(message, code=code, kind="mcp_protocol_error")
+        case httpx2.SSEError():
+            return ServerFailed("Its answer is too large.", code=502)
+        case ValidationError():
+            return ServerFailed("Its answer is not one of the protocol.", code=-32700, kind="mcp_protocol_error")
+    return None
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,119 @@
+"""Sessions with real MCP servers: both transports, credentials, pages, and servers that fail, stall or die."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kernel.addresses import AllowList
+from kernel.egress import Egress
+from responses.tools.mcp.servers import Server
+from responses.tools.mcp.sessions import ServerFailed, Sessions, Timeouts
+from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
+
+OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
+
+
+@pytest.fixture(params=["streamable", "legacy"])
+def served(request: pytest.FixtureRequest) -> Iterator[McpServer]:
+    """A server, by each of the two transports."""
+    with mcp_server(legacy=request.param == "legacy") as running:
+        yield running
+
+
+@pytest.fixture
+async def sessions() -> AsyncIterator[Sessions]:
+    """The sessions of a run, closed at its end."""
+    sessions = Sessions(OPEN)
+    yield sessions
+    await sessions.close()
+
+
+def named(running: McpServer, **headers: str) -> Server:
+    """The server as a request names it."""
+    return Server(label="test", url=running.url, headers=headers)
+
+
+async def failure(work: object) -> dict[str, object]:
+    """How it failed, as an item shows it."""
+    with pytest.raises(ServerFailed) as raised:
+        await work  # type: ignore[misc] # a coroutine of any kind
+    return raised.value.shown()
+
+
+async def test_it_lists_and_calls(served: McpServer, sessions: Sessions) -> None:
+    tools = await sessions.list_tools(named(served))
+    assert [tool.name for tool in tools][:2] == ["add", "note"]
+    assert (tools[0].read_only, tools[1].read_only) == (True, False)
+    result = await sessions.call(named(served), "add", {"a": 2, "b": 3})
+    assert result.content[0].text == "5"  # type: ignore[union-attr]
+    assert (served.lists, served.names()) == (1, ["add"])
+
+
+async def test_calls_of_one_session_overlap(served: McpServer, sessions: Sessions) -> None:
+    both = [sessions.call(named(served), "meet", {}) for _ in range(2)]
+    results = await asyncio.gather(*both)
+    assert [result.is_error for result in results] == [False, False]
+
+
+async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: Sessions) -> None:
+    assert (await sessions.call(named(served), "fail", {})).is_error
+
+
+async def test_an_error_of_the_protocol_says_what_the_server_said(served: McpServer, sessions: Sessions) -> None:
+    said = await failure(sessions.call(named(served), "refuse", {}))
+    assert said == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
+
+
+async def test_a_server_that_dies_in_the_middle_fails_the_call_and_is_connected_anew(
+    served: McpServer, sessions: Sessions
+) -> None:
+    said = await failure(sessions.call(named(served), "die", {}))
+    assert said == {"type": "http_error", "code": 502, "message": "The connection to it failed."}
+    assert not (await sessions.call(named(served), "note", {})).is_error
+    assert served.names() == ["die", "note"]
+
+
+async def test_a_slow_server_is_given_up(served: McpServer) -> None:
+    sessions = Sessions(OPEN, Timeouts(call=0.5))
+    await sessions.list_tools(named(served))
+    said = await failure(sessions.call(named(served), "wait", {}))
+    assert said == {"type": "http_error", "code": 504, "message": "It did not answer within 0.5 seconds."}
+    await sessions.close()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_it_needs_the_token(sessions: Sessions, *, legacy: bool) -> None:
+    with mcp_server(legacy=legacy, token="open-sesame") as running:
+        said = await failure(sessions.list_tools(named(running)))
+        assert said == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
+        tools = await sessions.list_tools(named(running, Authorization="Bearer open-sesame"))
+    assert len(tools) == 8
+
+
+async def test_it_reads_every_page(sessions: Sessions) -> None:
+    with mcp_server(paged=True) as running:
+        tools = await sessions.list_tools(named(running))
+    assert (len(tools), tools[-1].name) == (208, "tool_199")
+
+
+async def test_it_takes_five_megabytes_and_an_image(sessions: Sessions) -> None:
+    with mcp_server() as running:
+        result = await sessions.call(named(running), "picture", {})
+    assert [block.type for block in result.content] == ["image", "text"]
+    assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
+
+
+async def test_nothing_is_sent_where_egress_may_not_go() -> None:
+    with mcp_server() as running:
+        sessions = Sessions(Egress())
+        said = await failure(sessions.list_tools(named(running)))
+        await sessions.close()
+    assert (said["code"], running.headers) == (403, [])
+
+
+async def test_a_server_that_is_not_there_is_said_so(sessions: Sessions) -> None:
+    with mcp_server() as running:
+        gone = named(running)
+    said = await failure(sessions.list_tools(gone))
+    assert said == {"type": "http_error", "code": 502, "message": "The connection to it failed."}

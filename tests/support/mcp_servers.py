@@ -1,0 +1,202 @@
+"""Real MCP servers, written with the official SDK and served over real sockets, that count what they are asked.
+
+Every server has the same tools. `paged` lists 200 more, fifty on a page.
+"""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp_types as types
+import uvicorn
+from mcp.server import Server
+from mcp.server.sse import SseServerTransport
+from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.support.waiting import eventually
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 24
+LONG_TEXT = "0123456789" * 500_000
+_SECONDS = 10.0
+_NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a"]}
+_EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+_READS = types.ToolAnnotations(read_only_hint=True)
+_WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=True)
+
+
+def _tool(name: str, description: str, schema: dict[str, Any], annotations: types.ToolAnnotations) -> types.Tool:
+    return types.Tool(name=name, description=description, input_schema=schema, annotations=annotations)
+
+
+_TOOLS = (
+    _tool("add", "Add two numbers.", _NUMBERS, _READS),
+    _tool("note", "Write something down.", _EMPTY, _WRITES),
+    _tool("wait", "Answer when the test says so.", _EMPTY, _READS),
+    _tool("meet", "Answer once two calls are here.", _EMPTY, _READS),
+    _tool("fail", "Fail.", _EMPTY, _READS),
+    _tool("refuse", "Answer with an error of the protocol.", _EMPTY, _READS),
+    _tool("die", "Cut every connection.", _EMPTY, _WRITES),
+    _tool("picture", "Return an image and five megabytes of text.", _EMPTY, _READS),
+)
+_MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) for number in range(200))
+
+
+@dataclass
+class McpServer:
+    """A server that runs. `calls` are the tools that were called with their arguments, in order."""
+
+    url: str = ""
+    token: str | None = None
+    paged: bool = False
+    tools: list[types.Tool] = field(default_factory=lambda: list(_TOOLS))
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    lists: int = 0
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    sessions: int = 0
+    opened: threading.Event = field(default_factory=threading.Event)
+    here: int = 0
+    kill: Callable[[], None] = lambda: None
+
+    def names(self) -> list[str]:
+        """The tools that were called."""
+        return [name for name, _ in self.calls]
+
+    def wait_for_calls(self, number: int) -> None:
+        """Return once that many calls have come."""
+        eventually(lambda: len(self.calls) >= number)
+
+    def redefine(self, name: str, description: str) -> None:
+        """Change what a tool says of itself."""
+        changed = [t.model_copy(update={"description": description}) if t.name == name else t for t in self.tools]
+        self.tools[:] = changed
+
+    async def list_tools(self, _: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """A page of the tools."""
+        cursor = params.cursor if params else None
+        if cursor is None:
+            self.lists += 1
+        if not self.paged:
+            return types.ListToolsResult(tools=self.tools)
+        start, every = int(cursor or 0), [*self.tools, *_MORE]
+        following = str(start + 50) if start + 50 < len(every) else None
+        return types.ListToolsResult(tools=every[start : start + 50], next_cursor=following)
+
+    async def call_tool(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Do what the tool is for."""
+        arguments = params.arguments or {}
+        self.calls.append((params.name, arguments))
+        match params.name:
+            case "add":
+                return _text(str(arguments["a"] + arguments.get("b", 0)))
+            case "wait":
+                await asyncio.to_thread(self.opened.wait, _SECONDS)
+            case "meet":
+                await self._meet()
+            case "fail":
+                return types.CallToolResult(content=_text("It is broken.").content, is_error=True)
+            case "refuse":
+                raise MCPError(code=-32602, message="These arguments are wrong.")
+            case "die":
+                self.kill()
+                await asyncio.sleep(_SECONDS)
+            case "picture":
+                image = types.ImageContent(data=base64.b64encode(PNG).decode(), mime_type="image/png")
+                return types.CallToolResult(content=[image, *_text(LONG_TEXT).content])
+        return _text(f"{params.name} is done")
+
+    async def _meet(self) -> None:
+        self.here += 1
+        async with asyncio.timeout(_SECONDS):
+            while self.here < 2:
+                await asyncio.sleep(0.005)
+
+
+def _text(words: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=words)])
+
+
+@contextmanager
+def mcp_server(*, legacy: bool = False, token: str | None = None, paged: bool = False) -> Iterator[McpServer]:
+    """A server by streamable HTTP, or by the older server-sent events; with a `token`, behind a bearer token."""
+    state = McpServer(token=token, paged=paged)
+    # Without the look-up the SDK would list its own tools at each call, and be counted.
+    sdk = Server(
+        "test", on_list_tools=state.list_tools, on_call_tool=state.call_tool, get_tool_input_schema=lambda _: None
+    )
+    app = _legacy(sdk) if legacy else sdk.streamable_http_app()
+    with _serving(_Door(app, state), state) as root:
+        state.url = f"{root}/sse" if legacy else f"{root}/mcp"
+        yield state
+
+
+def _legacy(sdk: Server[Any]) -> Starlette:
+    transport = SseServerTransport("/messages/")
+
+    async def connect(scope: Scope, receive: Receive, send: Send) -> None:
+        async with transport.connect_sse(scope, receive, send) as streams:
+            await sdk.run(streams[0], streams[1], sdk.create_initialization_options())
+
+    class Connect:
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await connect(scope, receive, send)
+
+    return Starlette(
+        routes=[
+            Route("/sse", endpoint=Connect(), methods=["GET"]),
+            Mount("/messages/", app=transport.handle_post_message),
+        ]
+    )
+
+
+class _Door:
+    """Notes the headers of every request, and lets nobody in without the token."""
+
+    def __init__(self, app: ASGIApp, state: McpServer) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self._state.headers.append(headers)
+        wanted = self._state.token
+        if wanted is not None and headers.get("authorization") != f"Bearer {wanted}":
+            await JSONResponse({"error": "invalid_token"}, status_code=401)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+@contextmanager
+def _serving(app: ASGIApp, state: McpServer) -> Iterator[str]:
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1, loop="asyncio"
+    )
+    server = uvicorn.Server(config)
+
+    def kill() -> None:
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+
+    state.kill = kill
+    thread = threading.Thread(target=server.run, name="mcp", daemon=True)
+    thread.start()
+    eventually(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        state.opened.set()
+        server.should_exit = True
+        thread.join(_SECONDS)
+
+
+__all__ = ["LONG_TEXT", "PNG", "McpServer", "mcp_server"]
