@@ -42,7 +42,7 @@ def defect(items: Sequence[Body], response_format: dict[str, Any] | None) -> str
     except orjson.JSONDecodeError:
         return "The model's answer is not JSON, which its format promised."
     promised = response_format.get("json_schema", {})
-    wrong = _mismatch(promised["schema"], document) if promised.get("strict") else None
+    wrong = mismatch(promised["schema"], document) if promised.get("strict") else None
     return f"The model's answer does not match the schema of its format: {wrong}" if wrong else None
 
 
@@ -57,7 +57,8 @@ def schema_defect(schema: dict[str, Any]) -> str | None:
         return "it is nested too deeply"
 
 
-def _mismatch(schema: dict[str, Any], document: Any) -> str | None:
+def mismatch(schema: dict[str, Any], document: Any) -> str | None:
+    """How a document differs from a schema, in a sentence; None where it does not."""
     validator: Validator = _Checker(schema, registry=Registry())
     _deadline.set(time.monotonic() + _CHECK_SECONDS)
     try:
