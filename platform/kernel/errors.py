@@ -16,6 +16,16 @@
     │   ├── ContextTooLong                context_length_exceeded
     │   ├── ToolCallMismatch              (code null)
     │   ├── InvalidEncryptedContent       invalid_encrypted_content
+    │   ├── InvalidImageUrl               invalid_image_url
+    │   ├── InvalidBase64Image            invalid_base64_image
+    │   ├── UnsupportedImageType          unsupported_image_media_type
+    │   ├── EmptyImage                    empty_image_file
+    │   ├── ImageTooLarge                 image_too_large
+    │   ├── ImageNotDownloaded            failed_to_download_image
+    │   ├── ImageFileNotFound             image_file_not_found
+    │   ├── UnsupportedFile               unsupported_file
+    │   ├── InvalidFile                   invalid_file
+    │   ├── FileTooLarge                  file_too_large
     │   ├── EgressRefused                 url_not_allowed
     │   └── EgressFailed                  url_not_fetched
     ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
@@ -195,6 +205,66 @@ class InvalidEncryptedContent(BadRequest):
     """The encrypted content could not be verified."""
 
     default_code = "invalid_encrypted_content"
+
+
+class InvalidImageUrl(BadRequest):
+    """The image's URL is neither an http(s) URL nor a data URL."""
+
+    default_code = "invalid_image_url"
+
+
+class InvalidBase64Image(BadRequest):
+    """The image's data is not valid base64."""
+
+    default_code = "invalid_base64_image"
+
+
+class UnsupportedImageType(BadRequest):
+    """The image is of a type that is not supported: it must be a PNG, JPEG, GIF or WebP."""
+
+    default_code = "unsupported_image_media_type"
+
+
+class EmptyImage(BadRequest):
+    """The image is empty."""
+
+    default_code = "empty_image_file"
+
+
+class ImageTooLarge(BadRequest):
+    """The image is too large."""
+
+    default_code = "image_too_large"
+
+
+class ImageNotDownloaded(BadRequest):
+    """The image could not be downloaded."""
+
+    default_code = "failed_to_download_image"
+
+
+class ImageFileNotFound(BadRequest):
+    """The image's file does not exist, or belongs to somebody else."""
+
+    default_code = "image_file_not_found"
+
+
+class UnsupportedFile(BadRequest):
+    """The file is of a kind that cannot be read here."""
+
+    default_code = "unsupported_file"
+
+
+class InvalidFile(BadRequest):
+    """The file could not be read."""
+
+    default_code = "invalid_file"
+
+
+class FileTooLarge(BadRequest):
+    """The file is too large."""
+
+    default_code = "file_too_large"
 
 
 class EgressRefused(BadRequest):

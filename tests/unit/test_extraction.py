@@ -1,0 +1,117 @@
+"""The words of documents: which kinds are read, which are refused and how, and that a reader cannot run away."""
+
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from pypdf import PdfWriter
+
+from conversations import document_reader
+from conversations.extraction import extract_text
+from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
+from tests.support import documents
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "notes.md", "data.json", "data.csv", "main.py", ""])
+def test_text_is_taken_as_it_is(name: str) -> None:
+    assert extract_text("Äpfel, 3\n".encode(), filename=name) == "Äpfel, 3\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_says_how_text_is_encoded(encoding: str) -> None:
+    assert extract_text("Äpfel".encode(encoding)) == "Äpfel"
+
+
+def test_a_pdf_gives_the_words_of_its_pages() -> None:
+    assert extract_text(documents.pdf("Seven apples"), filename="any.bin").strip() == "Seven apples"
+
+
+def test_a_word_document_gives_its_paragraphs_and_tables_in_order() -> None:
+    content = documents.docx("First", "Second", row=("apples", "7"))
+    assert extract_text(content) == "First\n\nSecond\n\napples\t7"
+
+
+def test_a_presentation_gives_its_slides_and_notes() -> None:
+    assert extract_text(documents.pptx("Harvest", notes="Say it slowly")) == "Harvest\n\nSay it slowly"
+
+
+def test_html_gives_what_a_browser_would_show() -> None:
+    page = b"<!DOCTYPE html><title>Fruit</title><script>let x = 1</script><p>Seven <b>apples</b></p><p>Two &amp; a half"
+    assert extract_text(page) == "Fruit\nSeven apples\nTwo & a half"
+
+
+def test_a_name_alone_makes_a_page_of_text() -> None:
+    assert extract_text(b"<p>Seven</p><p>apples</p>", filename="page.HTML") == "Seven\napples"
+
+
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\xff", b"a\x00b", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"])
+def test_what_is_neither_text_nor_a_known_kind_is_not_supported(content: bytes) -> None:
+    with pytest.raises(UnsupportedFile):
+        extract_text(content)
+
+
+def test_an_archive_of_something_else_is_not_supported() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("xl/workbook.xml", "<x/>")
+    with pytest.raises(UnsupportedFile, match="Word"):
+        extract_text(out.getvalue())
+
+
+@pytest.mark.parametrize("content", [b"%PDF-1.7 nothing more", documents.docx("x")[:-40], b"PK\x03\x04"])
+def test_a_damaged_document_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidFile):
+        extract_text(content)
+
+
+def test_a_document_with_a_password_is_refused() -> None:
+    writer = PdfWriter()
+    writer.add_blank_page(width=100, height=100)
+    writer.encrypt("secret")
+    out = io.BytesIO()
+    writer.write(out)
+    with pytest.raises(InvalidFile, match="password"):
+        extract_text(out.getvalue())
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", documents.pdf("")])
+def test_a_document_without_words_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidFile, match="no text"):
+        extract_text(content)
+
+
+def test_text_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(FileTooLarge):
+        extract_text(b"x" * (document_reader.MAX_TEXT + 1))
+
+
+def test_a_document_that_swells_when_it_is_unpacked_is_refused() -> None:
+    """A Word document of a few hundred kilobytes whose text alone has gigabytes."""
+    out = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(documents.docx("x"))) as small,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for entry in small.infolist():
+            if entry.filename != "word/document.xml":
+                archive.writestr(entry.filename, small.read(entry))
+        with archive.open("word/document.xml", "w", force_zip64=True) as body:
+            for _ in range(1200):
+                body.write(b" " * 1024 * 1024)
+    with pytest.raises(InvalidFile):
+        extract_text(out.getvalue())
+
+
+def test_a_reader_has_limits_before_it_reads() -> None:
+    """What the kernel holds it to, told by a reader that was given no document."""
+    script = (
+        "import runpy, resource, sys\n"
+        "reader = runpy.run_path(sys.argv[1])\n"
+        "reader['_limit']()\n"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[1], resource.getrlimit(resource.RLIMIT_CPU)[1])\n"
+    )
+    command = [sys.executable, "-I", "-c", script, document_reader.__file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
+    assert done.stdout.split() == [str(document_reader.MEMORY), str(document_reader.CPU_SECONDS)]
