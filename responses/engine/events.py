@@ -267,6 +267,36 @@ class CustomToolCallInputDone:
     type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
 
 
+@dataclass(slots=True)
+class ShellCallCommandAdded:
+    """A command of a shell call opens."""
+
+    output_index: int
+    command_index: int
+    command: str
+    type: Literal["response.shell_call_command.added"] = "response.shell_call_command.added"
+
+
+@dataclass(slots=True)
+class ShellCallCommandDelta:
+    """Some more of a command."""
+
+    output_index: int
+    command_index: int
+    delta: str
+    type: Literal["response.shell_call_command.delta"] = "response.shell_call_command.delta"
+
+
+@dataclass(slots=True)
+class ShellCallCommandDone:
+    """The whole command."""
+
+    output_index: int
+    command_index: int
+    command: str
+    type: Literal["response.shell_call_command.done"] = "response.shell_call_command.done"
+
+
 Delta = (
     OutputTextDelta
     | RefusalDelta
@@ -274,6 +304,7 @@ Delta = (
     | ReasoningSummaryTextDelta
     | FunctionCallArgumentsDelta
     | CustomToolCallInputDelta
+    | ShellCallCommandDelta
 )
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 Event = (
@@ -295,6 +326,8 @@ Event = (
     | ReasoningSummaryTextDone
     | FunctionCallArgumentsDone
     | CustomToolCallInputDone
+    | ShellCallCommandAdded
+    | ShellCallCommandDone
 )
 
 _NOISE = secrets.token_urlsafe(12).encode()

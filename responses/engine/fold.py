@@ -83,6 +83,8 @@ class Fold:
                 self._open[index] = None
             case "output_text.annotation.added":
                 item["content"][event["content_index"]]["annotations"].append(event["annotation"])
+            case "shell_call_command.added":
+                item["action"]["commands"].append(event["command"])
             case _ if "delta" in event:
                 _grow(item, kind, event)
 
@@ -102,3 +104,5 @@ def _grow(item: Body, kind: str, event: dict[str, Any]) -> None:
             item["arguments"] += event["delta"]
         case "custom_tool_call_input.delta":
             item["input"] += event["delta"]
+        case "shell_call_command.delta":
+            item["action"]["commands"][event["command_index"]] += event["delta"]
