@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 import orjson
 
+from responses.engine.mcp_events import McpCallArgumentsDelta, McpEvent
+
 Body = dict[str, Any]
 """An item, part or response as the wire shows it."""
 
@@ -305,6 +307,7 @@ Delta = (
     | FunctionCallArgumentsDelta
     | CustomToolCallInputDelta
     | ShellCallCommandDelta
+    | McpCallArgumentsDelta
 )
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 Event = (
@@ -328,6 +331,7 @@ Event = (
     | CustomToolCallInputDone
     | ShellCallCommandAdded
     | ShellCallCommandDone
+    | McpEvent
 )
 
 _NOISE = secrets.token_urlsafe(12).encode()

@@ -100,7 +100,7 @@ def _grow(item: Body, kind: str, event: dict[str, Any]) -> None:
             item["content"][event["content_index"]]["refusal"] += event["delta"]
         case "reasoning_summary_text.delta":
             item["summary"][event["summary_index"]]["text"] += event["delta"]
-        case "function_call_arguments.delta":
+        case "function_call_arguments.delta" | "mcp_call_arguments.delta":
             item["arguments"] += event["delta"]
         case "custom_tool_call_input.delta":
             item["input"] += event["delta"]
