@@ -8,14 +8,12 @@ import orjson
 
 from conversations.items import (
     CompactionTrigger,
-    FunctionCall,
-    FunctionCallOutput,
     ItemReference,
     StoredItem,
     from_wire,
 )
-from kernel.errors import NotFound, ToolCallMismatch, UnsupportedValue
-from responses import access, selectors
+from kernel.errors import NotFound, UnsupportedValue
+from responses import access, pairing, selectors
 from responses.engine.events import Body
 from responses.schema import CreateResponse
 from responses.wire import input_items
@@ -71,12 +69,12 @@ def read(*, principal: Principal, body: CreateResponse, previous: Remembered | N
     _refuse_triggers(body)
     if not needs_database(body, previous):
         own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
-        return _checked(_after(previous, own, body) if previous else own)
+        return _paired(_after(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:
-            return _checked(_after(previous, _resolved(principal, body, []), body))
+            return _paired(_after(previous, _resolved(principal, body, []), body))
         history = _history(principal, body.previous_response_id)
-        return _checked(replace(_resolved(principal, body, history), follows=body.previous_response_id))
+        return _paired(replace(_resolved(principal, body, history), follows=body.previous_response_id))
 
 
 def _refuse_triggers(body: CreateResponse) -> None:
@@ -129,20 +127,6 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
     return Reading(history=history, own=own, own_items=items, shared=shared)
 
 
-def _checked(reading: Reading) -> Reading:
-    """Every output answers a call, every call has its output: models refuse anything else with obscure words."""
-    calls: set[str] = set()
-    answered: set[str] = set()
-    for item in reading.items:
-        match item:
-            case FunctionCall():
-                calls.add(item.call_id)
-            case FunctionCallOutput():
-                if item.call_id not in calls:
-                    message = f"No tool call found for function call output with call_id {item.call_id}."
-                    raise ToolCallMismatch(message)
-                answered.add(item.call_id)
-    for item in reading.items:
-        if isinstance(item, FunctionCall) and item.call_id not in answered:
-            raise ToolCallMismatch(f"No tool output found for function call {item.call_id}.")
+def _paired(reading: Reading) -> Reading:
+    pairing.check(reading.items)
     return reading

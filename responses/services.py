@@ -14,7 +14,7 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import InvalidEncryptedContent
 from kernel.ids import new_id
-from responses import context, wire
+from responses import context, pairing, wire
 from responses.context import Reading, Remembered
 from responses.engine.loop import Run, opening
 from responses.engine.state import RunContext, RunState
@@ -221,21 +221,17 @@ def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpda
     if body.previous_response_id is None:
         return ()
     at: datetime = now()
+    answers = [answer for item in reading.own if (answer := pairing.answer(item)) is not None]
     return [
         CallUpdate(
             response_id=body.previous_response_id,
-            call_id=item["call_id"],
-            status="completed",
+            call_id=answer.call_id,
+            status="failed" if answer.failed else "completed",
             ended_at=at,
-            output=_text(item["output"]),
+            output=answer.text,
         )
-        for item in reading.own
-        if item["type"] == "function_call_output"
+        for answer in answers
     ]
-
-
-def _text(output: Any) -> str:
-    return output if isinstance(output, str) else "".join(part.get("text", "") for part in output)
 
 
 def delete_response(*, principal: Principal, response: Response, request: RequestInfo) -> None:
