@@ -1,0 +1,70 @@
+"""Grammars of custom tools: which are valid, what keeps to them, and that none holds the server up."""
+
+import pytest
+
+from responses.engine.grammars import MAX_DEFINITION, definition_defect, text_defect
+from responses.engine.turns import Grammar
+
+SUM = 'start: NUMBER "+" NUMBER\n%import common.NUMBER\n%ignore " "'
+
+
+def lark(definition: str) -> Grammar:
+    return Grammar(syntax="lark", definition=definition)
+
+
+def pattern(definition: str) -> Grammar:
+    return Grammar(syntax="regex", definition=definition)
+
+
+@pytest.mark.parametrize("grammar", [lark(SUM), lark('start: "a"+ | /[0-9]{2}/'), pattern(r"[a-z]+\d{2}")])
+async def test_a_valid_grammar_has_no_defect(grammar: Grammar) -> None:
+    assert await definition_defect(grammar) is None
+    assert await definition_defect(grammar) is None
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        lark("start: missing"),
+        lark("no grammar at all"),
+        lark('start: "a'),
+        lark("start: /(/"),
+        lark("other: /a/"),
+        lark('%import .secrets.word\nstart: "a"'),
+        pattern("("),
+        pattern("a" * (MAX_DEFINITION + 1)),
+    ],
+)
+async def test_it_says_what_is_wrong_with_a_grammar(grammar: Grammar) -> None:
+    assert await definition_defect(grammar)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text"), [(lark(SUM), "1 + 22"), (pattern(r"[a-z]+\d{2}"), "ab12"), (pattern("a.b"), "a b")]
+)
+async def test_a_text_that_keeps_to_its_grammar_has_no_defect(grammar: Grammar, text: str) -> None:
+    assert await text_defect(grammar, text) is None
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "words"),
+    [
+        (lark(SUM), "1 +", "breaks off"),
+        (lark(SUM), "1 - 2", "line 1, column 3"),
+        (pattern("[a-z]+"), "ab12", "regular expression"),
+        (pattern("a.b"), "a\nb", "regular expression"),
+    ],
+)
+async def test_it_says_how_a_text_breaks_its_grammar(grammar: Grammar, text: str, words: str) -> None:
+    assert words in (await text_defect(grammar, text) or "")
+
+
+async def test_a_grammar_that_grows_without_end_is_given_up() -> None:
+    options = " ".join(f"[x{number}]" for number in range(40))
+    rules = "\n".join(f'x{number}: "{number}"' for number in range(40))
+    assert "too" in (await definition_defect(lark(f"start: {options}\n{rules}")) or "")
+
+
+async def test_an_expression_that_never_ends_is_given_up() -> None:
+    assert "too long" in (await text_defect(pattern(r"(?:(?:a|aa)+)+b"), "a" * 60) or "")
+    assert "too" in (await text_defect(lark(r"start: /(?:(?:a|aa)+)+b/"), "a" * 60) or "")
