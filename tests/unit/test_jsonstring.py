@@ -6,7 +6,7 @@ import pytest
 
 from responses.engine.jsonstring import StringProperty
 
-TEXTS = ["", "plain", 'a "quoted" \\ word', "line\nline\ttab\r\b\f", "grüße 😀 \U0001f600\U0001f600", "\u2028\u0001", "/"]
+TEXTS = ["", "plain", 'a "quoted" \\\\ word', "line\nline\ttab\r\b\f", "grüße 😀 \U0001f600\U0001f600", "\u2028\u0001"]
 
 
 def read(document: str, *, size: int) -> tuple[str, list[str]]:
