@@ -20,7 +20,7 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
 from tenants import scope
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, Model, WireApi
+from tenants.models import ApiKey, Connector, Model, WireApi
 from tenants.principal import Principal
 
 REMEMBER_SECONDS = 1.0
@@ -52,6 +52,14 @@ class Route:
     upstream_model: str
     upstream: Upstream
     capabilities: Capabilities = field(default_factory=Capabilities)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """Where a connector leads, and with what; the operator's secrets."""
+
+    url: str = field(repr=False)
+    authorization: str = field(repr=False)
 
 
 class Remembered(Generic[Found]):
@@ -119,8 +127,17 @@ def _find_route(team_id: str, name: str) -> Route | None:
     )
 
 
+def _find_connector(team_id: str, name: str) -> McpServer | None:
+    visible = Q(teams__isnull=True) | Q(teams=team_id)
+    # Not `scope.team`, for the reason given above.
+    with scope.every_team():
+        found = Connector.objects.filter(visible, name=name, enabled=True).first()
+    return McpServer(url=found.url, authorization=found.authorization) if found else None
+
+
 _keys = Remembered(_find_key)
 _routes = Remembered(_find_route)
+_connectors = Remembered(_find_connector)
 
 
 def principal(bearer: str) -> Principal:
@@ -139,6 +156,11 @@ async def aroute(caller: Principal, model: str) -> Route:
     if route is None:
         raise ModelNotFound(model)
     return route
+
+
+async def aconnector(caller: Principal, name: str) -> McpServer | None:
+    """The server that the caller's team may use by this `connector_id`; None: there is none."""
+    return await _connectors.aget(caller.team_id, name)
 
 
 def list_models(caller: Principal) -> list[dict[str, Any]]:

@@ -27,6 +27,11 @@ def upstream_id() -> str:
     return new_id("upst")
 
 
+def connector_id() -> str:
+    """A fresh id of a connector."""
+    return new_id("cnct")
+
+
 class IdField(models.CharField[str, str]):
     """A wire id as primary key: byte order, so that ids of one kind sort by age on every server."""
 
@@ -197,6 +202,43 @@ class ModelVisibility(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.model} for {self.team}"
+
+
+class Connector(models.Model):
+    """An MCP server that requests name by `connector_id` instead of by its URL. Operators vouch for where it is."""
+
+    id = IdField(default=connector_id)
+    name = models.CharField(max_length=64, unique=True, help_text="What requests send as connector_id.")
+    title = models.CharField(max_length=120)
+    url = models.CharField(max_length=2000)
+    authorization = EncryptedTextField(
+        blank=True,
+        default="",
+        help_text="Sent as a bearer token where a request brings none. Encrypted at rest, never shown again.",
+    )
+    teams = models.ManyToManyField(
+        Team, through="ConnectorVisibility", blank=True, help_text="Who may use it; nobody chosen: every team."
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class ConnectorVisibility(models.Model):
+    """One team that may use a connector."""
+
+    connector = models.ForeignKey(Connector, on_delete=models.CASCADE)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["connector", "team"], name="connector_visibility_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.connector} for {self.team}"
 
 
 class UsageRecord(models.Model):

@@ -334,6 +334,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _page("Models", "neurology", "tenants.Model"),
                     _page("Upstreams", "dns", "tenants.Upstream"),
+                    _page("Connectors", "cable", "tenants.Connector"),
                 ],
             },
             {

@@ -10,7 +10,7 @@ from django.test import Client
 
 from responses.models import Response
 from tenants import scope, services
-from tenants.models import ApiKey, AuditEvent, Membership, Model, Team, Upstream, UsageRecord
+from tenants.models import ApiKey, AuditEvent, Connector, Membership, Model, Team, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_of, sign_in, text
 from tests.support.api import Caller, MakeCaller
@@ -21,12 +21,21 @@ PAGES = {
     "tenants/membership": Membership,
     "tenants/model": Model,
     "tenants/upstream": Upstream,
+    "tenants/connector": Connector,
     "tenants/usagerecord": UsageRecord,
     "tenants/auditevent": AuditEvent,
     "responses/response": Response,
     "auth/user": User,
 }
-FORMS = ["tenants/team", "tenants/apikey", "tenants/membership", "tenants/model", "tenants/upstream", "auth/user"]
+FORMS = [
+    "tenants/team",
+    "tenants/apikey",
+    "tenants/membership",
+    "tenants/model",
+    "tenants/upstream",
+    "tenants/connector",
+    "auth/user",
+]
 
 
 def some(model: type, caller: Caller) -> str:
@@ -34,6 +43,7 @@ def some(model: type, caller: Caller) -> str:
     with scope.every_team():
         upstream, _ = Upstream.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9/v1")
         Model.objects.get_or_create(name="pages", upstream=upstream)
+        Connector.objects.get_or_create(name="pages", url="http://127.0.0.1:9/mcp")
         Membership.objects.get_or_create(team=caller.team, user=User.objects.first())
         UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
         add_response(caller)
@@ -82,8 +92,8 @@ def test_signing_in_leads_to_the_home_page(database: None) -> None:
 
 def test_the_sidebar_leads_to_every_page(admin: Client) -> None:
     home = text(admin.get("/admin/"))
-    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Usage ledger", "Audit log"]
-    assert [title for title in [*titles, "Users"] if f"<span>{title}</span>" not in home] == []
+    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Connectors", "Usage ledger"]
+    assert [title for title in [*titles, "Audit log", "Users"] if f"<span>{title}</span>" not in home] == []
 
 
 def test_somebody_without_a_team_sees_a_home_page_and_no_other(database: None) -> None:

@@ -21,7 +21,7 @@ from tests.support.api import MakeCaller
 
 Model = type[models.Model]
 APPS = ("tenants", "conversations", "responses")
-GLOBAL = {"tenants_upstream", "tenants_model"}
+GLOBAL = {"tenants_upstream", "tenants_model", "tenants_connector"}
 """Tables of the operator's: no team owns their rows."""
 CONSTRAINED = {"conversations_file": {"sweep_at": now() + timedelta(days=1)}}
 """What a table's constraints demand beside its required fields."""

@@ -1,0 +1,125 @@
+# mypy: allow-subclassing-any
+"""Connectors: MCP servers that requests call by a name. What they are authorized with goes in and never comes out."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin import display, register
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.admin import TabularInline
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+
+from kernel.console import badge, when
+from tenants.admin.audited import Audited
+from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.models import Connector, ConnectorVisibility
+
+_HAS_TOKEN = ExpressionWrapper(~Q(authorization=""), output_field=BooleanField())
+
+
+class ConnectorForm(forms.ModelForm[Connector]):
+    """`new_authorization` is write-only: empty keeps what is stored."""
+
+    name = forms.RegexField(
+        r"^[a-zA-Z0-9_-]+$",
+        max_length=64,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "connector_wiki"}),
+        help_text="What requests send as connector_id.",
+        error_messages={"invalid": "Enter letters, digits, '_' and '-' only."},
+    )
+    url = forms.RegexField(
+        r"^https?://[^\s/?#@]+(/[^\s#]*)?$",
+        label="URL",
+        max_length=2000,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://mcp.example.com/mcp"}),
+        help_text="A private address has to be opened by EGRESS_ALLOW as well.",
+        error_messages={"invalid": "Enter an http or https address without a name and password."},
+    )
+    new_authorization = forms.CharField(
+        required=False,
+        strip=True,
+        label="Authorization",
+        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
+        help_text="A bearer token for requests that bring none. Encrypted at rest and never shown again.",
+    )
+    forget_authorization = forms.BooleanField(
+        required=False, label="Forget the stored token", widget=UnfoldBooleanSwitchWidget
+    )
+
+    class Meta:
+        model = Connector
+        fields = ["name", "title", "url", "enabled"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if getattr(self.instance, "has_token", False):
+            self.fields["new_authorization"].help_text = "A token is set. Leave this empty to keep it."
+        else:
+            self.fields.pop("forget_authorization", None)
+
+    @override
+    def save(self, commit: bool = True) -> Connector:
+        token = self.cleaned_data.get("new_authorization")
+        if token or self.cleaned_data.get("forget_authorization"):
+            self.instance.authorization = token or ""
+        return super().save(commit)
+
+
+class ConnectorVisibilityInline(ByRole, TabularInline):
+    """The teams that may use a connector; none: every team."""
+
+    viewers = NOBODY
+    model = ConnectorVisibility
+    extra = 0
+    autocomplete_fields = ["team"]
+    verbose_name = "team"
+    verbose_name_plural = "teams that may use it (none: every team)"
+
+
+@register(Connector)
+class ConnectorAdmin(Audited, PlatformOnly):
+    """MCP servers by name. The column of tokens is never read: not decrypted, not sent to a page."""
+
+    form = ConnectorForm
+    actions = None
+    list_display = ["name", "title", "shown_url", "token_state", "visible_to", "state", "created"]
+    list_filter = ["enabled"]
+    search_fields = ["name", "title", "url"]
+    ordering = ["name"]
+    show_facets = admin.ShowFacets.NEVER
+    inlines = [ConnectorVisibilityInline]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = rows.defer("authorization").annotate(has_token=_HAS_TOKEN).prefetch_related("teams")
+        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        has_token = obj is not None and obj.has_token
+        secret = ["new_authorization", "forget_authorization"] if has_token else ["new_authorization"]
+        return [(None, {"fields": ["name", "title", "url", *secret, "enabled"]})]
+
+    @display(description="URL")
+    def shown_url(self, connector: Connector) -> SafeString:
+        return format_html('<code class="c-code">{}</code>', connector.url)
+
+    @display(description="Token")
+    def token_state(self, connector: Any) -> SafeString:
+        return badge("set", "success") if connector.has_token else badge("none")
+
+    @display(description="Teams")
+    def visible_to(self, connector: Connector) -> str:
+        return ", ".join(team.name for team in connector.teams.all()) or "every team"
+
+    @display(description="Status", ordering="enabled")
+    def state(self, connector: Connector) -> SafeString:
+        return badge("enabled", "success") if connector.enabled else badge("disabled")
+
+    @display(description="Created", ordering="created_at")
+    def created(self, connector: Connector) -> Any:
+        return when(connector.created_at)

@@ -1,0 +1,95 @@
+"""Connectors. What one is authorized with goes in and never comes out."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from tenants import scope
+from tenants.models import AuditEvent, Connector, ConnectorVisibility
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import text
+from tests.support.api import Caller
+
+SECRET = "connector-secret-51ce"
+LIST = "/admin/tenants/connector/"
+NO_TEAMS = {"connectorvisibility_set-TOTAL_FORMS": "0", "connectorvisibility_set-INITIAL_FORMS": "0"}
+
+
+@pytest.fixture
+def connector(database: None) -> Iterator[Connector]:
+    """A connector with a token; removed, since connectors belong to no team that would keep tests apart."""
+    made = Connector.objects.create(
+        name=f"c_{uuid.uuid4().hex}", title="Wiki", url="https://wiki.test/mcp", authorization=SECRET
+    )
+    yield made
+    with scope.every_team():
+        Connector.objects.filter(pk=made.pk).delete()
+
+
+def page_of(connector: Connector) -> str:
+    """The address of a connector's page."""
+    return f"{LIST}{connector.pk}/change/"
+
+
+def save(client: Client, connector: Connector, **changed: Any) -> Any:
+    """Save the form of a connector."""
+    form = {"name": connector.name, "title": connector.title, "url": connector.url, "enabled": "on", **NO_TEAMS}
+    return client.post(page_of(connector), {**form, **changed})
+
+
+def test_the_token_is_on_no_page(admin: Client, connector: Connector) -> None:
+    pages = [text(admin.get(url)) for url in (LIST, page_of(connector))]
+    assert [SECRET in page for page in pages] == [False, False]
+    assert "A token is set. Leave this empty to keep it." in pages[1]
+
+
+def test_an_empty_field_keeps_the_token(admin: Client, connector: Connector) -> None:
+    assert save(admin, connector, title="The wiki", new_authorization="").status_code == 302
+    kept = Connector.objects.get(pk=connector.pk)
+    assert (kept.title, kept.authorization) == ("The wiki", SECRET)
+
+
+def test_a_new_token_replaces_the_old_one_encrypted_and_unaudited(admin: Client, connector: Connector) -> None:
+    save(admin, connector, new_authorization="another-secret")
+    assert Connector.objects.get(pk=connector.pk).authorization == "another-secret"
+    with connection.cursor() as cursor:
+        cursor.execute('SELECT "authorization" FROM tenants_connector WHERE id = %s', [connector.pk])
+        assert "another-secret" not in cursor.fetchone()[0]
+    with scope.every_team():
+        line = AuditEvent.objects.get(target=connector.pk, action="connector.updated")
+    assert line.after == {"new_authorization": "•••"}
+
+
+def test_a_token_can_be_forgotten(admin: Client, connector: Connector) -> None:
+    save(admin, connector, forget_authorization="on")
+    assert Connector.objects.get(pk=connector.pk).authorization == ""
+    assert "forget_authorization" not in text(admin.get(page_of(connector)))
+
+
+@pytest.mark.parametrize("url", ["wiki.test/mcp", "https://me:secret@wiki.test/mcp", "ftp://wiki.test/"])
+def test_it_refuses_what_is_no_address(url: str, admin: Client, connector: Connector) -> None:
+    answer = save(admin, connector, url=url)
+    assert "Enter an http or https address without a name and password." in text(answer)
+
+
+def test_it_can_belong_to_some_teams(admin: Client, connector: Connector, caller: Caller) -> None:
+    rows = {"connectorvisibility_set-TOTAL_FORMS": "1", "connectorvisibility_set-0-team": caller.team.pk}
+    rows["connectorvisibility_set-0-connector"] = connector.pk
+    assert save(admin, connector, **rows).status_code == 302
+    with scope.every_team():
+        assert ConnectorVisibility.objects.get(connector=connector).team == caller.team
+
+
+def test_connectors_take_no_more_queries_for_more_rows(
+    admin: Client, connector: Connector, count_queries: CountQueries
+) -> None:
+    few = count_queries(admin, LIST)
+    more = [Connector.objects.create(name=f"c_{uuid.uuid4().hex}", url="https://wiki.test/mcp") for _ in range(3)]
+    many = count_queries(admin, LIST)
+    with scope.every_team():
+        Connector.objects.filter(pk__in=[row.pk for row in more]).delete()
+    assert many == few
