@@ -11,7 +11,7 @@ from typing import Any
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import UnknownParameter, UnsupportedParameter
-from responses import context, wire
+from responses import context, demands, effective, wire
 from responses.context import Reading
 from responses.engine import estimate
 from responses.schema import CreateResponse, parse_create
@@ -70,10 +70,12 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
 async def count_input_tokens(*, principal: Principal, request: CountRequest) -> int:
     """The estimate for what would be sent. The scope is that of creating: who may not ask a model need not count."""
     principal.require(Scope.RESPONSES_WRITE)
-    if request.model is not None:
-        await directory.aroute(principal, request.model)
     body = request.body
+    route = await directory.aroute(principal, request.model) if request.model is not None else None
     reading = await _read(principal, body)
+    body = effective.configured(body, reading.items)
+    if route is not None:
+        demands.check(body, route)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
     sampling = wire.sampling(parameters, wire.hidden_options(body))
     return estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)

@@ -14,7 +14,7 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import InvalidEncryptedContent
 from kernel.ids import new_id
-from responses import context, pairing, wire
+from responses import context, demands, effective, pairing, wire
 from responses.context import Reading, Remembered
 from responses.engine.loop import Run, opening
 from responses.engine.state import RunContext, RunState
@@ -85,13 +85,14 @@ async def start_response(
     mode: Mode,
     request: RequestInfo,
     previous: Remembered | None = None,
-    generate: bool = True,
 ) -> Started:
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
-    connection has it in memory; without `generate` the response completes with no output, and can be followed."""
+    connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
     principal.require(Scope.RESPONSES_WRITE)
     route = await directory.aroute(principal, body.model)
     reading = await _read(principal, body, previous)
+    body = effective.configured(body, reading.items)
+    demands.check(body, route)
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at)
     options = wire.hidden_options(body)
@@ -113,7 +114,7 @@ async def start_response(
     items = _input_rows(who, reading) if who.stored else []
     answers = _answered_calls(body, reading)
     state = RunState()
-    run = (Run if generate else _WarmUp)(
+    run = (Run if body.generates else _WarmUp)(
         RunContext(
             response_id=response_id,
             parameters=parameters,

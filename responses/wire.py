@@ -12,6 +12,7 @@ from kernel.clock import unix
 from responses import toolset
 from responses.engine.turns import Sampling
 from responses.schema import CreateResponse, JsonSchemaFormat
+from responses.schema.options import ReasoningParam
 
 # Parameters whose names are the same in the request, in the public object and in `Sampling`.
 _PLAIN = (
@@ -27,6 +28,8 @@ _PLAIN = (
     "prompt_cache_key",
     "user",
 )
+# What only some servers know (vLLM's names); it is not part of OpenAI's object and not shown.
+EXTRA_SAMPLING = ("top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs")
 _DEFAULTS: dict[str, Any] = {
     "parallel_tool_calls": True,
     "max_output_tokens": None,
@@ -40,7 +43,7 @@ _DEFAULTS: dict[str, Any] = {
     "prompt_cache_key": None,
     "user": None,
 }
-_LOGPROBS = "message.output_text.logprobs"
+LOGPROBS = "message.output_text.logprobs"
 
 
 def public_parameters(body: CreateResponse, *, response_id: str, created_at: datetime) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
         "frequency_penalty": plain["frequency_penalty"],
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": plain["prompt_cache_key"],
-        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "reasoning": _reasoning(body.reasoning),
         "safety_identifier": plain["safety_identifier"],
         "service_tier": plain["service_tier"],
         "store": _or(body.store, default=True),
@@ -79,7 +82,34 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
         "usage": None,
         "user": plain["user"],
         "metadata": body.metadata or {},
+        **_only_if_sent(body),
     }
+
+
+def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
+    """Effective values; `context` and `mode` only for those who named them."""
+    if sent is None:
+        return {"effort": None, "summary": None}
+    shown: dict[str, Any] = {"effort": sent.effort, "summary": sent.style}
+    if sent.context is not None:
+        shown["context"] = "current_turn" if sent.context == "auto" else sent.context
+    if sent.mode is not None:
+        shown["mode"] = sent.mode
+    return shown
+
+
+def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
+    """What the public object has for those alone who asked for it."""
+    shown: dict[str, Any] = {}
+    if options := body.prompt_cache_options:
+        shown["prompt_cache_options"] = {"mode": options.mode or "implicit", "ttl": options.ttl or "30m"}
+        if options.comparison_response_id is not None:
+            shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
+            # What an upstream has in its cache, it alone knows; chat completions do not tell.
+            shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
+    if body.prompt_cache_retention is not None:
+        shown["prompt_cache_retention"] = body.prompt_cache_retention
+    return shown
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
@@ -88,7 +118,24 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
     sent = [name for name in (*_PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
         sent.append("verbosity")
-    return {"sent": sent, "logprobs": _LOGPROBS in (body.include or []), "obfuscate": _or(obfuscate, default=True)}
+    return {
+        "sent": sent,
+        "logprobs": LOGPROBS in (body.include or []),
+        "obfuscate": _or(obfuscate, default=True),
+        **_hidden_sampling(body),
+    }
+
+
+def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
+    """What the upstream gets and the public object does not say, or says in more words than the client's."""
+    hidden: dict[str, Any] = {}
+    extra = {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}
+    if extra:
+        hidden["extra"] = extra
+    if options := body.prompt_cache_options:
+        cache = {"mode": options.mode, "ttl": options.ttl}
+        hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None
+    return hidden
 
 
 def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
@@ -101,8 +148,12 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
         tool_choice=toolset.forced(choice),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
+        reasoning_summary=parameters["reasoning"]["summary"],
         verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
         response_format=_response_format(text.get("format")),
+        prompt_cache_options=options.get("cache"),
+        prompt_cache_retention=parameters.get("prompt_cache_retention"),
+        extra=options.get("extra"),
         **{name: parameters[name] for name in _PLAIN if name in sent},
     )
 

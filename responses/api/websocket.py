@@ -193,14 +193,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def _start(self, values: dict[str, Any]) -> Started:
         principal = await self._authenticate()
-        body, generate = parse_message(values)
+        body = parse_message(values)
         return await services.start_response(
             principal=principal,
             body=body,
             mode=Mode.STREAM,
             request=info(self.scope),
             previous=self._lanes.recall(body.previous_response_id),
-            generate=generate,
         )
 
     async def _play(self, lane: Lane, started: Started) -> None:
@@ -242,21 +241,17 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await self._tell(orjson.dumps(_error_event(as_api_error(error), stream_id)))
 
 
-def parse_message(values: dict[str, Any]) -> tuple[CreateResponse, bool]:
-    """The body of a `response.create`, and whether the model is to answer it.
+def parse_message(values: dict[str, Any]) -> CreateResponse:
+    """The body of a `response.create`.
 
     `stream: true` says what happens anyway, and clients send it (OpenAI's agents SDK does, with each request).
     """
-    values = dict(values)
-    generate = values.pop("generate", None)
-    if generate is not None and not isinstance(generate, bool):
-        raise InvalidType("generate", expected="a boolean", got=kind_of(generate))
     if values.get("background") is not None:
         raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
     if values.get("stream", True) is not True and values["stream"] is not None:
         message = "The parameter 'stream' is not supported over WebSocket: every response is streamed."
         raise UnsupportedParameter(message, param="stream")
-    return parse_create({**values, "stream": True}), generate is not False
+    return parse_create({**values, "stream": True})
 
 
 def _events(data: bytes) -> Iterator[bytes]:

@@ -57,7 +57,7 @@ class Grammar:
 class FunctionTool:
     """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides.
 
-    `name` is what the upstream knows it by, `label` (with `namespace`) what the client does, where that is another name;
+    `name` is what the upstream knows it by, `label` (with `namespace`) what the client does, where that is another one;
     `form` says what becomes of a call. `asynchronous`: the client may go on before it has answered a call.
     """
 
@@ -87,12 +87,16 @@ class Sampling:
     top_logprobs: int | None = None
     logprobs: bool = False
     reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
     verbosity: str | None = None
     response_format: dict[str, Any] | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
     user: str | None = None
+    extra: dict[str, Any] | None = None  # top_k and its like, for upstreams that know them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,6 +208,9 @@ def _parameters(sampling: Sampling) -> dict[str, Any]:
         "service_tier": sampling.service_tier,
         "safety_identifier": sampling.safety_identifier,
         "prompt_cache_key": sampling.prompt_cache_key,
+        "prompt_cache_options": sampling.prompt_cache_options,
+        "prompt_cache_retention": sampling.prompt_cache_retention,
         "user": sampling.user,
+        **(sampling.extra or {}),
     }
     return {name: value for name, value in named.items() if value is not None}

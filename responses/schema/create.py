@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from conversations.items import MAX_ITEMS, InputItem, Wire
 from kernel.errors import (
     BadRequest,
+    Forbidden,
     InvalidType,
     InvalidValue,
     MissingParameter,
@@ -24,24 +25,21 @@ from kernel.errors import (
 from kernel.validation import TAG, first_defect, path
 from responses.schema.choices import ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
+from responses.schema.options import (
+    AccessPrograms,
+    ImageOptions,
+    ModerationParam,
+    PromptCacheOptions,
+    PromptParam,
+    ReasoningParam,
+    StreamOptions,
+)
 from responses.schema.tools import ToolParam
+from responses.schema.updates import check_updates
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-
-
-class StreamOptions(Wire):
-    """Options of the stream itself."""
-
-    include_obfuscation: bool | None = None
-
-
-class ReasoningParam(Wire):
-    """How hard the model is to think."""
-
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: None = None
 
 
 def _input_tag(value: Any) -> str:
@@ -58,8 +56,11 @@ Input = Annotated[
 class CreateResponse(Wire):
     """A request to create a response. What was not sent is not in `model_fields_set`."""
 
-    input: Input
+    # Without input and model the prompt has to bring them.
+    input: Input = ""
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
+    prompt: PromptParam | None = None
+    moderation: ModerationParam | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
@@ -78,28 +79,33 @@ class CreateResponse(Wire):
     reasoning: ReasoningParam | None = None
     user: str | None = None
     safety_identifier: Annotated[str, Field(max_length=128)] | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     truncation: Literal["disabled"] | None = None
     instructions: str | None = None
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    model: Annotated[str, Field(min_length=1, max_length=200)]
+    image: ImageOptions | None = None
+    access_programs: AccessPrograms | None = None
+    generate: bool | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=200)] = ""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model is to answer. A response that it does not answer can be followed all the same."""
+        prewarms = self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
+        return self.generate is not False and not prewarms
 
 
 _MAX_NAME = 64
-_REFUSED = {
-    "conversation",
-    "prompt",
-    "moderation",
-    "context_management",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "image",
-    "access_programs",
-    "multi_agent",
-    "generate",
-}
+_REFUSED = {"conversation", "prompt", "moderation", "context_management", "multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -115,8 +121,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     if "model" in sent and sent["model"] is None:
         raise InvalidType("model", expected="a string", got="null")
     if "input" not in sent:
-        raise MissingParameter("input")
-    if sent["input"] in ("", []) and "previous_response_id" not in sent:
+        if "prompt" not in sent:
+            raise MissingParameter("input")
+        sent["input"] = []
+    if sent["input"] in ("", []) and not {"previous_response_id", "prompt"} & sent.keys():
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     body = _validated(sent)
     _check_together(body)
@@ -149,6 +157,10 @@ def _drop(body: Any, loc: tuple[str | int, ...]) -> None:
 
 def _check_together(body: CreateResponse) -> None:
     """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle models."""
+    if not body.model and body.prompt is None:
+        raise MissingParameter("model")
+    _refuse_values(body)
+    check_updates(body.input)
     if body.background:
         raise UnsupportedValue("Background responses are not supported by this server.", param="background")
     names = [tool.name for tool in body.tools or ()]
@@ -161,6 +173,22 @@ def _check_together(body: CreateResponse) -> None:
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
+
+
+def _refuse_values(body: CreateResponse) -> None:
+    """What OpenAI's own models can be asked for, and no model here."""
+    if body.reasoning and body.reasoning.mode not in {None, "standard"}:
+        message = "Reasoning modes other than 'standard' are not supported by this server."
+        raise UnsupportedValue(message, param="reasoning.mode")
+    if body.image and body.image.context_compression == "enabled":
+        message = "Images are sent to models as they are: compressing them is not supported by this server."
+        raise UnsupportedValue(message, param="image.context_compression")
+    if body.access_programs and body.access_programs.cyber not in {None, "standard"}:
+        raise Forbidden(
+            f"This team is not part of the access program '{body.access_programs.cyber}'.",
+            param="access_programs.cyber",
+            code="access_program_not_granted",
+        )
 
 
 def _refuse_by_name(values: dict[str, Any]) -> None:
@@ -177,7 +205,6 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
 
 _ONE_VALUE: dict[tuple[int | str, ...], str] = {
     ("truncation",): "Truncation is not supported by this server; only 'disabled' is.",
-    ("reasoning", "summary"): "Reasoning summaries are not supported by this server.",
 }
 
 
@@ -202,6 +229,5 @@ def _in_our_words(error: ValidationError) -> BadRequest:
 def _is_known(where: tuple[int | str, ...], value: object) -> bool:
     known: dict[tuple[int | str, ...], tuple[object, ...]] = {
         ("truncation",): ("auto",),
-        ("reasoning", "summary"): ("auto", "concise", "detailed"),
     }
     return value in known[where]

@@ -51,8 +51,8 @@ class TextParam(Wire):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-def check_schema(given: JsonSchemaFormat) -> None:
+def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") -> None:
     """A schema that is none could never be kept to."""
     if (wrong := schema_defect(given.json_schema)) is not None:
         message = f"Invalid schema for response_format '{given.name}': {wrong}."
-        raise BadRequest(message, param="text.format.schema", code="invalid_json_schema")
+        raise BadRequest(message, param=param, code="invalid_json_schema")

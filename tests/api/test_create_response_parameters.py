@@ -35,6 +35,47 @@ HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"reasoning_effort": "low"},
         {"reasoning": {"effort": "low", "summary": None}},
     ),
+    "a summary as it is to be had": (
+        {"reasoning": {"summary": "auto"}},
+        {},
+        {"reasoning": {"effort": None, "summary": "auto"}},
+    ),
+    "the older name of the summary": (
+        {"reasoning": {"generate_summary": "auto"}},
+        {},
+        {"reasoning": {"effort": None, "summary": "auto"}},
+    ),
+    "which reasoning is read again": (
+        {"reasoning": {"context": "all_turns", "mode": "standard"}},
+        {},
+        {"reasoning": {"effort": None, "summary": None, "context": "all_turns", "mode": "standard"}},
+    ),
+    "a context of the server's choice": (
+        {"reasoning": {"context": "auto"}},
+        {},
+        {"reasoning": {"effort": None, "summary": None, "context": "current_turn"}},
+    ),
+    "prompt_cache_options": (
+        {"prompt_cache_options": {"mode": "explicit"}},
+        {"prompt_cache_options": {"mode": "explicit"}},
+        {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}},
+    ),
+    "a comparison of caches": (
+        {"prompt_cache_options": {"comparison_response_id": "resp_1"}},
+        {},
+        {
+            "prompt_cache_options": {"mode": "implicit", "ttl": "30m", "comparison_response_id": "resp_1"},
+            "prompt_cache_diagnostics": {"type": "unavailable"},
+        },
+    ),
+    "prompt_cache_retention": (
+        {"prompt_cache_retention": "24h"},
+        {"prompt_cache_retention": "24h"},
+        {"prompt_cache_retention": "24h"},
+    ),
+    "images as they are": ({"image": {"context_compression": "disabled"}}, {}, {}),
+    "the access that everybody has": ({"access_programs": {"cyber": "standard"}}, {}, {}),
+    "an answer": ({"generate": True}, {}, {}),
     "verbosity": (
         {"text": {"verbosity": "low"}},
         {"verbosity": "low"},
@@ -128,12 +169,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "prompt": ({"id": "pmpt_1"}, "prompt"),
     "moderation": ({"model": "m"}, "moderation"),
     "context_management": ([], "context_management"),
-    "prompt_cache_options": ({}, "prompt_cache_options"),
-    "prompt_cache_retention": ("24h", "prompt_cache_retention"),
-    "image": ({}, "image"),
-    "access_programs": ({}, "access_programs"),
     "multi_agent": ({}, "multi_agent"),
-    "generate": (False, "generate"),
 }
 
 
@@ -149,16 +185,12 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
     [
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [BARE_TOOL, {"type": "mcp", "server_label": "x"}]}, "tools[1].type"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
         ({"include": ["web_search_call.results"]}, "include[0]"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]},
-            "input[0].content[0]",
-        ),
-        ({"input": [{"type": "computer_call", "id": "cu_1"}]}, "input[0]"),
     ],
 )
 def test_it_refuses_values_that_it_does_not_do(api: Api, body: dict[str, Any], param: str) -> None:
@@ -200,3 +232,17 @@ def test_two_tools_may_not_have_the_same_name(api: Api) -> None:
 def test_stream_options_need_a_stream(api: Api) -> None:
     body = {"model": "m", "input": "Hi", "stream_options": {"include_obfuscation": False}}
     assert error(api.post("/responses", body))[:2] == (400, "stream_options")
+
+
+def test_programs_that_open_more_of_a_model_are_not_for_this_team(api: Api) -> None:
+    body = {"model": "m", "input": "Hi", "access_programs": {"cyber": "daybreak_red"}}
+    assert error(api.post("/responses", body)) == (403, "access_programs.cyber", "access_program_not_granted")
+
+
+@pytest.mark.parametrize("how", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}])
+def test_a_response_without_an_answer_can_be_followed(api: Api, script: Script, how: dict[str, Any]) -> None:
+    warm = api.create(model=script.model, input="My name is Ada.", **how)
+    assert (warm["status"], warm["output"], warm["usage"]) == ("completed", [], None)
+    script.say("Ada")
+    api.create(model=script.model, input="What is my name?", previous_response_id=warm["id"])
+    assert [message["content"] for message in script.messages[0]] == ["My name is Ada.", "What is my name?"]

@@ -1,0 +1,60 @@
+"""What a request demands of its model, held against what the operator says that the model can do.
+
+What is only forwarded is never refused without reason: a capability that nobody has described allows it. Source:
+section 6.3 of the API surface specification (`unsupported_value`, `unsupported_parameter`).
+"""
+
+from kernel.errors import UnsupportedParameter, UnsupportedValue
+from responses.schema import CreateResponse
+from responses.wire import EXTRA_SAMPLING, LOGPROBS
+from tenants.directory import Route
+from tenants.models import WireApi
+
+
+def check(body: CreateResponse, route: Route) -> None:
+    """Refuse by name what the model cannot do."""
+    _check_logprobs(body, route)
+    _check_reasoning(body, route)
+    _check_extra_sampling(body, route)
+
+
+def _check_logprobs(body: CreateResponse, route: Route) -> None:
+    if route.capabilities.logprobs:
+        return
+    if LOGPROBS in (body.include or []):
+        message = f"The model '{route.model}' does not give log probabilities."
+        raise UnsupportedParameter(message, param="include")
+    if body.top_logprobs:
+        message = f"The model '{route.model}' does not give log probabilities."
+        raise UnsupportedParameter(message, param="top_logprobs")
+
+
+def _check_reasoning(body: CreateResponse, route: Route) -> None:
+    asked, can = body.reasoning, route.capabilities
+    if asked is None:
+        return
+    if asked.effort is not None and can.reasoning_efforts is not None and asked.effort not in can.reasoning_efforts:
+        known = ", ".join(f"'{effort}'" for effort in can.reasoning_efforts)
+        raise UnsupportedValue(
+            f"Unsupported value: '{asked.effort}' is not supported with the '{route.model}' model. "
+            f"Supported values are: {known}.",
+            param="reasoning.effort",
+        )
+    if asked.style in {None, "auto"}:
+        return
+    # Chat completions have no place for it, so that nobody would hear of the style.
+    if not can.reasoning_summaries or route.upstream.wire_api != WireApi.RESPONSES:
+        raise UnsupportedValue(
+            f"Unsupported value: '{asked.style}' is not supported with the '{route.model}' model. "
+            "Supported values are: 'auto'.",
+            param="reasoning.summary" if asked.summary else "reasoning.generate_summary",
+        )
+
+
+def _check_extra_sampling(body: CreateResponse, route: Route) -> None:
+    if route.capabilities.extra_sampling:
+        return
+    for name in EXTRA_SAMPLING:
+        if getattr(body, name) is not None:
+            message = f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model."
+            raise UnsupportedParameter(message, param=name)
