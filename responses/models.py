@@ -118,6 +118,11 @@ class Response(models.Model):
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def included(self) -> frozenset[str]:
+        """What its client asked to be shown of its items."""
+        return frozenset(self.options.get("include", ()))
+
 
 class Turn(models.Model):
     """One upstream call of a run. No foreign key may point here: the table is to be partitioned by time."""

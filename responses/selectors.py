@@ -10,6 +10,7 @@ import orjson
 from django.conf import settings
 from django.db import connection
 
+from conversations.items import project
 from conversations.models import Item, Placement, Section
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound
@@ -88,8 +89,10 @@ def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
     return by_owner
 
 
-def public_body(response: Response, output: list[Body]) -> Body:
-    """The response object, exactly as its terminal event showed it."""
+def public_body(response: Response, output: list[Body], *, include: frozenset[str] = frozenset()) -> Body:
+    """The response object, exactly as its terminal event showed it; with `include`, more of its items."""
+    asked = include | response.included
+    output = [project(item, asked) for item in output]
     usage = Usage(
         input_tokens=response.input_tokens,
         cached_tokens=response.cached_tokens,

@@ -13,7 +13,7 @@ from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
 from kernel.validation import parse_json
 from responses import chat, follow, services
-from responses.api.requests import info, sequence_number
+from responses.api.requests import info, refuse_unsupported, sequence_number
 from responses.models import Mode
 from responses.runner import LiveRun
 from responses.schema import parse_create
@@ -131,6 +131,8 @@ class ResponseReplay(EventStream):
         principal = await authenticate(header(self.scope, b"authorization"))
         principal.require(KeyScope.RESPONSES_READ)
         query = QueryDict(self.scope["query_string"])
+        # The log holds what was sent; nothing can be added to it.
+        refuse_unsupported(query, "include", "include[]")
         return await follow.follow(
             principal=principal,
             response_id=self.scope["path"].rsplit("/", 1)[1],

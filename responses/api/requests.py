@@ -8,6 +8,7 @@ from typing import Any, cast
 from django.http import QueryDict
 from rest_framework.request import Request
 
+from conversations.items import INCLUDABLE
 from kernel.asgi import Scope, header
 from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
 from responses.models import Status
@@ -65,6 +66,16 @@ def refuse_unsupported(query: QueryDict, *names: str) -> None:
     for name in names:
         if name in query and query[name] not in {"", "false"}:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+
+
+def includes(query: QueryDict) -> frozenset[str]:
+    """`include[]=a&include[]=b`, `include=a&include=b` and `include=a,b` all ask for the same."""
+    given = [*query.getlist("include"), *query.getlist("include[]")]
+    names = [name for text in given for name in text.split(",") if name]
+    for name in names:
+        if name not in INCLUDABLE:
+            raise InvalidValue.outside(name, INCLUDABLE, param="include")
+    return frozenset(names)
 
 
 def sequence_number(query: QueryDict) -> int:

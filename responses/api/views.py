@@ -8,11 +8,12 @@ from rest_framework.response import Response as Answer
 from rest_framework.views import APIView
 from typing_extensions import override
 
+from conversations.items import project
 from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
 from kernel.validation import parse_json
 from responses import access, chat, selectors, services
-from responses.api.requests import info, principal_of, refuse_unknown, refuse_unsupported, response_filter, scope_of
+from responses.api.requests import includes, info, principal_of, refuse_unknown, response_filter, scope_of
 from responses.engine.steps import RunEnded
 from responses.models import Mode, Response
 from responses.schema import parse_create
@@ -107,11 +108,11 @@ class OneResponse(ApiView):
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
         refuse_unknown(request.query_params, page=False, filters=_ONE)
-        refuse_unsupported(request.query_params, "include", "include[]")
+        include = includes(request.query_params)
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)
             output = selectors.outputs([response]).get(response.pk, [])
-        return Answer(selectors.public_body(response, output))
+        return Answer(selectors.public_body(response, output, include=include))
 
     def delete(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
@@ -128,13 +129,14 @@ class InputItems(ApiView):
     def get(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
-        refuse_unsupported(request.query_params, "include", "include[]")
         refuse_unknown(request.query_params, filters=("include", "include[]"))
+        include = includes(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)
             found = selectors.list_input_items(response=response, page=page)
-        return Answer(found.as_list(present=dict))
+        asked = include | response.included
+        return Answer(found.as_list(present=lambda item: project(item, asked)))
 
 
 class ListModels(ApiView):

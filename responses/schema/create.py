@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from conversations.items import MAX_ITEMS, InputItem, Wire
+from conversations.items import MAX_ITEMS, Includable, InputItem, Wire
 from kernel.errors import (
     BadRequest,
     Forbidden,
@@ -61,7 +61,7 @@ class CreateResponse(Wire):
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
     prompt: PromptParam | None = None
     moderation: ModerationParam | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: list[Includable] | None = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
     metadata: Metadata | None = None

@@ -190,7 +190,7 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [BARE_TOOL, {"type": "mcp", "server_label": "x"}]}, "tools[1].type"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
-        ({"include": ["web_search_call.results"]}, "include[0]"),
+        ({"include": ["web_search_call.rumours"]}, "include[0]"),
     ],
 )
 def test_it_refuses_values_that_it_does_not_do(api: Api, body: dict[str, Any], param: str) -> None:
