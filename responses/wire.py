@@ -148,6 +148,7 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
         tool_choice=toolset.forced(choice),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
+        reasoning_context=parameters["reasoning"].get("context"),
         reasoning_summary=parameters["reasoning"]["summary"],
         verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
         response_format=_response_format(text.get("format")),

@@ -13,7 +13,9 @@ import orjson
 from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.events import Body, Event
-from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, ReasoningSegment, SegmentQueue
+from responses.engine.reasoning import Piece, ReasoningSegment, Seal, piece_of
+from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, SegmentQueue
+from responses.engine.think_tags import ThinkTags
 from responses.engine.turns import Call, Finish, TurnResult, Usage
 
 _MAX_CALL_ID = 64
@@ -35,12 +37,18 @@ class ChatConverter:
         top_logprobs: int | None = None,
         logprobs: bool = False,
         one_call: bool = False,
+        seal: Seal | None = None,
+        raw_reasoning: bool = True,
+        think_tags: bool = False,
     ) -> None:
         self._one_call = one_call
         self._surplus: set[int] = set()
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
         self._call_ids: set[str] = set()
+        self._seal = seal
+        self._raw_reasoning = raw_reasoning
+        self._think_tags = ThinkTags() if think_tags else None
         self._logprobs = logprobs
         self._top_logprobs = top_logprobs or 0
         self._loose_logprobs: list[Body] = []
@@ -76,7 +84,7 @@ class ChatConverter:
         """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
         if flaw := self._flaw(done=done):
             self.fail(Failure(code="server_error", message=flaw))
-        events: list[Event] = []
+        events = self._end_tags()
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             self._say("output_text", "", [], events)  # (12) no text followed
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
@@ -103,7 +111,7 @@ class ChatConverter:
 
     def interrupt(self) -> list[Event]:
         """Close what is open: the run was stopped."""
-        return self._queue.end("incomplete")
+        return self._end_tags() + self._queue.end("incomplete")
 
     def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
         """What the turn brought."""
@@ -144,10 +152,14 @@ class ChatConverter:
             self.finish_reason = str(reason)
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
-        if reasoning := _reasoning(delta):
+        if reasoning := piece_of(delta):
             self._reason(reasoning, events)
         if content := delta.get("content"):
-            self._say("output_text", content if isinstance(content, str) else _joined(content), logprobs, events)
+            text = content if isinstance(content, str) else _joined(content)
+            if self._think_tags is None:
+                self._say("output_text", text, logprobs, events)
+            else:
+                self._divide(self._think_tags.feed(text), logprobs, events)
         elif logprobs:
             self._loose_logprobs += logprobs  # (12) belongs to the text that follows
         if refusal := delta.get("refusal"):
@@ -171,14 +183,31 @@ class ChatConverter:
         message.write(kind, text, logprobs)
         events += self._queue.push(message)
 
-    def _reason(self, text: str, events: list[Event]) -> None:
+    def _reason(self, piece: Piece, events: list[Event]) -> None:
         tail = self._queue.tail
-        if isinstance(tail, ReasoningSegment):
-            events += tail.write(text)
-            return
-        reasoning = ReasoningSegment()  # (16) after something else: a new item
-        reasoning.write(text)
-        events += self._queue.push(reasoning)
+        if isinstance(tail, ReasoningSegment) and tail.takes(piece):
+            events += tail.write(piece)
+        elif piece.begins_item:
+            reasoning = ReasoningSegment(seal=self._seal, shown=self._raw_reasoning)  # (16) after something else
+            reasoning.write(piece)
+            events += self._queue.push(reasoning)
+
+    def _divide(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
+        """(19) Text in which reasoning stands between tags; log probabilities are told of the text alone."""
+        self._loose_logprobs += logprobs
+        for kind, text in pieces:
+            if kind == "reasoning":
+                self._reason(Piece(text=text), events)
+            else:
+                self._loose_logprobs = _last(self._loose_logprobs, text)
+                self._say("output_text", text, [], events)
+
+    def _end_tags(self) -> list[Event]:
+        """What waited for the rest of a tag that never came."""
+        events: list[Event] = []
+        if self._think_tags is not None:
+            self._divide(self._think_tags.end(), [], events)
+        return events
 
     def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
         index = call.get("index")
@@ -237,18 +266,18 @@ def _count(tokens: object) -> int:
     return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
 
 
-def _reasoning(delta: Chunk) -> str:
-    """(15) The same words stand in `reasoning` and, with a signature, in a list; not every server sends the former."""
-    text = delta.get("reasoning_content") or delta.get("reasoning")
-    if text:
-        return text if isinstance(text, str) else ""
-    blocks = delta.get("reasoning_details") or delta.get("thinking_blocks")
-    return _joined(blocks) if blocks else ""
-
-
 def _joined(parts: list[Chunk]) -> str:
     """The text of a list of parts, of whichever kind."""
     return "".join(part.get("text") or part.get("thinking") or part.get("summary") or "" for part in parts)
+
+
+def _last(logprobs: list[Body], text: str) -> list[Body]:
+    """Those of the last tokens that make up this text."""
+    left, first = len(text), len(logprobs)
+    while left > 0 and first > 0:
+        first -= 1
+        left -= len(logprobs[first]["token"])
+    return logprobs[first:]
 
 
 def _text(arguments: object) -> str | None:

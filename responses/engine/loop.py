@@ -161,6 +161,8 @@ class Run:
             items=[*context.items, *state.context_items()],
             sampling=sampling,
             first_output_index=state.next_output_index,
+            content=context.content,
+            seal=context.seal,
         )
 
     def _later_sampling(self) -> Sampling:

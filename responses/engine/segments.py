@@ -1,4 +1,4 @@
-"""The items of one turn while they are being written: messages, reasoning, function calls.
+"""The items of one turn while they are being written: messages and function calls.
 
 A turn's output is a queue of segments. Only the head is live, its deltas leave at once; what belongs to a later segment
 waits, so that items never interleave on the wire even when an upstream mixes parallel calls. A segment of text is over
@@ -23,8 +23,6 @@ from responses.engine.events import (
     OutputItemDone,
     OutputTextDelta,
     OutputTextDone,
-    ReasoningTextDelta,
-    ReasoningTextDone,
     RefusalDelta,
     RefusalDone,
 )
@@ -195,44 +193,6 @@ class MessageSegment(Segment):
         return OutputTextDelta(
             item_id=self.id, output_index=self.output_index, content_index=index, delta=text, logprobs=logprobs
         )
-
-
-class ReasoningSegment(Segment):
-    """Raw reasoning."""
-
-    prefix = "rs"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-
-    def write(self, text: str) -> list[Event]:
-        """Append; a delta leaves when the segment is live."""
-        self.text.append(text)
-        return [self._delta(text)] if self.live else []
-
-    @override
-    def flush(self) -> list[Event]:
-        part = {"type": "reasoning_text", "text": ""}
-        added = ContentPartAdded(item_id=self.id, output_index=self.output_index, content_index=0, part=part)
-        return [added, self._delta("".join(self.text))]
-
-    @override
-    def finish(self) -> list[Event]:
-        text = "".join(self.text)
-        part = {"type": "reasoning_text", "text": text}
-        return [
-            ReasoningTextDone(item_id=self.id, output_index=self.output_index, content_index=0, text=text),
-            ContentPartDone(item_id=self.id, output_index=self.output_index, content_index=0, part=part),
-        ]
-
-    @override
-    def body(self, *, empty: bool = False) -> Body:
-        content = [] if empty else [{"type": "reasoning_text", "text": "".join(self.text)}]
-        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": content}
-
-    def _delta(self, text: str) -> ReasoningTextDelta:
-        return ReasoningTextDelta(item_id=self.id, output_index=self.output_index, content_index=0, delta=text)
 
 
 class CallSegment(Segment):

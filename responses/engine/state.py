@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conversations.items import StoredItem, from_wire
+from responses.engine.attachments import Content
 from responses.engine.events import Body
+from responses.engine.reasoning import Seal
 from responses.engine.turns import Call, Sampling, Usage
 
 
@@ -19,6 +21,8 @@ class RunContext:
     instructions: str | None
     items: Sequence[StoredItem]
     sampling: Sampling
+    content: Content | None = None
+    seal: Seal | None = None
     max_turns: int = 32
 
 

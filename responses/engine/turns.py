@@ -8,7 +8,9 @@ from typing import Any, Literal, Protocol
 
 from conversations.items import StoredItem
 from kernel.errors import Failure
+from responses.engine.attachments import Content
 from responses.engine.events import Body, Event
+from responses.engine.reasoning import Seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class Sampling:
     logprobs: bool = False
     reasoning_effort: str | None = None
     reasoning_summary: str | None = None
+    reasoning_context: str | None = None
     verbosity: str | None = None
     response_format: dict[str, Any] | None = None
     service_tier: str | None = None
@@ -101,13 +104,19 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One upstream call: what the model is to read, and how it is to write."""
+    """One upstream call: what the model is to read, and how it is to write.
+
+    `content` finds what stands behind the items' images and files, None where there are none; `seal` hides and opens
+    reasoning, None where none is kept.
+    """
 
     model: str
     instructions: str | None
     items: Sequence[StoredItem]
     sampling: Sampling
     first_output_index: int
+    content: Content | None = None
+    seal: Seal | None = None
 
 
 class Finish(StrEnum):

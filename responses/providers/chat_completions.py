@@ -7,11 +7,15 @@ import orjson
 
 from kernel.errors import Failure
 from kernel.validation import without_nul
+from responses.engine.attachments import Attachments
 from responses.engine.converter import ChatConverter, Chunk
 from responses.engine.events import Event
 from responses.engine.turns import FunctionTool, Sampling, TurnRequest, TurnResult
 from responses.providers.chat_messages import messages
+from responses.providers.chat_parts import PartWriter
+from responses.providers.chat_thoughts import ThoughtWriter
 from responses.providers.clients import UpstreamFailed, failure_of_status, post, read_bytes
+from tenants.capabilities import Capabilities
 from tenants.directory import Route
 
 DONE = b"[DONE]"
@@ -40,6 +44,9 @@ class ChatTurn:
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
             one_call=sampling.parallel_tool_calls is False,
+            seal=request.seal,
+            raw_reasoning=route.capabilities.raw_reasoning,
+            think_tags=route.capabilities.think_tags,
         )
         self._upstream_request_id: str | None = None
 
@@ -47,7 +54,8 @@ class ChatTurn:
         """Send the request and convert what comes back, read by read."""
         lines = EventLines()
         try:
-            async with post(self._route.upstream, "/chat/completions", request_body(self._request)) as response:
+            body = await self._body()
+            async with post(self._route.upstream, "/chat/completions", body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield self._whole(await response.aread())
@@ -72,6 +80,13 @@ class ChatTurn:
         """Close what is open."""
         events = self._converter.interrupt()
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
+
+    async def _body(self) -> dict[str, Any]:
+        can, content = self._route.capabilities, self._request.content
+        if content is None:
+            return request_body(self._request, can)
+        found = await content.attachments(self._request.items, files=can.files, inline_images=can.inline_images)
+        return request_body(self._request, can, found)
 
     def _whole(self, body: bytes) -> list[Event]:
         """An upstream that does not stream: its message is one big delta."""
@@ -158,17 +173,28 @@ def _checked(chunk: object, data: bytes) -> Chunk:
     return without_nul(chunk) if b"\\u0000" in data else chunk
 
 
-def request_body(request: TurnRequest) -> dict[str, Any]:
+def request_body(
+    request: TurnRequest, can: Capabilities | None = None, attachments: Attachments | None = None
+) -> dict[str, Any]:
     """The body of the upstream call. What the client did not send is not sent."""
+    parts = PartWriter(attachments=attachments or {})
+    thoughts = _thoughts(request, can or Capabilities())
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": messages(request.instructions, request.items),
+        "messages": messages(request.instructions, request.items, parts=parts, thoughts=thoughts),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.sampling.tools:
         body |= _tools(request.sampling)
     return body | _parameters(request.sampling)
+
+
+def _thoughts(request: TurnRequest, can: Capabilities) -> ThoughtWriter | None:
+    if not can.reasoning_field:
+        return None
+    all_turns = request.sampling.reasoning_context == "all_turns"
+    return ThoughtWriter(can.reasoning_field, seal=request.seal, items=request.items, all_turns=all_turns)
 
 
 def _tools(sampling: Sampling) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""What stands behind the images and files of an input: items name them, models get their bytes or their words.
+
+Items stay as the client sent them. What was found for them travels beside them, by the name that each part has here.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from conversations.items import (
+    ComputerCallOutput,
+    ComputerScreenshot,
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputMessage,
+    StoredItem,
+)
+
+Part = InputImage | InputFile | ComputerScreenshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBytes:
+    """An image as a data URL."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBytes:
+    """A file for a model that reads files itself."""
+
+    filename: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Text in a part's place: what a file says, or why the part cannot be had any more."""
+
+    text: str
+
+
+Attachment = ImageBytes | FileBytes | Words
+Attachments = Mapping[str, Attachment]
+
+
+class Content(Protocol):
+    """Finds what stands behind the parts of a run's items."""
+
+    async def attachments(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> Attachments:
+        """What was found for these items, never failing: what cannot be had is said in words.
+
+        `files`: the model reads files itself. `inline_images`: it does not fetch images by itself.
+        """
+        ...
+
+    def words(self, items: Iterable[StoredItem]) -> list[str]:
+        """The texts that stand in the place of files, as far as they have been looked for."""
+        ...
+
+
+def name_of(part: Part) -> str | None:
+    """The same for parts that mean the same; None for an image that brings its bytes along."""
+    if not isinstance(part, InputFile):
+        url = part.image_url
+        return None if url and url.startswith("data:") else f"image {part.file_id or url}"
+    if part.file_data is None:
+        return f"file {part.file_id or part.file_url}"
+    digest = hashlib.sha256(f"{part.filename}\n{part.file_data}".encode(errors="replace"))
+    return f"file {digest.hexdigest()}"
+
+
+def parts_of(item: StoredItem) -> Iterator[tuple[str, Part]]:
+    """The images and files of an item, each with the path that leads to it."""
+    match item:
+        case InputMessage():
+            field, parts = "content", item.content
+        case FunctionCallOutput() | CustomToolCallOutput():
+            field, parts = "output", item.output
+        case ComputerCallOutput():
+            yield "output", item.output
+            return
+        case _:
+            return
+    if not isinstance(parts, str):
+        for index, part in enumerate(parts):
+            if isinstance(part, InputImage | InputFile):
+                yield f"{field}[{index}]", part
+
+
+def all_parts(items: Iterable[StoredItem]) -> Iterator[Part]:
+    """The images and files of some items."""
+    return (part for item in items for _, part in parts_of(item))

@@ -1,0 +1,64 @@
+"""Content parts → the content of chat messages: text, images by URL, files.
+
+Images and files that an item only names are taken from the attachments of the turn.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conversations.items import ComputerScreenshot, InputPart, InputText
+from responses.engine.attachments import Attachments, FileBytes, ImageBytes, Words, name_of
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWriter:
+    """Writes parts for one turn."""
+
+    attachments: Attachments = field(default_factory=dict)
+
+    def content(self, parts: Sequence[InputPart]) -> str | list[Message]:
+        """What a message says; a lone text is a plain string."""
+        if len(parts) == 1 and isinstance(parts[0], InputText):
+            return parts[0].text
+        return [self.part(part) for part in parts]
+
+    def part(self, part: InputPart | ComputerScreenshot) -> Message:
+        """One part. One that nobody has found anything for is said to be missing, and not left out."""
+        if isinstance(part, InputText):
+            return {"type": "text", "text": part.text}
+        name = name_of(part) if self.attachments else None
+        match self.attachments.get(name) if name else None:
+            case Words(text=text):
+                return {"type": "text", "text": text}
+            case FileBytes(filename=filename, url=url):
+                return {"type": "file", "file": {"filename": filename, "file_data": url}}
+            case ImageBytes(url=url):
+                return _image(url, part)
+        url = getattr(part, "image_url", None)
+        return _image(url, part) if url else {"type": "text", "text": "[This file is not available any more.]"}
+
+    def tool_output(self, output: str | Sequence[InputPart]) -> tuple[str, list[Message]]:
+        """A tool's answer as text, which is all that tool messages carry, and what the user has to show beside it."""
+        if isinstance(output, str):
+            return output, []
+        text = "\n".join(part.text for part in output if isinstance(part, InputText))
+        return text, [self.part(part) for part in output if not isinstance(part, InputText)]
+
+
+# What other servers call the most detail.
+_DETAILS: Mapping[str, str] = {"original": "high"}
+
+
+def _image(url: str, part: Any) -> Message:
+    image: Message = {"url": url}
+    if (detail := getattr(part, "detail", None)) is not None:
+        image["detail"] = _DETAILS.get(detail, detail)
+    return {"type": "image_url", "image_url": image}
+
+
+def shown_by_user(parts: Iterable[Message]) -> Message:
+    """A message of the user that shows what tools have given beside their words."""
+    return {"role": "user", "content": [*parts]}
