@@ -1,6 +1,6 @@
 """Upstreams that speak chat completions: a turn is one streamed request, its chunks converted into events."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import orjson
@@ -108,9 +108,12 @@ class EventLines:
 
     Chat completions put one JSON document on one `data:` line, so a line that is one is taken at once; one that is not
     waits for more to the end of its event. Comments and other fields are passed over; lines may end in CRLF.
+
+    `check` takes the parsed document and its bytes, and raises `UpstreamFailed` for what is no chunk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, check: Callable[[object, bytes], Chunk] | None = None) -> None:
+        self._check = check or _checked
         self._rest = b""
         self._begun = b""
         self.done = False
@@ -146,7 +149,7 @@ class EventLines:
             return
         self._begun = b""
         try:
-            chunks.append(_checked(parsed, data))
+            chunks.append(self._check(parsed, data))
         except UpstreamFailed as failed:
             self.failure = failed.failure
 
