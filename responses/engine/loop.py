@@ -279,7 +279,7 @@ class Run:
         self._state.turn += 1
         self._state.usage += usage
         self._state.tool_calls += len(result.calls)
-        self._service_tier = result.service_tier or "default"
+        self._service_tier = result.shown_tier
         return record
 
     def _calls(self, result: TurnResult, turn: int) -> list[CallRecord]:

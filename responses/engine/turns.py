@@ -139,6 +139,9 @@ class Call:
     arguments: str
 
 
+_SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ultrafast"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
     """What a turn brought. `items` are final bodies in output order; `usage` None: the upstream did not say."""
@@ -152,6 +155,11 @@ class TurnResult:
     first_token_at: datetime | None = None
     upstream_request_id: str | None = None
     service_tier: str | None = None
+
+    @property
+    def shown_tier(self) -> str:
+        """The tier for the response object: upstreams have names of their own, which typed clients do not know."""
+        return self.service_tier if self.service_tier in _SERVICE_TIERS else "default"
 
 
 class TurnStream(Protocol):
