@@ -114,6 +114,7 @@ from conversations.items.parts import (
     SummaryText,
     UrlCitation,
 )
+from conversations.items.projection import INCLUDABLE, Includable, project
 from conversations.items.settings import (
     AdditionalTools,
     Compaction,
@@ -132,6 +133,7 @@ from conversations.items.words import (
 )
 
 __all__ = [
+    "INCLUDABLE",
     "MAX_FILE_DATA",
     "MAX_ID",
     "MAX_IMAGE_URL",
@@ -178,6 +180,7 @@ __all__ = [
     "ImageError",
     "ImageGenerationCall",
     "ImageUrl",
+    "Includable",
     "InputContent",
     "InputFile",
     "InputImage",
@@ -239,4 +242,5 @@ __all__ = [
     "from_wire",
     "image_details",
     "plain_text",
+    "project",
 ]

@@ -174,7 +174,7 @@ def test_it_reads_an_output_of_parts(api: Api, script: Script) -> None:
     tool, figure = script.messages[0][1:]
     assert tool == {"role": "tool", "tool_call_id": "call_look", "content": "Hi\nthere"}
     assert figure["content"] == [{"type": "image_url", "image_url": {"url": PIXEL}}]
-    stored = api.input_items(response["id"])[1]["output"]
+    stored = api.input_items(response["id"], include="message.input_image.image_url")[1]["output"]
     assert stored == [TEXT, {**FIGURE, "detail": "auto"}, {"type": "input_text", "text": "there"}]
 
 

@@ -104,7 +104,6 @@ def test_an_item_that_stands_there_twice_is_listed_once(api: Api, script: Script
         ({"after": "msg_unknown"}, 404, "after", None),
         ({"before": "msg_unknown"}, 404, "before", None),
         ({"nonsense": "1"}, 400, "nonsense", "unknown_parameter"),
-        ({"include[]": "message.input_image.image_url"}, 400, "include[]", "unsupported_parameter"),
     ],
 )
 def test_it_names_the_defect_of_a_query(

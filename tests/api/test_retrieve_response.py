@@ -50,13 +50,6 @@ def test_it_says_which_id_it_does_not_know(api: Api) -> None:
     assert answer.json()["error"]["message"] == "Response with id 'resp_unknown' not found."
 
 
-def test_it_refuses_what_it_does_not_do(api: Api, script: Script) -> None:
-    script.say("Hello")
-    response = api.create(model=script.model, input="Hi")
-    answer = api.get(f"/responses/{response['id']}?include[]=reasoning.encrypted_content")
-    assert error(answer) == (400, "include[]", "unsupported_parameter")
-
-
 def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
     writer = make_api(scopes=["responses.write", "responses.delete"])
     assert error(writer.get("/responses/resp_unknown")) == (403, None, "insufficient_scope")

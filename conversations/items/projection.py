@@ -1,0 +1,76 @@
+"""What of a stored item is shown: everything is stored, what is long or seldom wanted is shown on request."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, get_args
+
+Includable = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+"""What a client can ask to be shown. Encrypted content and log probabilities are shown wherever they are stored, and
+the results of a web search are its sources."""
+INCLUDABLE: tuple[Includable, ...] = get_args(Includable)
+
+Body = dict[str, Any]
+
+
+def project(body: Body, include: AbstractSet[str]) -> Body:
+    """An item as it is shown to somebody who asked for `include`; the same object where nothing is left out."""
+    shown = _PROJECTED.get(body["type"])
+    return body if shown is None else shown(body, include)
+
+
+def _without(name: str, key: str) -> Callable[[Body, AbstractSet[str]], Body]:
+    def shown(body: Body, include: AbstractSet[str]) -> Body:
+        return body if name in include else {**body, key: None}
+
+    return shown
+
+
+def _web_search(body: Body, include: AbstractSet[str]) -> Body:
+    asked = "web_search_call.action.sources" in include or "web_search_call.results" in include
+    if asked or "sources" not in body["action"]:
+        return body
+    return {**body, "action": {key: value for key, value in body["action"].items() if key != "sources"}}
+
+
+def _images_in(key: str) -> Callable[[Body, AbstractSet[str]], Body]:
+    """Of images the bytes are left out; a URL is short, and nothing else says which image it was."""
+
+    def shown(body: Body, include: AbstractSet[str]) -> Body:
+        parts = body[key]
+        if "message.input_image.image_url" in include or not isinstance(parts, list):
+            return body
+        if not any(_has_bytes(part) for part in parts):
+            return body
+        return {**body, key: [{**part, "image_url": None} if _has_bytes(part) else part for part in parts]}
+
+    return shown
+
+
+def _screenshot(body: Body, include: AbstractSet[str]) -> Body:
+    if "computer_call_output.output.image_url" in include or not _has_bytes(body["output"]):
+        return body
+    return {**body, "output": {**body["output"], "image_url": None}}
+
+
+def _has_bytes(image: Body) -> bool:
+    return (image.get("image_url") or "").startswith("data:")
+
+
+_PROJECTED: dict[str, Callable[[Body, AbstractSet[str]], Body]] = {
+    "message": _images_in("content"),
+    "function_call_output": _images_in("output"),
+    "custom_tool_call_output": _images_in("output"),
+    "computer_call_output": _screenshot,
+    "file_search_call": _without("file_search_call.results", "results"),
+    "web_search_call": _web_search,
+    "code_interpreter_call": _without("code_interpreter_call.outputs", "outputs"),
+}
