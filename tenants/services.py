@@ -2,17 +2,21 @@
 
 import secrets
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from kernel.clock import now
 from kernel.crypto import keyed_digest
 from tenants import scope
 from tenants.audit import audit
-from tenants.models import ApiKey, Model, Scope, Team, Upstream
+from tenants.capabilities import Capabilities
+from tenants.models import ApiKey, Model, Scope, Team, Upstream, WireApi
 
 _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
@@ -77,22 +81,53 @@ def revoke_key(*, key: ApiKey, actor: str = "system") -> bool:
 
 @transaction.atomic
 def add_upstream(
-    *, name: str, base_url: str, api_key: str = "", models: Sequence[str] = (), is_default: bool = False
+    *,
+    name: str,
+    base_url: str,
+    api_key: str = "",
+    models: Sequence[str] = (),
+    is_default: bool = False,
+    wire_api: str | None = None,
+    capabilities: Mapping[str, Any] | None = None,
 ) -> Upstream:
-    """Add an upstream, or change the one of this name. `models` are routed to it under their own names; `*`: all."""
+    """Add an upstream, or change the one of this name. `models` are routed to it under their own names; `*`: all.
+
+    `capabilities` are those of these models, by the names of `Capabilities`; raises `ValidationError` for others. What
+    is None keeps what is stored.
+    """
+    given = _checked(capabilities or {})
     values = {"base_url": base_url.rstrip("/"), "is_default": is_default}
     if api_key:
         values["api_key"] = api_key
+    if wire_api is not None:
+        values["wire_api"] = WireApi(wire_api).value
     upstream, made = Upstream.objects.update_or_create(name=name, defaults=values)
     for model in models:
-        Model.objects.get_or_create(name=model, upstream=upstream)
+        Model.objects.update_or_create(name=model, upstream=upstream, defaults=given)
     if is_default:
         Upstream.objects.exclude(pk=upstream.pk).filter(is_default=True).update(is_default=False)
     with scope.every_team():
         action = "upstream.created" if made else "upstream.updated"
-        after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default}
+        after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **given}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
+
+
+def _checked(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    known = [field.name for field in fields(Capabilities)]
+    for name in capabilities:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            message = f"There is no capability '{name}'.{hint}"
+            raise ValidationError(message)
+    row = Model(**capabilities)
+    others = {field.name for field in Model._meta.fields} - set(capabilities)  # noqa: SLF001 - documented
+    try:
+        row.clean_fields(exclude=others)
+    except ValueError as broken:  # of a list that is given as words
+        raise ValidationError(str(broken)) from broken
+    return {name: getattr(row, name) for name in capabilities}
 
 
 def _letters(length: int) -> str:

@@ -16,8 +16,9 @@ from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from kernel.console import badge, copyable, when
+from kernel.console import badge, copyable, two_lines, when
 from tenants.admin.audited import Audited
+from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
 from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
 from tenants.models import Model, ModelVisibility, Upstream
 
@@ -47,8 +48,8 @@ class UpstreamForm(forms.ModelForm[Upstream]):
 
     class Meta:
         model = Upstream
-        fields = ["name", "is_default"]
-        labels = {"is_default": "Default"}
+        fields = ["name", "wire_api", "is_default"]
+        labels = {"wire_api": "API", "is_default": "Default"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,11 +74,11 @@ class UpstreamForm(forms.ModelForm[Upstream]):
 
 @register(Upstream)
 class UpstreamAdmin(Audited, PlatformOnly):
-    """Servers that speak chat completions. The key column is never read: not decrypted, not sent to a page."""
+    """Servers that answer for models. The key column is never read: not decrypted, not sent to a page."""
 
     form = UpstreamForm
     actions = None
-    list_display = ["name", "shown_address", "key_state", "default_state", "model_count", "created"]
+    list_display = ["name", "shown_address", "wire_api", "key_state", "default_state", "model_count", "created"]
     search_fields = ["name", "base_url"]
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
@@ -90,7 +91,7 @@ class UpstreamAdmin(Audited, PlatformOnly):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         secret = ["new_api_key", "forget_api_key"] if obj is not None and obj.has_key else ["new_api_key"]
-        fields: list[Any] = ["name", "address", *secret, "is_default"]
+        fields: list[Any] = ["name", "address", "wire_api", *secret, "is_default"]
         return [(None, {"fields": fields if obj is None else [("public_id", "created"), *fields]})]
 
     @override
@@ -152,17 +153,18 @@ class VisibilityInline(ByRole, TabularInline):
 
 @register(Model)
 class ModelAdmin(Audited, PlatformOnly):
-    """Public model names and where they lead."""
+    """Public model names, where they lead, and what can be asked of them."""
 
+    form = CapabilityForm
     actions = None
-    list_display = ["name", "route", "visible_to", "state", "created"]
+    list_display = ["name", "route", "special", "visible_to", "state", "created"]
     list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
     search_fields = ["name", "upstream_model"]
     ordering = ["name", "upstream__name"]
     show_facets = admin.ShowFacets.NEVER
     inlines = [VisibilityInline]
-    fields = ["name", ("upstream", "upstream_model"), "enabled"]
+    fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -177,6 +179,11 @@ class ModelAdmin(Audited, PlatformOnly):
     def route(self, model: Model) -> SafeString:
         name = model.upstream_model or ("the same name" if model.name == "*" else model.name)
         return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
+
+    @display(description="Special")
+    def special(self, model: Model) -> SafeString | str:
+        said = specials(model)
+        return two_lines(said[0], ", ".join(said[1:])) if said else "–"
 
     @display(description="Teams")
     def visible_to(self, model: Model) -> str:

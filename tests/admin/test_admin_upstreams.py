@@ -1,20 +1,38 @@
 """Upstreams and models. An upstream's key goes in and never comes out."""
 
+import re
 import uuid
 from collections.abc import Iterator
+from dataclasses import fields
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
 from tenants import directory, scope
-from tenants.models import Model, ModelVisibility, Upstream
+from tenants.admin.capabilities import specials
+from tenants.capabilities import Capabilities
+from tenants.models import AuditEvent, Model, ModelVisibility, Upstream
 from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller
 
 SECRET = "upstream-secret-8d1f"
 LIST = "/admin/tenants/upstream/"
+NO_IMAGES = '{"vision": false}'
+# The form of a model of which nothing is known.
+PLAIN = {
+    "enabled": "on",
+    "vision": "on",
+    "forced_tool_choice": "on",
+    "logprobs": "on",
+    "raw_reasoning": "on",
+    "structured_output": "checked",
+    "modelvisibility_set-TOTAL_FORMS": "0",
+    "modelvisibility_set-INITIAL_FORMS": "0",
+}
 
 
 @pytest.fixture
@@ -34,7 +52,8 @@ def page_of(upstream: Upstream) -> str:
 
 def save(client: Client, upstream: Upstream, **changed: Any) -> None:
     """Save the form of an upstream."""
-    answer = client.post(page_of(upstream), {"name": upstream.name, "address": upstream.base_url, **changed})
+    form = {"name": upstream.name, "address": upstream.base_url, "wire_api": upstream.wire_api, **changed}
+    answer = client.post(page_of(upstream), form)
     assert answer.status_code == 302
 
 
@@ -104,7 +123,7 @@ def test_a_model_is_routed_and_shown_to_teams(
 ) -> None:
     name = f"m {uuid.uuid4().hex}"
     inline = {"modelvisibility_set-TOTAL_FORMS": "1", "modelvisibility_set-INITIAL_FORMS": "0"}
-    form = {"name": name, "upstream": upstream.pk, "upstream_model": "real", "enabled": "on", **inline}
+    form = {**PLAIN, "name": name, "upstream": upstream.pk, "upstream_model": "real", **inline}
     answer = admin.post("/admin/tenants/model/add/", {**form, "modelvisibility_set-0-team": caller.team.pk})
     assert answer.status_code == 302
     with scope.every_team():
@@ -119,3 +138,103 @@ def test_models_take_no_more_queries_for_more_rows(admin: Client, upstream: Upst
     for _ in range(5):
         Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
     assert count_queries(admin, "/admin/tenants/model/") == few
+
+
+@pytest.fixture
+def model(upstream: Upstream) -> Model:
+    """A model of which nothing is known; removed with its upstream."""
+    return Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
+
+
+def save_model(client: Client, model: Model, **changed: Any) -> Any:
+    """Save the form of a model; None leaves a box unchecked."""
+    form = {**PLAIN, "name": model.name, "upstream": model.upstream_id, **changed}
+    sent = {name: value for name, value in form.items() if value is not None}
+    return client.post(f"/admin/tenants/model/{model.pk}/change/", sent)
+
+
+def can(model: Model) -> Capabilities:
+    """What the model can do, as its route says."""
+    return Model.objects.get(pk=model.pk).capabilities()
+
+
+def test_the_api_of_an_upstream_can_be_chosen(admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, wire_api="responses")
+    assert Upstream.objects.get(pk=upstream.pk).wire_api == "responses"
+
+
+def test_every_capability_stands_on_the_page_with_what_it_decides(admin: Client, model: Model) -> None:
+    page = text(admin.get(f"/admin/tenants/model/{model.pk}/change/"))
+    assert [field.name for field in fields(Capabilities) if f'name="{field.name}"' not in page] == []
+    assert "asking for them is refused" in page
+
+
+def test_an_ordinary_form_says_nothing_special(admin: Client, model: Model) -> None:
+    assert save_model(admin, model).status_code == 302
+    assert can(model) == Capabilities()
+    assert specials(Model.objects.get(pk=model.pk)) == []
+
+
+def test_what_a_model_can_do_is_saved_shown_and_audited(admin: Client, model: Model) -> None:
+    efforts = ["low", "high"]
+    assert save_model(admin, model, vision=None, reasoning_efforts=efforts, context_window="32768").status_code == 302
+    assert can(model) == Capabilities(vision=False, reasoning_efforts=("low", "high"), context_window=32768)
+    assert "no images" in text(admin.get("/admin/tenants/model/"))
+    with scope.every_team():
+        line = AuditEvent.objects.filter(target=str(model.pk), action="model.updated").get()
+    assert line.after == {"vision": False, "reasoning_efforts": efforts, "context_window": 32768}
+
+
+def test_no_effort_chosen_means_that_nobody_knows(admin: Client, model: Model) -> None:
+    save_model(admin, model, reasoning_efforts=["low"])
+    save_model(admin, model)
+    assert can(model).reasoning_efforts is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("structured_output", "guessed"), ("max_images", "-1")])
+def test_it_refuses_what_is_no_capability(admin: Client, model: Model, field: str, value: str) -> None:
+    assert save_model(admin, model, **{field: value}).status_code == 200
+    assert can(model) == Capabilities()
+
+
+def add_by_command(upstream: Upstream, *options: str) -> None:
+    """Run `manage.py add_upstream` for this upstream."""
+    given = ("--name", upstream.name, "--base-url", upstream.base_url, *options)
+    call_command("add_upstream", *given, stdout=StringIO())
+
+
+def test_the_command_describes_models(model: Model) -> None:
+    said = '{"extra_sampling": true, "reasoning_efforts": ["low"], "context_window": 4096}'
+    add_by_command(model.upstream, "--models", model.name, "--wire-api", "responses", "--capabilities", said)
+    assert can(model) == Capabilities(extra_sampling=True, reasoning_efforts=("low",), context_window=4096)
+    assert Upstream.objects.get(pk=model.upstream_id).wire_api == "responses"
+
+
+def test_the_command_keeps_what_it_is_not_told(model: Model) -> None:
+    add_by_command(model.upstream, "--models", model.name, "--wire-api", "responses", "--capabilities", NO_IMAGES)
+    add_by_command(model.upstream, "--models", model.name)
+    assert can(model) == Capabilities(vision=False)
+    assert Upstream.objects.get(pk=model.upstream_id).wire_api == "responses"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("nonsense", "no JSON"),
+        ("[]", "no JSON object"),
+        ('{"visions": true}', "Did you mean 'vision'?"),
+        ('{"vision": "perhaps"}', "vision"),
+        ('{"structured_output": "guessed"}', "structured_output"),
+        ('{"context_window": -1}', "context_window"),
+        ('{"reasoning_efforts": "low"}', "--capabilities"),
+    ],
+)
+def test_the_command_refuses_what_is_no_capability(model: Model, said: str, told: str) -> None:
+    with pytest.raises(CommandError, match=re.escape(told)):
+        add_by_command(model.upstream, "--models", model.name, "--capabilities", said)
+    assert can(model) == Capabilities()
+
+
+def test_capabilities_belong_to_models(upstream: Upstream) -> None:
+    with pytest.raises(CommandError, match="needs --models"):
+        add_by_command(upstream, "--capabilities", NO_IMAGES)

@@ -1,14 +1,34 @@
-"""`manage.py add_upstream`: a server that speaks chat completions, and the models that are routed to it."""
+"""`manage.py add_upstream`: a server that answers for models, and the models that are routed to it."""
 
 import json
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
 from tenants import services
+from tenants.models import WireApi
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as broken:
+        message = "no JSON"
+        raise ArgumentTypeError(message) from broken
+    if not isinstance(value, dict):
+        message = "no JSON object"
+        raise ArgumentTypeError(message)
+    return value
+
+
+def _told(error: ValidationError) -> list[str]:
+    if hasattr(error, "error_dict"):
+        return [f"{name}: {' '.join(words)}" for name, words in error.message_dict.items()]
+    return list(error.messages)
 
 
 class Command(BaseCommand):
@@ -24,6 +44,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--models", default="", help="comma-separated; * routes every name that nothing else claims"
         )
+        parser.add_argument("--wire-api", choices=WireApi.values, help="what it speaks; chat_completions if not said")
+        parser.add_argument(
+            "--capabilities",
+            type=_json_object,
+            default={},
+            metavar="JSON",
+            help='what these models can do, such as {"vision": false, "context_window": 32768}',
+        )
         parser.add_argument("--default", action="store_true", help="wins where several upstreams route the same name")
         parser.add_argument("--json", action="store_true")
 
@@ -33,12 +61,19 @@ class Command(BaseCommand):
         if url.scheme not in {"http", "https"} or not url.hostname:
             raise CommandError("--base-url must look like http://host:port/v1.")
         models = [name.strip() for name in options["models"].split(",") if name.strip()]
-        upstream = services.add_upstream(
-            name=options["name"],
-            base_url=options["base_url"],
-            api_key=options["api_key"],
-            models=models,
-            is_default=options["default"],
-        )
+        if options["capabilities"] and not models:
+            raise CommandError("--capabilities needs --models.")
+        try:
+            upstream = services.add_upstream(
+                name=options["name"],
+                base_url=options["base_url"],
+                api_key=options["api_key"],
+                models=models,
+                is_default=options["default"],
+                wire_api=options["wire_api"],
+                capabilities=options["capabilities"],
+            )
+        except ValidationError as error:
+            raise CommandError(f"--capabilities: {' '.join(_told(error))}") from error
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
         self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")
