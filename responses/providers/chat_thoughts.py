@@ -23,7 +23,7 @@ class ThoughtWriter:
         self._seal = seal
         self._waiting: list[Thought] = []
         # Of earlier turns only where the client asks for it: what a model thought then seldom helps it now.
-        self._skip = 0 if all_turns else _last_question(items)
+        self._skip = 0 if all_turns else last_question(items)
 
     def follow(self, item: StoredItem, written: list[Message]) -> None:
         """An item was written: keep its reasoning, or give what was kept to the assistant message that it made."""
@@ -53,7 +53,7 @@ class ThoughtWriter:
             message[self._field] = text
 
 
-def _last_question(items: Sequence[StoredItem]) -> int:
+def last_question(items: Sequence[StoredItem]) -> int:
     """How many items stand before the user's last message, itself included."""
     for position in range(len(items) - 1, -1, -1):
         item = items[position]
