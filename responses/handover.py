@@ -1,14 +1,16 @@
 """Loads a run from what is stored, so that somebody else can end it or go on with it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
 from responses import selectors, wire
+from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
-from responses.engine.state import OutputItem, PendingCall, RunContext, RunState
+from responses.engine.state import Aside, OutputItem, PendingCall, RunContext, RunState, answer, enclosure
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, ToolCall
@@ -69,32 +71,59 @@ def _state(response: Response, fold: Fold) -> RunState:
     places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
+    calls = _calls(response)
     loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
         turn=response.turns,
         output=output,
-        pending=_pending(response),
+        pending=_pending(calls),
         fragments=loose,
+        asides=_asides(calls),
+        waiting=any(call.status in {"waiting", "asked"} for call in calls),
+        hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,
             cached_tokens=response.cached_tokens,
             output_tokens=response.output_tokens,
             reasoning_tokens=response.reasoning_tokens,
         ),
-        tool_calls=response.tool_calls,
     )
 
 
-def _pending(response: Response) -> list[PendingCall]:
-    hosted = ToolCall.objects.filter(response=response, status__in=["pending", "in_progress"]).order_by("id")
+def _calls(response: Response) -> list[ToolCall]:
+    return list(ToolCall.objects.filter(response=response).order_by("id"))
+
+
+def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
+    """Calls that we make, without an item of theirs."""
     return [
         PendingCall(
-            call=Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments),
+            call=_call(row),
             turn=row.turn,
-            started=row.status == "in_progress",
+            attempt=0 if row.status == "pending" else row.attempt,
+            result=ToolResult.restored(row.result) if row.result else None,
         )
-        for row in hosted
+        for row in rows
+        if row.status in {"pending", "in_progress", "returned"}
     ]
+
+
+def _asides(rows: Iterable[ToolCall]) -> list[Aside]:
+    """What the model reads beside the output: answers to calls that nobody made, images that tools gave."""
+    asides = []
+    for row in rows:
+        match row.status, row.result:
+            case "refused", {"after": after}:
+                call = _call(row)
+                words = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+                asides.append(answer(after=after, output=row.output or "", **words))
+            case "completed" | "failed", {"after": after, "parts": parts}:
+                asides.append(enclosure(after=after, parts=parts))
+    return asides
+
+
+def _call(row: ToolCall) -> Call:
+    return Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments)
 
 
 def _context(response: Response) -> RunContext:

@@ -163,6 +163,8 @@ class ToolCall(models.Model):
     status = models.CharField(max_length=12)
     attempt = models.PositiveIntegerField(default=1)
     error = models.TextField(null=True)
+    # What a successor of the run needs beside the output: a result without its item, or where an answer stands.
+    result = models.JSONField(null=True)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
 

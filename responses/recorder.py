@@ -21,14 +21,16 @@ from responses.engine.steps import (
     CallRecord,
     Emitted,
     FragmentsClosed,
+    Prepared,
     RunEnded,
     Step,
     ToolFinished,
-    ToolStarted,
+    ToolsReturned,
+    ToolsStarted,
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turns import Finish, Usage
+from responses.engine.turns import Call, Finish, Usage
 from responses.models import EventBatch, Status, ToolCall, Turn
 from responses.store import Advance, CallUpdate, Change, Lease, writer
 from tenants.models import UsageRecord
@@ -190,11 +192,11 @@ class Recorder:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
                 return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls)]
-            case FragmentsClosed():
+            case Prepared():
+                return [*self._item_rows(step.items), *self._call_rows(step.calls)]
+            case FragmentsClosed() | ToolFinished():
                 return self._item_rows(step.items)
-            case ToolFinished():
-                return self._item_rows([step.item])
-            case ToolStarted() | Emitted():
+            case ToolsStarted() | ToolsReturned() | Emitted():
                 return []
         assert_never(step)
 
@@ -271,32 +273,39 @@ class Recorder:
                 kind=record.kind,
                 name=record.call.name[:200],
                 arguments=record.call.arguments,
-                status="waiting" if record.kind == "function" else "pending",
+                status=record.state,
+                output=record.answer,
+                result={"after": record.after} if record.answer is not None else None,
                 started_at=now(),
+                ended_at=now() if record.state == "refused" else None,
             )
             for record in calls
         ]
 
     def _call_updates(self, step: Step) -> list[CallUpdate]:
-        response_id = self._identity.response_id
         match step:
-            case ToolStarted():
-                call_id = step.call.call_id
-                started = CallUpdate(
-                    response_id=response_id, call_id=call_id, status="in_progress", started_at=step.started_at
-                )
-                return [started]
-            case ToolFinished():
-                finished = CallUpdate(
-                    response_id=response_id,
-                    call_id=step.call.call_id,
-                    status="failed" if step.result.error else "completed",
-                    ended_at=step.ended_at,
-                    output=step.result.output,
-                    error=step.result.error,
-                )
-                return [finished]
+            case ToolsStarted():
+                return [
+                    self._update(p.call, status="in_progress", started_at=step.started_at, attempt=p.attempt)
+                    for p in step.calls
+                ]
+            case ToolsReturned():
+                return [
+                    self._update(p.call, status="returned", result=p.result.stored())
+                    for p in step.calls
+                    if p.result is not None
+                ]
+            case ToolFinished(call=call, result=result):
+                status = "failed" if result.error else "completed"
+                kept = {"after": self._progress.next_position, **result.stored()} if result.parts else None
+                finished = self._update(call, status=status, ended_at=step.ended_at, result=kept)
+                return [replace(finished, output=result.output, error=result.error)]
+            case RunEnded():
+                return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.abandoned]
         return []
+
+    def _update(self, call: Call, **columns: Any) -> CallUpdate:
+        return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
     def _advance(self, step: Step) -> Advance:
         """Every committed step names the lease, so that a run that was taken over writes nothing any more."""

@@ -21,8 +21,9 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import Failure
 from responses.engine.body import Ending
+from responses.engine.endings import failed
 from responses.engine.events import DONE_FRAME
-from responses.engine.loop import Run, failed
+from responses.engine.loop import Run
 from responses.engine.steps import RunEnded, Step
 from responses.models import RUNNING, Response, Status
 from responses.recorder import Recorder, RunIdentity

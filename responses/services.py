@@ -16,7 +16,8 @@ from kernel.errors import InvalidEncryptedContent
 from kernel.ids import new_id
 from responses import context, demands, effective, pairing, wire
 from responses.context import Reading, Remembered
-from responses.engine.loop import Run, opening
+from responses.engine.endings import opening
+from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
 from responses.engine.tools import NoTools

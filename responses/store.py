@@ -63,8 +63,10 @@ class CallUpdate:
     status: str
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    attempt: int | None = None
     output: str | None = None
     error: str | None = None
+    result: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +131,13 @@ _CALLED = f"""called AS (
         status = new.status,
         started_at = coalesce(new.started_at, call.started_at),
         ended_at = new.ended_at,
+        attempt = coalesce(new.attempt, call.attempt),
         output = new.output,
-        error = new.error
+        error = new.error,
+        result = new.result
     FROM json_to_recordset(%s::json) AS new (
-        response_id text, call_id text, status text, started_at timestamptz, ended_at timestamptz, output text,
-        error text, guard text
+        response_id text, call_id text, status text, started_at timestamptz, ended_at timestamptz, attempt integer,
+        output text, error text, result jsonb, guard text
     )
     WHERE call.response_id = new.response_id
       AND call.call_id = new.call_id

@@ -12,7 +12,7 @@ from django.db.models import F
 from kernel.clock import now
 from kernel.errors import Failure
 from responses import handover, store
-from responses.engine.loop import failed
+from responses.engine.endings import failed
 from responses.models import RUNNING, Response
 from responses.runner import PROCESS, lease_until
 from tenants import scope

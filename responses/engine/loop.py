@@ -4,55 +4,41 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, assert_never
+from typing import assert_never
 
-from conversations.items import FunctionCall, FunctionCallOutput, plain_text
+from conversations.items import plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
-from kernel.ids import new_id
-from responses.engine import estimate, structured
+from responses.engine import admission, estimate, structured
+from responses.engine.admission import Sorted
 from responses.engine.body import Ending, response_body
-from responses.engine.events import (
-    Body,
-    ContentPartDone,
-    CustomToolCallInputDone,
-    ErrorEvent,
-    Event,
-    FunctionCallArgumentsDone,
-    OutputItemAdded,
-    OutputItemDone,
-    OutputTextDone,
-    ReasoningSummaryPartDone,
-    ReasoningSummaryTextDone,
-    ReasoningTextDone,
-    RefusalDone,
-    ResponseCompleted,
-    ResponseCreated,
-    ResponseFailed,
-    ResponseIncomplete,
-    ResponseInProgress,
-)
-from responses.engine.state import Fragment, OutputItem, PendingCall, RunContext, RunState
+from responses.engine.endings import closing, failed
+from responses.engine.events import Body, Event
+from responses.engine.fragments import OpenItem, close_fragment
+from responses.engine.hosted import HostedCalls, whole_item
+from responses.engine.state import OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
     CallRecord,
     Emitted,
     FragmentsClosed,
+    Prepared,
     RunEnded,
     Step,
-    ToolFinished,
-    ToolStarted,
     TurnEnded,
     TurnRecord,
 )
 from responses.engine.tools import Toolbox
-from responses.engine.turns import Call, Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turns import Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
+
+# So many turns in a row may do nothing but call what does not exist or is not allowed.
+_FUTILE_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RunTools:
+class GoOn:
     """The turn asked for hosted tools."""
 
-    calls: list[Call]
+    calls: Sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +60,7 @@ class Failed:
     failure: Failure
 
 
-NextStep = RunTools | Finished | Incomplete | Failed
-
-
-def opening(parameters: dict[str, Any]) -> list[Event]:
-    """The events that a run begins with. They are committed with the response itself, before the upstream is asked."""
-    return [
-        ResponseCreated(response=response_body(parameters, status="in_progress")),
-        ResponseInProgress(response=response_body(parameters, status="in_progress")),
-    ]
+NextStep = GoOn | Finished | Incomplete | Failed
 
 
 class Run:
@@ -96,37 +74,39 @@ class Run:
         self._model = model
         self._tools = tools
         self._now = now
+        self._hosted = HostedCalls(state, tools, now=now)
+        self._open_item = OpenItem()
         self._stream: TurnStream | None = None
         self._turn_started = now()
+        self._futile_turns = 0
         self._service_tier = "default"
 
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
-        if self._state.fragments:
-            events, items = self._close_fragments()
-            self._state.output += items
-            yield FragmentsClosed(events=events, items=items)
-        while True:
-            async with aclosing(self._run_pending()) as calls:
-                async for step in calls:
-                    yield step
-                    if isinstance(step, RunEnded):
-                        return
-            if self._waits_for_client():
-                yield self._end(self._completed(self._now()), at=self._now())
-                return
-            async with aclosing(self._sample()) as sampling:
-                async for emitted in sampling:
-                    yield emitted
-            result = self._take_result()
-            match self._next(result):
-                case RunTools(hosted):
-                    yield self._turn_ended(result, hosted)
-                case Finished() | Incomplete() | Failed() as end:
-                    yield self._run_ended(result, end)
+        try:
+            if self._state.fragments:
+                events, items = self._close_fragments()
+                self._state.output += items
+                yield FragmentsClosed(events=events, items=items)
+            async with aclosing(self._prepare()) as preparing:
+                async for prepared in preparing:
+                    yield prepared
+            while (end := self._end_before_calls()) is None:
+                async with aclosing(self._hosted.steps()) as calls:
+                    async for called in calls:
+                        self._open_item.follow(called.events)
+                        yield called
+                if (end := self._end_before_turn()) is not None:
+                    break
+                async with aclosing(self._sample()) as sampling:
+                    async for emitted in sampling:
+                        yield emitted
+                yield (over := self._turn_over())
+                if isinstance(over, RunEnded):
                     return
-                case never:
-                    assert_never(never)
+            yield end
+        finally:
+            await self._tools.close()
 
     def interrupt(self, ending: Ending) -> RunEnded:
         """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
@@ -139,8 +119,41 @@ class Run:
 
     def end_dead(self, ending: Ending) -> RunEnded:
         """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
+        if (fragment := self._open_item.fragment) is not None:
+            self._state.fragments.append(fragment)
         events, items = self._close_fragments()
         return self._end(ending, at=self._now(), events=events, items=items)
+
+    # -- hosted tools --------------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> AsyncGenerator[Step, None]:
+        """What hosted tools put in front of the first turn."""
+        async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
+            async for step in preparing:
+                self._open_item.follow(step.events)
+                if isinstance(step, Prepared):
+                    self._state.output += step.items
+                    self._take_in(step.calls)
+                yield step
+
+    def _take_in(self, calls: list[CallRecord]) -> None:
+        state = self._state
+        state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
+        state.hosted_calls += sum(c.state == "pending" for c in calls)
+        state.asides += [aside for c in calls if (aside := admission.aside(c)) is not None]
+        state.waiting = state.waiting or any(c.state in {"waiting", "asked"} for c in calls)
+
+    def _end_before_calls(self) -> RunEnded | None:
+        if (stuck := self._hosted.stuck()) is None:
+            return None
+        message = f"The call of '{stuck.name}' was interrupted, and it is not known to be repeatable."
+        return self._end(failed(Failure(code="server_error", message=message)), at=self._now())
+
+    def _end_before_turn(self) -> RunEnded | None:
+        """Why no model is asked, though the calls that we make are made."""
+        if self._state.waiting:
+            return self._end(self._completed(self._now()), at=self._now())
+        return None
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
@@ -154,16 +167,21 @@ class Run:
 
     def _request(self) -> TurnRequest:
         context, state = self._context, self._state
-        sampling = context.sampling if state.turn == 0 else self._later_sampling()
         return TurnRequest(
             model=context.model,
             instructions=context.instructions,
             items=[*context.items, *state.context_items()],
-            sampling=sampling,
+            sampling=self._sampling(),
             first_output_index=state.next_output_index,
             content=context.content,
             seal=context.seal,
         )
+
+    def _sampling(self) -> Sampling:
+        sampling = self._context.sampling if self._state.turn == 0 else self._later_sampling()
+        if functions := self._tools.functions():
+            sampling = replace(sampling, tools=(*sampling.tools, *functions))
+        return sampling
 
     def _later_sampling(self) -> Sampling:
         """Of the turns after the first: with what is left of the tokens, and free to end with words."""
@@ -184,6 +202,16 @@ class Run:
 
     # -- what next -----------------------------------------------------------------------------------------------------
 
+    def _turn_over(self) -> TurnEnded | RunEnded:
+        result = self._take_result()
+        match self._next(result):
+            case GoOn(calls):
+                return self._turn_ended(result, calls)
+            case Finished() | Incomplete() | Failed() as end:
+                return self._run_ended(result, end)
+            case never:
+                assert_never(never)
+
     def _next(self, result: TurnResult) -> NextStep:
         if result.failure is not None:
             return Failed(result.failure)
@@ -192,64 +220,36 @@ class Run:
                 return Incomplete("max_output_tokens")
             case Finish.CONTENT_FILTER:
                 return Incomplete("content_filter")
-        hosted = [call for call in result.calls if self._tools.kind(call.name) is not None]
-        if not hosted:
+        calls = admission.sort_out(result, context=self._context, state=self._state, tools=self._tools)
+        if not calls.concern_us:
             wrong = structured.defect(result.items, self._context.sampling.response_format)
             return Failed(Failure(code="server_error", message=wrong)) if wrong else Finished()
+        return self._bounded(calls) or GoOn(calls)
+
+    def _bounded(self, calls: Sorted) -> Failed | None:
+        """Every run ends: so many turns it may take, and so many of them without getting anywhere."""
+        self._futile_turns = 0 if calls.admitted else self._futile_turns + 1
         if self._state.turn + 1 >= self._context.max_turns:
-            message = f"The run was stopped after {self._context.max_turns} turns."
+            return Failed(
+                Failure(code="server_error", message=f"The run was stopped after {self._context.max_turns} turns.")
+            )
+        if self._futile_turns > _FUTILE_TURNS:
+            message = "The model did not stop calling tools that it does not have."
             return Failed(Failure(code="server_error", message=message))
-        return RunTools(hosted)
-
-    def _waits_for_client(self) -> bool:
-        """Whether a turn called functions of the client beside hosted ones: their outputs come before the next turn."""
-        items = self._state.context_items()
-        answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
-        return any(isinstance(item, FunctionCall) and item.call_id not in answered for item in items)
-
-    # -- tools ---------------------------------------------------------------------------------------------------------
-
-    async def _run_pending(self) -> AsyncGenerator[Step, None]:
-        """Make the hosted calls that have no stored output; one that has is never made again."""
-        for pending in list(self._state.pending):
-            if pending.started and not self._tools.may_repeat(pending.call.name):
-                message = f"The call of '{pending.call.name}' was interrupted, and it is not known to be repeatable."
-                yield self._end(failed(Failure(code="server_error", message=message)), at=self._now())
-                return
-            yield ToolStarted(call=pending.call, turn=pending.turn, started_at=self._now())
-            result = await self._tools.call(pending.call)
-            yield self._tool_finished(pending, result.output, result=result)
-
-    def _tool_finished(self, pending: PendingCall, output: str, *, result: Any) -> ToolFinished:
-        body = {
-            "id": new_id("fco"),
-            "type": "function_call_output",
-            "status": "completed",
-            "call_id": pending.call.call_id,
-            "output": output,
-        }
-        index = self._state.next_output_index
-        opened = {**body, "status": "in_progress", "output": ""}
-        item = OutputItem(body=body)
-        self._state.output.append(item)
-        self._state.pending = [other for other in self._state.pending if other.call != pending.call]
-        return ToolFinished(
-            call=pending.call,
-            turn=pending.turn,
-            result=result,
-            ended_at=self._now(),
-            item=item,
-            events=[OutputItemAdded(output_index=index, item=opened), OutputItemDone(output_index=index, item=body)],
-        )
+        return None
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
-    def _turn_ended(self, result: TurnResult, hosted: list[Call]) -> TurnEnded:
-        record = self._record(result)
-        items = _output(result)
+    def _turn_ended(self, result: TurnResult, calls: Sorted) -> TurnEnded:
+        record, items, events = self._record(result), _output(result), list[Event]()
         self._state.output += items
-        self._state.pending = [PendingCall(call=call, turn=record.number) for call in hosted]
-        return TurnEnded(events=[], turn=record, items=items, calls=self._calls(result, record.number))
+        for body in calls.asked_for:
+            events += whole_item(body, output_index=self._state.next_output_index)
+            items = [*items, OutputItem(body=body)]
+            self._state.output.append(items[-1])
+        records = calls.records(turn=record.number, after=len(self._state.output))
+        self._take_in(records)
+        return TurnEnded(events=events, turn=record, items=items, calls=records)
 
     def _run_ended(self, result: TurnResult, end: Finished | Incomplete | Failed) -> RunEnded:
         record = self._record(result)
@@ -260,7 +260,7 @@ class Run:
                 ending = Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
             case Failed(failure):
                 ending = failed(failure)
-        calls = self._calls(result, record.number)
+        calls = admission.unmade(result.calls, turn=record.number, tools=self._tools)
         return self._end(ending, at=record.ended_at, items=_output(result), turn=record, calls=calls)
 
     def _completed(self, at: datetime) -> Ending:
@@ -278,14 +278,8 @@ class Run:
         )
         self._state.turn += 1
         self._state.usage += usage
-        self._state.tool_calls += len(result.calls)
         self._service_tier = result.shown_tier
         return record
-
-    def _calls(self, result: TurnResult, turn: int) -> list[CallRecord]:
-        return [
-            CallRecord(call=call, turn=turn, kind=self._tools.kind(call.name) or "function") for call in result.calls
-        ]
 
     def _estimate(self, result: TurnResult) -> Usage:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
@@ -326,6 +320,7 @@ class Run:
             turn=turn,
             items=items,
             calls=calls or [],
+            abandoned=self._state.pending,
         )
 
     def _close_fragments(self) -> tuple[list[Event], list[OutputItem]]:
@@ -347,66 +342,3 @@ def _output(result: TurnResult) -> list[OutputItem]:
 
 def _is_cut_call(body: Body) -> bool:
     return bool(body["type"] == "function_call" and body["status"] == "incomplete")
-
-
-_UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")
-
-
-def failed(failure: Failure) -> Ending:
-    """The ending of a run that cannot go on."""
-    return Ending(status="failed", error={"code": failure.code, "message": failure.message}, failure=failure)
-
-
-def closing(ending: Ending, body: Body) -> list[Event]:
-    """The events that a run ends with. A cancelled one just ends: there is no event for it."""
-    match ending.status:
-        case "completed":
-            return [ResponseCompleted(response=body)]
-        case "incomplete":
-            return [ResponseIncomplete(response=body)]
-        case "failed":
-            failure = ending.failure or _UNKNOWN
-            return [ErrorEvent(error={**failure.as_api_error().detail()}), ResponseFailed(response=body)]
-    return []
-
-
-def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
-    """The final body of an item that was cut, and the events that close it."""
-    if not fragment.is_open:
-        return fragment.body, []
-    body = {**fragment.body, "status": "incomplete"}
-    events: list[Event] = []
-    index = fragment.output_index
-    if body["type"] == "function_call":
-        events.append(
-            FunctionCallArgumentsDone(
-                item_id=body["id"], output_index=index, name=body["name"], arguments=body["arguments"]
-            )
-        )
-    elif body["type"] == "custom_tool_call":
-        events.append(CustomToolCallInputDone(item_id=body["id"], output_index=index, input=body["input"]))
-    elif fragment.open_part is not None:
-        events += _close_part(body, index, fragment.open_part)
-    elif fragment.open_summary is not None:
-        events += _close_summary(body, index, fragment.open_summary)
-    return body, [*events, OutputItemDone(output_index=index, item=body)]
-
-
-def _close_part(body: Body, output_index: int, content_index: int) -> list[Event]:
-    part = body["content"][content_index]
-    place = {"item_id": body["id"], "output_index": output_index, "content_index": content_index}
-    done: Event
-    match part["type"]:
-        case "refusal":
-            done = RefusalDone(**place, refusal=part["refusal"])
-        case "reasoning_text":
-            done = ReasoningTextDone(**place, text=part["text"])
-        case _:
-            done = OutputTextDone(**place, text=part["text"], logprobs=part["logprobs"])
-    return [done, ContentPartDone(**place, part=part)]
-
-
-def _close_summary(body: Body, output_index: int, summary_index: int) -> list[Event]:
-    part = body["summary"][summary_index]
-    place = {"item_id": body["id"], "output_index": output_index, "summary_index": summary_index}
-    return [ReasoningSummaryTextDone(**place, text=part["text"]), ReasoningSummaryPartDone(**place, part=part)]

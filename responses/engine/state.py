@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from conversations.items import StoredItem, from_wire
 from responses.engine.attachments import Content
+from responses.engine.calls import ToolResult
 from responses.engine.events import Body
 from responses.engine.reasoning import Seal
 from responses.engine.turns import Call, Sampling, Usage
@@ -36,11 +38,37 @@ class OutputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A hosted tool call that a turn asked for, without a stored output. `started`: it may have taken effect."""
+    """A hosted tool call that is to be made, or was made and has no item yet.
+
+    `attempt` counts how often it was begun: from the first time on it may have taken effect. `result` came at
+    `returned_at`, before that of a call in front of it.
+    """
 
     call: Call
     turn: int
-    started: bool = False
+    attempt: int = 0
+    result: ToolResult | None = None
+    returned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """What the model reads beside the output, in this run only and never shown: behind the first `after` items."""
+
+    after: int
+    items: tuple[StoredItem, ...]
+
+
+def answer(*, after: int, call_id: str, name: str, arguments: str, output: str) -> Aside:
+    """A call that nobody makes, and why."""
+    called = {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+    answered = {"type": "function_call_output", "call_id": call_id, "output": output}
+    return Aside(after=after, items=(from_wire(called), from_wire(answered)))
+
+
+def enclosure(*, after: int, parts: Sequence[Body]) -> Aside:
+    """What a tool gave beside its words: images. Models read them as a message of the user."""
+    return Aside(after=after, items=(from_wire({"type": "message", "role": "user", "content": [*parts]}),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +90,9 @@ class Fragment:
 class RunState:
     """Where a run stands after its last committed step.
 
-    `turn` counts finished upstream calls. `fragments` are the items of a turn that was cut: those still open are closed
-    as incomplete before anything else happens.
+    `turn` counts finished upstream calls, `hosted_calls` the calls of hosted tools that were let through. `fragments`
+    are the items of a turn that was cut: those still open are closed as incomplete before anything else happens.
+    `waiting`: the client has calls to answer, or to approve of, before a model is asked again.
     """
 
     turn: int = 0
@@ -71,7 +100,9 @@ class RunState:
     pending: list[PendingCall] = field(default_factory=list)
     fragments: list[Fragment] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    tool_calls: int = 0
+    hosted_calls: int = 0
+    waiting: bool = False
+    asides: list[Aside] = field(default_factory=list)
 
     @property
     def next_output_index(self) -> int:
@@ -80,7 +111,16 @@ class RunState:
 
     def context_items(self) -> list[StoredItem]:
         """The output so far, as the next turn reads it."""
-        return [from_wire(item.body) for item in self.output if item.in_context]
+        items: list[StoredItem] = []
+        for position, item in enumerate(self.output):
+            if self.asides:
+                items += self._asides_after(position)
+            if item.in_context:
+                items.append(from_wire(item.body))
+        return items + self._asides_after(len(self.output))
+
+    def _asides_after(self, position: int) -> list[StoredItem]:
+        return [item for aside in self.asides if aside.after == position for item in aside.items]
 
     def bodies(self) -> list[Body]:
         """The output as the wire shows it."""

@@ -6,11 +6,12 @@ can be taken over after any of them.
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from responses.engine.body import Ending
+from responses.engine.calls import ToolResult
 from responses.engine.events import Body, Event
-from responses.engine.state import OutputItem
-from responses.engine.tools import ToolResult
+from responses.engine.state import OutputItem, PendingCall
 from responses.engine.turns import Call, TurnResult, Usage
 
 
@@ -32,13 +33,23 @@ class TurnRecord:
     usage: Usage
 
 
+CallState = Literal["pending", "waiting", "asked", "refused"]
+"""We make the call; the client makes it; it waits for approval; nobody makes it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """A tool call that a turn asked for. `kind` "function": the client runs it."""
+    """A tool call that a turn asked for. `kind` "function": the client runs it.
+
+    `answer` is what the model reads of a call that is refused, behind the first `after` items of the output.
+    """
 
     call: Call
     turn: int
     kind: str
+    state: CallState
+    answer: str | None = None
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +71,48 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
-    """A hosted call is about to be made: from here on it may have taken effect."""
+class Prepared:
+    """Hosted tools have put something in front of the first turn: items, or calls that were approved of."""
 
-    call: Call
-    turn: int
+    events: list[Event]
+    items: list[OutputItem] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsStarted:
+    """Hosted calls are about to be made: from here on they may have taken effect."""
+
+    calls: list[PendingCall]
     started_at: datetime
     events: list[Event] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsReturned:
+    """Hosted calls gave their results while one in front of them is still under way. Their items come in their turn;
+    the results are kept now, so that nobody makes these calls again."""
+
+    calls: list[PendingCall]
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished:
-    """A hosted call has its result, which stands in the output as `item`."""
+    """A hosted call has its result, which stands in the output as `items`."""
 
     call: Call
     turn: int
     result: ToolResult
     ended_at: datetime
-    item: OutputItem
+    items: list[OutputItem]
     events: list[Event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run is over. `turn` is the one that ended with it; `response` the final public object."""
+    """The run is over. `turn` is the one that ended with it; `response` the final public object; `abandoned` are the
+    hosted calls that nobody makes any more."""
 
     events: list[Event]
     ending: Ending
@@ -93,6 +122,7 @@ class RunEnded:
     turn: TurnRecord | None = None
     items: list[OutputItem] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
+    abandoned: list[PendingCall] = field(default_factory=list)
 
 
-Step = Emitted | FragmentsClosed | TurnEnded | ToolStarted | ToolFinished | RunEnded
+Step = Emitted | FragmentsClosed | Prepared | TurnEnded | ToolsStarted | ToolsReturned | ToolFinished | RunEnded

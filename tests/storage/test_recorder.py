@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import Failure
 from responses import store
 from responses.engine.body import Ending
-from responses.engine.loop import failed
-from responses.engine.steps import RunEnded, Step, ToolStarted, TurnEnded
+from responses.engine.calls import ToolResult
+from responses.engine.endings import failed
+from responses.engine.state import PendingCall
+from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
+from responses.engine.turns import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.recorder import FLUSH_BYTES, PREVIEW_LENGTH
 from responses.store import LeaseLost
@@ -183,11 +187,38 @@ async def test_a_call_that_is_being_made_says_so(database: None, caller: Caller)
     begun = await abegin(caller)
     async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"])).steps():
         await begun.recorder.record(step)
-        if isinstance(step, ToolStarted):
+        if isinstance(step, ToolsStarted):
             started_at = step.started_at
             break
     (call,) = await in_db_thread(lambda: rows(begun, ToolCall))
     assert (call.status, call.output, call.started_at) == ("in_progress", None, started_at)
+
+
+async def test_a_result_that_waits_for_its_item_is_kept(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    call = Call(item_id="", call_id="call_search", name="search", arguments="{}")
+    result = ToolResult(output="a page", fields={"kind": "page"})
+    async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=[])).steps():
+        await begun.recorder.record(step)
+        if isinstance(step, TurnEnded):
+            break
+    await begun.recorder.record(ToolsReturned(calls=[PendingCall(call=call, turn=0, attempt=1, result=result)]))
+    (row,) = await in_db_thread(lambda: rows(begun, ToolCall))
+    assert (row.status, row.ended_at, ToolResult.restored(row.result)) == ("returned", None, result)
+
+
+async def test_calls_that_are_given_up_do_not_stay_pending(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    run = begun.run(ScriptedModel(calls(search="{}", read="{}")), ScriptedTools(search=["a page"], read=["text"]))
+    async with aclosing(run.steps()) as steps:
+        async for step in steps:
+            await begun.recorder.record(step)
+            if isinstance(step, ToolsStarted):
+                break
+    await begun.recorder.record(run.interrupt(Ending(status="cancelled")))
+    found = await in_db_thread(lambda: rows(begun, ToolCall))
+    assert [call.status for call in found] == ["abandoned", "abandoned"]
+    assert all(call.ended_at for call in found)
 
 
 async def test_the_same_call_id_in_two_turns_is_two_calls(database: None, caller: Caller) -> None:
@@ -201,7 +232,8 @@ async def test_the_same_call_id_in_two_turns_is_two_calls(database: None, caller
 async def test_items_and_their_places_are_written_with_their_turn(database: None, caller: Caller) -> None:
     begun = await abegin(caller, input="What?")
     steps = []
-    async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"])).steps():
+    model = ScriptedModel([chunk(content="Let me look."), *calls(search="{}")])
+    async for step in begun.run(model, ScriptedTools(search=["a page"])).steps():
         await begun.recorder.record(step)
         steps.append(step)
         if isinstance(step, TurnEnded):
@@ -214,7 +246,7 @@ async def test_items_and_their_places_are_written_with_their_turn(database: None
 
     assert await in_db_thread(placed) == [
         (Section.INPUT, 0, "message", caller.key.pk),
-        (Section.OUTPUT, 0, "function_call", caller.key.pk),
+        (Section.OUTPUT, 0, "message", caller.key.pk),
     ]
 
 

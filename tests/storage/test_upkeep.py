@@ -54,7 +54,7 @@ def a_dead_run(caller: Caller, **request: Any) -> Begun:
     """One turn with a hosted call is over, the second has said a word."""
     begun = begin(caller, **request)
     turns = [calls(search="{}"), [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")]]
-    record(begun, made(begun, 6, *turns, tools=ScriptedTools(search=["a page"])))
+    record(begun, made(begun, 4, *turns, tools=ScriptedTools(search=["a page"])))
     let_die(begun)
     return begun
 
@@ -65,8 +65,7 @@ def test_a_dead_run_fails_with_what_it_had_finished(database: None, caller: Call
     body = body_of(begun)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
     assert [(item["type"], item["status"]) for item in body["output"]] == [
-        ("function_call", "completed"),
-        ("function_call_output", "completed"),
+        ("mcp_call", "completed"),
         ("message", "incomplete"),
     ]
     assert body["usage"]["output_tokens"] == 3

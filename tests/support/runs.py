@@ -10,15 +10,16 @@ import orjson
 from kernel.clock import now
 from kernel.ids import new_id
 from responses import wire
+from responses.engine.endings import opening
 from responses.engine.events import Event, frame
 from responses.engine.fold import read_frames
-from responses.engine.loop import Run, opening
+from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import RunEnded, Step
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Model
 from responses.schema import parse_create
-from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+from tests.support.scripted import HostedTools, Piece, ScriptedModel
 
 _ID = re.compile(r"\b([a-z]+)_[0-9a-f]{36}\b")
 
@@ -73,7 +74,7 @@ def begin(
     return Run(given or context(**request), state or RunState(), model=model, tools=hosted or NoTools(), now=now)
 
 
-async def play(*turns: Sequence[Piece], hosted: ScriptedTools | None = None, **request: Any) -> Played:
+async def play(*turns: Sequence[Piece], hosted: HostedTools | None = None, **request: Any) -> Played:
     """Run a response whose model says these turns; the script must fit exactly."""
     model, given = ScriptedModel(*turns), context(**request)
     run = Run(given, RunState(), model=model, tools=hosted or NoTools(), now=now)

@@ -4,13 +4,20 @@ Both fail their test when they are asked more often than it foresaw, or less oft
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 
+from typing_extensions import override
+
 from kernel.errors import Failure
+from kernel.ids import new_id
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult
 from responses.engine.converter import ChatConverter
-from responses.engine.events import Event
-from responses.engine.tools import ToolResult
-from responses.engine.turns import Call, TurnRequest, TurnResult
+from responses.engine.events import Body, Event
+from responses.engine.mcp_events import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Prepared
+from responses.engine.turns import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
 Piece = Chunk | Failure | asyncio.Event
@@ -47,6 +54,7 @@ class ScriptedTurn:
             first_output_index=request.first_output_index,
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
+            tools=sampling.tools,
         )
         self.is_closed = False
 
@@ -75,22 +83,101 @@ class ScriptedTurn:
         return self._converter.interrupt(), self._converter.result(interrupted=True)
 
 
-class ScriptedTools:
+class HostedTools(ABC):
+    """What every hosted tool of the tests is like: a tool of some MCP server, without the events of one."""
+
+    concurrency = 4
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """Nothing comes first."""
+        nothing: tuple[Prepared, ...] = ()
+        for step in nothing:
+            yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """None beside those that `kind` knows."""
+        return ()
+
+    def kind(self, name: str) -> str | None:
+        """All of them are hosted."""
+        return "scripted"
+
+    def may_repeat(self, name: str) -> bool:
+        """All of them."""
+        return True
+
+    def limits(self, name: str) -> ToolLimits:
+        """The usual ones."""
+        return ToolLimits()
+
+    def admit(self, call: Call) -> Admission:
+        """Every call is made."""
+        return Make()
+
+    def opened(self, call: Call) -> Body:
+        """A call of a tool of a server."""
+        return {
+            "id": new_id("mcp"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "server_label": "scripted",
+            "name": call.name,
+            "arguments": call.arguments,
+            "approval_request_id": None,
+            "output": None,
+            "error": None,
+        }
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """The events of a call that is under way."""
+        place = {"item_id": body["id"], "output_index": output_index}
+        return [McpCallInProgress(**place), McpCallArgumentsDone(**place, arguments=call.arguments)]
+
+    @abstractmethod
+    async def call(self, call: Call) -> ToolResult:
+        """As the test has it."""
+
+    def closed(self, body: Body, result: ToolResult, output_index: int) -> Closed:
+        """The call with its output."""
+        place = {"item_id": body["id"], "output_index": output_index}
+        if result.error is None:
+            return Closed(
+                item={**body, "status": "completed", "output": result.output}, events=[McpCallCompleted(**place)]
+            )
+        error = {"type": "mcp_tool_execution_error", "content": result.output}
+        return Closed(item={**body, "status": "failed", "error": error}, events=[McpCallFailed(**place)])
+
+    async def close(self) -> None:
+        """Nothing is open."""
+        return
+
+    def verify(self) -> None:
+        """Nothing was foreseen."""
+        return
+
+
+class ScriptedTools(HostedTools):
     """Hosted tools by name, each with the results of its calls in order; every other name is the client's."""
 
     def __init__(self, *, repeatable: bool = True, **results: Sequence[str | ToolResult]) -> None:
         self._results = {name: list(given) for name, given in results.items()}
         self._repeatable = repeatable
         self.calls: list[Call] = []
+        self.is_closed = False
 
+    @override
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return tuple(FunctionTool(name=name, form=CallForm.HOSTED) for name in self._results)
+
+    @override
     def kind(self, name: str) -> str | None:
-        """All hosted ones are of one kind."""
         return "scripted" if name in self._results else None
 
+    @override
     def may_repeat(self, name: str) -> bool:
-        """As the test says."""
         return self._repeatable
 
+    @override
     async def call(self, call: Call) -> ToolResult:
         """The next result of this tool."""
         assert self._results[call.name], f"{call.name} was called more often than the test foresaw"
@@ -98,7 +185,13 @@ class ScriptedTools:
         result = self._results[call.name].pop(0)
         return ToolResult(output=result) if isinstance(result, str) else result
 
+    @override
+    async def close(self) -> None:
+        self.is_closed = True
+
+    @override
     def verify(self) -> None:
-        """Every result was asked for."""
+        """Every result was asked for, and nothing was left open."""
         left = {name: results for name, results in self._results.items() if results}
         assert not left, f"never called: {left}"
+        assert self.is_closed

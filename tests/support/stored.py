@@ -7,8 +7,9 @@ from conversations.models import Section
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from responses import selectors, store
+from responses.engine.endings import opening
 from responses.engine.fold import read_frames
-from responses.engine.loop import Run, opening
+from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Model

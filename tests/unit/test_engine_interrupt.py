@@ -5,8 +5,10 @@ import pytest
 from conversations.items import AssistantMessage
 from kernel.errors import Failure
 from responses.engine.body import Ending
+from responses.engine.endings import failed
 from responses.engine.events import Body
-from responses.engine.loop import Run, close_fragment, failed
+from responses.engine.fragments import close_fragment
+from responses.engine.loop import Run
 from responses.engine.state import Fragment, OutputItem, PendingCall, RunState
 from responses.engine.steps import FragmentsClosed, RunEnded
 from responses.engine.turns import Call, Finish
@@ -86,7 +88,15 @@ async def test_between_two_turns_there_is_nothing_to_close() -> None:
     run = begin(ScriptedModel(calls(search="{}"), text("never")), tools)
     end = await stopped_after(run, 3)
     assert ([event.type for event in end.events], end.items, end.turn) == ([], [], None)
-    assert [item["type"] for item in end.response["output"]] == ["function_call"]
+    assert [item["type"] for item in end.response["output"]] == ["mcp_call"]
+
+
+async def test_a_hosted_call_that_was_under_way_is_closed_and_given_up() -> None:
+    run = begin(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"]))
+    end = await stopped_after(run, 2)
+    assert [event.type for event in end.events] == ["response.mcp_call.failed", "response.output_item.done"]
+    assert [(item.body["status"], item.in_context) for item in end.items] == [("incomplete", False)]
+    assert [pending.call.name for pending in end.abandoned] == ["search"]
 
 
 def taken_over(state: RunState, *turns: list[Chunk], tools: ScriptedTools | None = None) -> Run:
@@ -174,17 +184,16 @@ def test_a_fragment_closes_the_paragraph_of_its_summary() -> None:
 
 
 async def test_a_pending_call_is_made_before_the_next_turn() -> None:
-    called = {**CALL, "status": "completed", "call_id": "call_search", "name": "search", "arguments": "{}"}
-    state = RunState(turn=1, output=[OutputItem(body=called)], pending=[PendingCall(call=SEARCH, turn=0)])
+    state = RunState(turn=1, pending=[PendingCall(call=SEARCH, turn=0)])
     tools = ScriptedTools(search=["a page"])
     end = [step async for step in taken_over(state, text("Done"), tools=tools).steps()][-1]
     tools.verify()
     assert isinstance(end, RunEnded)
-    assert [item["type"] for item in end.response["output"]] == ["function_call", "function_call_output", "message"]
+    assert [item["type"] for item in end.response["output"]] == ["mcp_call", "message"]
 
 
 async def test_a_call_that_may_have_taken_effect_is_made_again_only_if_it_may_be_repeated() -> None:
-    started = [PendingCall(call=SEARCH, turn=0, started=True)]
+    started = [PendingCall(call=SEARCH, turn=0, attempt=1)]
     repeatable, unique = ScriptedTools(search=["a page"]), ScriptedTools(repeatable=False, search=["a page"])
     again = taken_over(RunState(turn=1, pending=list(started)), text("Done"), tools=repeatable)
     never = taken_over(RunState(turn=1, pending=list(started)), tools=unique)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from conversations.items import AssistantMessage, FunctionCall, FunctionCallOutput
+from conversations.items import AssistantMessage, McpCall
 from kernel.errors import Failure
+from responses.engine.calls import ToolResult
 from responses.engine.state import OutputItem, RunState
-from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolStarted, TurnEnded
-from responses.engine.tools import ToolResult
+from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolsStarted, TurnEnded
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.runs import Played, begin, context, play
 from tests.support.scripted import ScriptedModel, ScriptedTools
@@ -56,19 +56,18 @@ async def test_a_call_of_the_clients_function_ends_the_run() -> None:
 async def test_a_hosted_tool_is_called_and_its_output_read_by_the_next_turn() -> None:
     model, tools = ScriptedModel(calls(search='{"q":"x"}'), text("Found")), ScriptedTools(search=["a page"])
     steps = [step async for step in begin(model, tools).steps()]
-    assert kinds(steps) == ["TurnEnded", "ToolStarted", "ToolFinished", "RunEnded"]
-    called, answered = model.requests[1].items[-2:]
-    assert isinstance(called, FunctionCall)
-    assert isinstance(answered, FunctionCallOutput)
-    assert (called.call_id, answered.call_id, answered.output) == ("call_search", "call_search", "a page")
+    assert kinds(steps) == ["TurnEnded", "ToolsStarted", "ToolFinished", "RunEnded"]
+    called = model.requests[1].items[-1]
+    assert isinstance(called, McpCall)
+    assert (called.name, called.arguments, called.output) == ("search", '{"q":"x"}', "a page")
 
 
-async def test_two_hosted_calls_of_one_turn_run_in_their_order() -> None:
+async def test_two_hosted_calls_of_one_turn_stand_in_their_order() -> None:
     tools = ScriptedTools(search=["a page"], read=["its text"])
     played = await play(calls(search="{}", read="{}"), text("Done"), hosted=tools)
-    assert kinds(played.steps) == ["TurnEnded", *["ToolStarted", "ToolFinished"] * 2, "RunEnded"]
     assert [call.name for call in tools.calls] == ["search", "read"]
-    assert item_types(played) == ["function_call"] * 2 + ["function_call_output"] * 2 + ["message"]
+    assert item_types(played) == ["mcp_call", "mcp_call", "message"]
+    assert [item["name"] for item in played.output[:2]] == ["search", "read"]
     assert_numbered(played)
 
 
@@ -82,13 +81,13 @@ def assert_numbered(played: Played) -> None:
 async def test_a_tool_runs_only_after_its_turn_was_told() -> None:
     played = await play(calls(search="{}"), text("Done"), hosted=ScriptedTools(search=["a page"]))
     order = [type(step) for step in played.steps if not isinstance(step, Emitted)]
-    assert order == [TurnEnded, ToolStarted, ToolFinished, RunEnded]
+    assert order == [TurnEnded, ToolsStarted, ToolFinished, RunEnded]
 
 
 async def test_28_a_turn_that_calls_hosted_and_client_functions_runs_its_own_and_stops() -> None:
     tools = ScriptedTools(search=["a page"])
     played = await play(calls(search="{}", get_time="{}"), hosted=tools)
-    assert kinds(played.steps) == ["TurnEnded", "ToolStarted", "ToolFinished", "RunEnded"]
+    assert kinds(played.steps) == ["TurnEnded", "ToolsStarted", "ToolFinished", "RunEnded"]
     assert (played.end.ending.status, played.end.turn) == ("completed", None)
     turn_ended = next(step for step in played.steps if isinstance(step, TurnEnded))
     assert [(record.call.name, record.kind) for record in turn_ended.calls] == [
@@ -97,12 +96,12 @@ async def test_28_a_turn_that_calls_hosted_and_client_functions_runs_its_own_and
     ]
 
 
-async def test_26_a_hosted_call_that_fails_is_told_to_the_model_and_the_run_goes_on() -> None:
-    failure = ToolResult(output="error: these arguments are no JSON", error="invalid_arguments")
-    played = await play(calls(search="{oops"), text("Sorry"), hosted=ScriptedTools(search=[failure]))
+async def test_a_hosted_call_that_fails_is_told_to_the_model_and_the_run_goes_on() -> None:
+    failure = ToolResult(output="error: no such page", error="not_found")
+    played = await play(calls(search="{}"), text("Sorry"), hosted=ScriptedTools(search=[failure]))
     finished = next(step for step in played.steps if isinstance(step, ToolFinished))
-    assert (finished.result.error, played.end.ending.status) == ("invalid_arguments", "completed")
-    assert played.output[1]["output"] == "error: these arguments are no JSON"
+    assert (finished.result.error, played.end.ending.status) == ("not_found", "completed")
+    assert played.output[0]["error"]["content"] == "error: no such page"
 
 
 async def test_text_before_a_hosted_call_is_read_by_the_next_turn() -> None:
@@ -138,7 +137,7 @@ async def test_a_failure_in_the_middle_of_a_turn_keeps_what_was_said() -> None:
 
 async def test_a_failure_in_a_later_turn_keeps_the_turns_before_it() -> None:
     played = await play(calls(search="{}"), [GONE], hosted=ScriptedTools(search=["a page"]))
-    assert item_types(played) == ["function_call", "function_call_output"]
+    assert item_types(played) == ["mcp_call"]
     assert (played.end.ending.status, played.end.usage.output_tokens) == ("failed", 3)
 
 

@@ -19,7 +19,7 @@ from responses.engine.events import (
     frame,
 )
 from responses.engine.fold import Fold, read_frames
-from responses.engine.loop import close_fragment
+from responses.engine.fragments import close_fragment
 from tests.support.chunks import Chunk, chunk
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items

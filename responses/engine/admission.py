@@ -1,0 +1,102 @@
+"""Who makes the calls that a turn asked for: we, the client, somebody once it is approved of, or nobody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from responses.engine.calls import Ask, Make, Refuse
+from responses.engine.events import Body
+from responses.engine.state import Aside, RunContext, RunState, answer
+from responses.engine.steps import CallRecord, CallState
+from responses.engine.tools import Toolbox
+from responses.engine.turns import Call, TurnResult
+
+_CLIENTS = "function"
+
+
+@dataclass(slots=True)
+class Sorted:
+    """The calls of a turn in their order; each list has a word on every call that it holds."""
+
+    admitted: list[tuple[Call, str]] = field(default_factory=list)
+    asked: list[tuple[Call, str, Body]] = field(default_factory=list)
+    refused: list[tuple[Call, str, str]] = field(default_factory=list)
+    left: list[Call] = field(default_factory=list)
+
+    @property
+    def concern_us(self) -> bool:
+        """Whether there is more to do than to hand the calls to the client."""
+        return bool(self.admitted or self.asked or self.refused)
+
+    @property
+    def asked_for(self) -> list[Body]:
+        """The items that ask for approval."""
+        return [item for _, _, item in self.asked]
+
+    def records(self, *, turn: int, after: int) -> list[CallRecord]:
+        """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
+        return [
+            *(CallRecord(call=call, turn=turn, kind=kind, state="pending") for call, kind in self.admitted),
+            *(CallRecord(call=call, turn=turn, kind=kind, state="asked") for call, kind, _ in self.asked),
+            *(
+                CallRecord(call=call, turn=turn, kind=kind, state="refused", answer=reason, after=after)
+                for call, kind, reason in self.refused
+            ),
+            *(CallRecord(call=call, turn=turn, kind=_CLIENTS, state="waiting") for call in self.left),
+        ]
+
+
+def sort_out(result: TurnResult, *, context: RunContext, state: RunState, tools: Toolbox) -> Sorted:
+    """Sort the calls of a finished turn: the client makes those that the turn has shown it.
+
+    `max_tool_calls` counts those that we make, over the whole run.
+    """
+    limit = context.parameters.get("max_tool_calls")
+    shown = {item["id"] for item in result.items}
+    found = Sorted()
+    for call in result.calls:
+        kind = tools.kind(call.name)
+        if kind is None:
+            if call.item_id in shown:
+                found.left.append(call)
+            else:
+                found.refused.append((call, "unknown", f"error: there is no tool named {call.name!r}"))
+        elif limit is not None and state.hosted_calls + len(found.admitted) >= limit:
+            reason = f"error: this call was not made; no more than {limit} calls of tools are allowed here"
+            found.refused.append((call, kind, reason))
+        else:
+            _ask(call, kind, tools, found)
+    return found
+
+
+def _ask(call: Call, kind: str, tools: Toolbox, found: Sorted) -> None:
+    match tools.admit(call):
+        case Make():
+            found.admitted.append((call, kind))
+        case Ask(item):
+            found.asked.append((call, kind, item))
+        case Refuse(reason):
+            found.refused.append((call, kind, reason))
+
+
+def unmade(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
+    """The calls of the last turn of a run: whoever would make them, it is not us."""
+    records = []
+    for call in calls:
+        kind = tools.kind(call.name)
+        state: CallState = "waiting" if kind is None else "refused"
+        records.append(CallRecord(call=call, turn=turn, kind=kind or _CLIENTS, state=state))
+    return records
+
+
+def aside(record: CallRecord) -> Aside | None:
+    """What the model reads of a call that nobody makes."""
+    if record.answer is None:
+        return None
+    call = record.call
+    return answer(
+        after=record.after,
+        call_id=call.call_id,
+        name=call.name,
+        arguments=call.arguments,
+        output=record.answer,
+    )

@@ -1,0 +1,70 @@
+"""What became of calls of hosted tools: values that the port, the loop and the recorder share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from responses.engine.events import Body, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a hosted call gave. A failure is a result, too: the model reads `output` and may try otherwise.
+
+    `error` is a short word for it, for the rows. `parts` are content that text cannot hold (images), which the model
+    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON.
+    """
+
+    output: str
+    error: str | None = None
+    parts: tuple[Body, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def stored(self) -> dict[str, Any]:
+        """The result as JSON, for whoever takes the run over."""
+        return {"output": self.output, "error": self.error, "parts": [*self.parts], "fields": {**self.fields}}
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "ToolResult":
+        """The result that was stored."""
+        return cls(**{**stored, "parts": tuple(stored["parts"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """How long one call may take, and how much of its output a model gets to read."""
+
+    seconds: float = 60
+    characters: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """The call is to be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The call waits until somebody approves of it; `item` says so in the output, and the run ends."""
+
+    item: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The call is not made; the model reads why."""
+
+    reason: str
+
+
+Admission = Make | Ask | Refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """How the item of a call ends: its final body, the events before its `output_item.done`, and the items that belong
+    behind it."""
+
+    item: Body
+    events: list[Event] = field(default_factory=list)
+    more: tuple[Body, ...] = ()

@@ -1,0 +1,153 @@
+"""Makes the hosted calls of a turn: several at a time, their items one after the other, no call twice."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import orjson
+
+from responses.engine.calls import ToolResult
+from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
+from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
+from responses.engine.steps import ToolFinished, ToolsReturned, ToolsStarted
+from responses.engine.tools import Toolbox
+from responses.engine.turns import Call
+
+_NO_OBJECT = "error: the arguments of this call are not a JSON object, so it was not made"
+_CUT = "\n[The output of the tool was cut here: it is too long.]"
+HostedStep = ToolsStarted | ToolsReturned | ToolFinished
+
+
+class HostedCalls:
+    """Works off `RunState.pending`. That some calls are about to be made is a step of its own, made before they are; a
+    result is kept as soon as it is there; its item waits until those of the calls in front of it are closed."""
+
+    def __init__(self, state: RunState, tools: Toolbox, *, now: Callable[[], datetime]) -> None:
+        self._state = state
+        self._tools = tools
+        self._now = now
+        self._opened: Body | None = None
+
+    def stuck(self) -> Call | None:
+        """A call that somebody had begun, and that nobody may begin again."""
+        begun = (p for p in self._state.pending if p.attempt and p.result is None)
+        return next((p.call for p in begun if not self._tools.may_repeat(p.call.name)), None)
+
+    async def steps(self) -> AsyncGenerator[HostedStep, None]:
+        """Until no call is pending. Stopping the iteration cancels what is under way."""
+        running: dict[str, asyncio.Task[PendingCall]] = {}
+        try:
+            while self._state.pending:
+                if starting := self._startable(running):
+                    begun = self._begun(starting)
+                    yield begun
+                    for pending in begun.calls:
+                        running[pending.call.call_id] = asyncio.create_task(self._make(pending))
+                elif (result := self._state.pending[0].result) is not None:
+                    yield self._finished(self._state.pending[0], result, running)
+                else:
+                    await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+                    returned = self._collect(running)
+                    if returned != self._state.pending[:1]:
+                        yield ToolsReturned(calls=returned)
+        finally:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
+        waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
+        return waiting[: max(0, self._tools.concurrency - len(running))]
+
+    def _begun(self, starting: Sequence[PendingCall]) -> ToolsStarted:
+        calls = [replace(pending, attempt=pending.attempt + 1) for pending in starting]
+        self._update(calls)
+        first = self._state.pending[0]
+        return ToolsStarted(
+            calls=calls, started_at=self._now(), events=self._open(first.call) if first in calls else []
+        )
+
+    async def _make(self, pending: PendingCall) -> PendingCall:
+        result = await self._result(pending.call)
+        return replace(pending, result=result, returned_at=self._now())
+
+    async def _result(self, call: Call) -> ToolResult:
+        if not _is_object(call.arguments):
+            return ToolResult(output=_NO_OBJECT, error="invalid_arguments")
+        limits = self._tools.limits(call.name)
+        try:
+            async with asyncio.timeout(limits.seconds):
+                result = await self._tools.call(call)
+        except TimeoutError:
+            message = f"error: the tool did not answer within {limits.seconds:g} seconds"
+            return ToolResult(output=message, error="timeout")
+        if len(result.output) <= limits.characters:
+            return result
+        return replace(result, output=result.output[: limits.characters] + _CUT)
+
+    def _collect(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
+        """What has come back, in the order of the calls."""
+        done = {call_id: task.result() for call_id, task in running.items() if task.done()}
+        for call_id in done:
+            del running[call_id]
+        self._update(list(done.values()))
+        return [pending for pending in self._state.pending if pending.call.call_id in done]
+
+    def _update(self, changed: Sequence[PendingCall]) -> None:
+        new = {pending.call.call_id: pending for pending in changed}
+        self._state.pending = [new.get(pending.call.call_id, pending) for pending in self._state.pending]
+
+    def _finished(
+        self, pending: PendingCall, result: ToolResult, running: dict[str, "asyncio.Task[PendingCall]"]
+    ) -> ToolFinished:
+        state = self._state
+        events, items = self._close(pending.call, result)
+        state.output += items
+        state.pending = state.pending[1:]
+        if result.parts:
+            state.asides.append(enclosure(after=len(state.output), parts=result.parts))
+        following = state.pending[0] if state.pending else None
+        if following and (following.result or following.call.call_id in running):
+            events += self._open(following.call)
+        return ToolFinished(
+            call=pending.call,
+            turn=pending.turn,
+            result=result,
+            ended_at=pending.returned_at or self._now(),
+            items=items,
+            events=events,
+        )
+
+    def _open(self, call: Call) -> list[Event]:
+        """The events that open the item of the first call, once."""
+        if self._opened is not None:
+            return []
+        index = self._state.next_output_index
+        self._opened = body = self._tools.opened(call)
+        return [OutputItemAdded(output_index=index, item=body), *self._tools.begun(body, call, index)]
+
+    def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
+        events = self._open(call)
+        index, opened, self._opened = self._state.next_output_index, self._opened, None
+        closed = self._tools.closed(opened or {}, result, index)
+        events += [*closed.events, OutputItemDone(output_index=index, item=closed.item)]
+        for offset, body in enumerate(closed.more, start=1):
+            events += whole_item(body, output_index=index + offset)
+        return events, [OutputItem(body=body) for body in (closed.item, *closed.more)]
+
+
+def whole_item(body: Body, *, output_index: int) -> list[Event]:
+    """The events of an item that opens as what it is."""
+    opened = {**body, "status": "in_progress"} if "status" in body else body
+    return [
+        OutputItemAdded(output_index=output_index, item=opened),
+        OutputItemDone(output_index=output_index, item=body),
+    ]
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False
