@@ -130,7 +130,7 @@ class HostedCalls:
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
         events = self._open(call)
         index, opened, self._opened = self._state.next_output_index, self._opened, None
-        closed = self._tools.closed(opened or {}, result, index)
+        closed = self._tools.closed(opened or {}, call, result, index)
         events += [*closed.events, OutputItemDone(output_index=index, item=closed.item)]
         for offset, body in enumerate(closed.more, start=1):
             events += whole_item(body, output_index=index + offset)

@@ -61,7 +61,7 @@ class Toolbox(Protocol):
         """Make the call, whose arguments are a JSON object. Only bugs raise."""
         ...
 
-    def closed(self, body: Body, result: ToolResult, output_index: int) -> Closed:
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
         """How the item that was opened as `body` ends. The result may be the loop's own: arguments that are no JSON
         object, a call that took too long."""
         ...
@@ -105,8 +105,8 @@ class NoTools:
     async def call(self, call: Call) -> ToolResult:
         raise _none(call.name)
 
-    def closed(self, body: Body, result: ToolResult, output_index: int) -> Closed:
-        raise _none(str(body["type"]))
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        raise _none(call.name)
 
     async def close(self) -> None:
         return

@@ -137,7 +137,7 @@ class HostedTools(ABC):
     async def call(self, call: Call) -> ToolResult:
         """As the test has it."""
 
-    def closed(self, body: Body, result: ToolResult, output_index: int) -> Closed:
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
         """The call with its output."""
         place = {"item_id": body["id"], "output_index": output_index}
         if result.error is None:
