@@ -151,35 +151,64 @@ def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str
     return cursor.created_at, cursor.pk
 
 
+# The input of a response: the chain before it and its own. An item that stands there several times (the client repeated
+# one of the chain, or referred to it) is listed once, as it came last: ids are the cursors of the pages. Bodies, which
+# may be large, are read for the items of one page only.
+_INPUT = """
+WITH RECURSIVE chain(id, previous, depth) AS (
+    SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+    UNION ALL
+    SELECT response.id, response.previous_response_id, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous
+), placed AS (
+    SELECT item.id AS name, item.key,
+        row_number() OVER (ORDER BY chain.depth DESC, placement.section = 'output', placement.position) AS place
+    FROM chain
+    JOIN conversations_placement AS placement ON placement.owner = chain.id
+        AND CASE WHEN chain.depth = 0 THEN placement.section = 'input' ELSE placement.in_context END
+    JOIN conversations_item AS item ON item.key = placement.item_id
+), listed AS (
+    SELECT DISTINCT ON (name) name, key, place FROM placed ORDER BY name, place DESC
+)
+"""
+_CURSOR = "SELECT place FROM listed WHERE name = %(cursor)s"
+_PAGE = """
+, page AS (
+    SELECT key, place FROM listed WHERE place > %(beyond)s AND place < %(below)s
+    ORDER BY place * %(direction)s LIMIT %(limit)s
+)
+SELECT item.body::text FROM page JOIN conversations_item AS item ON item.key = page.key
+ORDER BY page.place * %(direction)s
+"""
+_NO_END = 2**62
+
+
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """What the response was generated from: the chain before it and its own input, oldest first or newest first.
-
-    An id that stands there several times (the client repeated an item of the chain, or referred to it) is listed once,
-    as it came last: ids are the cursors of the pages.
-    """
-    before = response.previous_response_id
-    history = context_items(team_id=response.team_id, response_id=before) if before else []
-    own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
-    newest_first: dict[str, Body] = {}
-    for item in reversed([*history, *(place.item.body for place in own)]):
-        newest_first.setdefault(item["id"], item)
-    items = list(newest_first.values())
-    if page.order is Order.ASC:
-        items.reverse()
-    start, stop = _bounds(items, page)
-    window = items[start:stop]
-    if page.before and not page.after:
-        return Page(rows=window[-page.limit :], has_more=len(window) > page.limit)
-    return Page(rows=window[: page.limit], has_more=len(window) > page.limit)
+    """What the response was generated from: the chain before it and its own input, oldest first or newest first."""
+    after, before = (_place(response, param, name) for param, name in (("after", page.after), ("before", page.before)))
+    oldest_first = page.order is Order.ASC
+    beyond, below = (after, before) if oldest_first else (before, after)
+    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
+    backwards = before is not None and after is None
+    bounds = {"beyond": beyond or 0, "below": below or _NO_END, "limit": page.limit + 1}
+    direction = 1 if oldest_first is not backwards else -1
+    with connection.cursor() as cursor:
+        values = {"id": response.pk, "team": response.team_id, "direction": direction, **bounds}
+        cursor.execute(_INPUT + _PAGE, values)
+        rows = [orjson.loads(body) for (body,) in cursor.fetchall()]
+    return Page.cut(rows, request=page)
 
 
-def _bounds(items: list[Body], page: PageRequest) -> tuple[int, int | None]:
-    places = {item["id"]: index for index, item in enumerate(items)}
-    for param, cursor in (("after", page.after), ("before", page.before)):
-        if cursor is not None and cursor not in places:
-            raise NotFound(f"Item with id '{cursor}' not found.", param=param)
-    start = places[page.after] + 1 if page.after else 0
-    return start, places[page.before] if page.before else None
+def _place(response: Response, param: str, name: str | None) -> int | None:
+    """Where the item of a cursor stands, counted from 1 at the beginning of the chain."""
+    if name is None:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(_INPUT + _CURSOR, {"id": response.pk, "team": response.team_id, "cursor": name})
+        found: tuple[int] | None = cursor.fetchone()
+    if found is None:
+        raise NotFound(f"Item with id '{name}' not found.", param=param)
+    return found[0]
 
 
 # -- what the admin reads ----------------------------------------------------------------------------------------------

@@ -69,6 +69,17 @@ def test_pages_make_up_the_whole_list(api: Api, script: Script, order: str) -> N
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
+def test_two_cursors_leave_what_stands_between_them(api: Api, script: Script, order: str) -> None:
+    first = respond(api, script, "a", "b")
+    response_id = respond(api, script, "c", "d", previous_response_id=first)
+    whole = page(api, response_id, order=order)["data"]
+    ends = {"after": whole[0]["id"], "before": whole[4]["id"]}
+    found = page(api, response_id, order=order, **ends)
+    assert (found["data"], found["has_more"]) == (whole[1:4], False)
+    assert page(api, response_id, order=order, limit=2, **ends)["data"] == whole[1:3]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
 def test_a_page_before_a_cursor_ends_right_before_it(api: Api, script: Script, order: str) -> None:
     response_id = respond(api, script, "a", "b", "c", "d")
     whole = page(api, response_id, order=order)["data"]

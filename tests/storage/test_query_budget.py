@@ -7,7 +7,8 @@ from django.test.utils import CaptureQueriesContext
 
 from conversations.items import AssistantMessage, InputMessage
 from conversations.models import Item, Section
-from responses import context, store
+from kernel.pagination import PageRequest
+from responses import context, selectors, store
 from responses.context import Reading
 from responses.models import Response, Status
 from responses.recorder import placed
@@ -83,6 +84,16 @@ def test_a_fork_shares_what_came_before_it(database: None, caller: Caller) -> No
     fork = add_turn(caller, 7, ids[0])
     reading, _ = read(caller, fork)
     assert len(reading.items) == 5
+
+
+def test_a_page_of_the_input_takes_one_statement(database: None, caller: Caller) -> None:
+    ids = chain(caller, 30)
+    with scope.team(caller.team.pk), CaptureQueriesContext(connection) as captured:
+        response = Response.objects.get(pk=ids[-1])
+        page = selectors.list_input_items(response=response, page=PageRequest(limit=5))
+    assert [item["role"] for item in page.rows] == ["user", *(2 * ["assistant", "user"])]
+    statements = [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
+    assert sum("RECURSIVE" in sql for sql in statements) == 1
 
 
 def test_the_work_of_a_chain_is_that_of_its_items(database: None, caller: Caller) -> None:
