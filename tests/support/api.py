@@ -1,5 +1,10 @@
-"""A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between."""
+"""A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between.
 
+Each answer and each event is held to the types of its endpoint, and each stream that is read to its end to what is
+stored, without the tests saying so.
+"""
+
+import copy
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +15,8 @@ import httpx2
 import orjson
 
 from tenants.models import ApiKey, Team
+from tests.support.streams import Retrieve, check_stream
+from tests.support.validation import check_answer, check_chunk, check_event
 
 Event = dict[str, Any]
 
@@ -27,12 +34,15 @@ MakeCaller = Callable[..., Caller]
 
 
 class LiveStream:
-    """A stream that is being read. `raw` collects the lines, `events` yields what their data says until the end."""
+    """A stream that is being read. `raw` collects the lines, `events` yields what their data says until the end.
 
-    def __init__(self, response: httpx2.Response) -> None:
+    `retrieve` finds the response that the stream tells of; without it, its events are chunks of chat completions.
+    """
+
+    def __init__(self, response: httpx2.Response, *, retrieve: Retrieve | None = None) -> None:
         self.headers = response.headers
         self.raw: list[str] = []
-        self.events = self._read(response)
+        self.events = self._checked(response, retrieve) if retrieve else self._chunks(response)
 
     def next(self) -> Event:
         """The next event."""
@@ -47,6 +57,20 @@ class LiveStream:
             self.raw.append(line)
             if line.startswith("data: ") and line != "data: [DONE]":
                 yield orjson.loads(line.removeprefix("data: "))
+
+    def _chunks(self, response: httpx2.Response) -> Iterator[Event]:
+        for chunk in self._read(response):
+            if "error" not in chunk:
+                check_chunk(chunk)
+            yield chunk
+
+    def _checked(self, response: httpx2.Response, retrieve: Retrieve) -> Iterator[Event]:
+        events, seen = [], []
+        for event in self._read(response):
+            seen.append(check_event(event))
+            events.append(copy.deepcopy(event))
+            yield event
+        check_stream(events, seen, retrieve)
 
 
 def _lines(response: httpx2.Response) -> Iterator[str]:
@@ -77,7 +101,21 @@ class Api:
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         """Any request; `path` is below `/v1`."""
         headers = {**self._headers, **options.pop("headers", {})}
-        return self._http.request(method, self._url + path, headers=headers, **options)
+        answer = self._http.request(method, self._url + path, headers=headers, **options)
+        path = path.partition("?")[0]
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            LiveStream(answer, retrieve=self._retrieve(path)).rest()
+        else:
+            check_answer(method, path, answer)
+        return answer
+
+    def _retrieve(self, path: str) -> Retrieve | None:
+        return self.stored if path.startswith("/responses") else None
+
+    def stored(self, response_id: str) -> dict[str, Any] | None:
+        """A stored response, if there is one that this key may see."""
+        answer = self.get(f"/responses/{response_id}")
+        return answer.json() if answer.status_code == 200 else None
 
     def get(self, path: str, **query: Any) -> httpx2.Response:
         """GET."""
@@ -115,7 +153,7 @@ class Api:
         with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
             if response.status_code != 200:
                 raise AssertionError(f"{response.status_code}: {response.read()!r}")
-            yield LiveStream(response)
+            yield LiveStream(response, retrieve=self._retrieve(path))
 
     @contextmanager
     def open(self, path: str, body: dict[str, Any]) -> Iterator[None]:
@@ -134,7 +172,7 @@ class Api:
         url = f"{self._url}/responses/{response_id}"
         with self._http.stream("GET", url, params={"stream": "true", **query}, headers=self._headers) as response:
             assert response.status_code == 200, response.read()
-            yield LiveStream(response)
+            yield LiveStream(response, retrieve=self.stored)
 
     def events(self, **body: Any) -> list[Event]:
         """The events of a whole stream."""

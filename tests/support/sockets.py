@@ -1,12 +1,15 @@
 """A client of WebSocket mode that shows every frame, with no SDK between; and a server whose connections end soon."""
 
 import asyncio
+import copy
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import httpx2
 import orjson
 import pytest
 import uvicorn
@@ -17,6 +20,8 @@ from kernel.asgi import identified
 from responses.api.websocket import ResponseSocket
 from responses.providers.clients import close_clients
 from responses.runner import cancel_all
+from tests.support.streams import TERMINAL, Retrieve, check_stream
+from tests.support.validation import check_event
 
 Event = dict[str, Any]
 LAST = {"response.completed", "response.incomplete", "response.failed", "response.steer.failed", "error"}
@@ -24,10 +29,15 @@ _WAIT_SECONDS = 10.0
 
 
 class Socket:
-    """One open connection. What does not come in time fails the test."""
+    """One open connection. What does not come in time fails the test.
 
-    def __init__(self, connection: Connection) -> None:
+    Each event is held to its types, and those of a whole response to what is stored, as `Api` does with streams.
+    """
+
+    def __init__(self, connection: Connection, retrieve: Retrieve) -> None:
         self._connection = connection
+        self._retrieve = retrieve
+        self._lanes: dict[str | None, list[tuple[Event, Any]]] = {}
 
     def send(self, event: Any) -> None:
         """Any frame: bytes go as they are in a binary one, strings as they are, everything else as JSON."""
@@ -42,7 +52,18 @@ class Socket:
         text = self._connection.recv(timeout=_WAIT_SECONDS)
         assert isinstance(text, str), "the server sent a binary frame"
         event: Event = orjson.loads(text)
+        self._check(event)
         return event
+
+    def _check(self, event: Event) -> None:
+        lane = self._lanes.setdefault(event.get("stream_id"), [])
+        if event["type"] == "response.created":
+            lane.clear()
+        seen = check_event(event, socket=True)
+        if "sequence_number" in event and not event["type"].startswith("response.steer."):
+            lane.append((copy.deepcopy(event), seen))
+        if event["type"] in TERMINAL:
+            check_stream([event for event, _ in lane], [seen for _, seen in lane], self._retrieve)
 
     def rest(self) -> list[Event]:
         """The events up to the next one that is the last of its request."""
@@ -102,7 +123,17 @@ def open_socket(url: str, *, secret: str = "", path: str = "/v1/responses", **he
         open_timeout=_WAIT_SECONDS,
         close_timeout=_WAIT_SECONDS,
     ) as connection:
-        yield Socket(connection)
+        yield Socket(connection, lambda response_id: _stored(f"{url}/v1/responses/{response_id}", authorization))
+
+
+@cache
+def _http() -> httpx2.Client:
+    return httpx2.Client(timeout=_WAIT_SECONDS)
+
+
+def _stored(url: str, headers: dict[str, str]) -> dict[str, Any] | None:
+    answer = _http().get(url, headers=headers)
+    return answer.json() if answer.status_code == 200 else None
 
 
 @contextmanager

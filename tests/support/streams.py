@@ -4,54 +4,117 @@ The grammar stands here a second time, on purpose: it is the specification's, no
 """
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from responses.engine.fold import Fold
+from tests.support.folding import Folded, assert_folds_to
+from tests.support.validation import check_event
 
 Event = dict[str, Any]
+Retrieve = Callable[[str], dict[str, Any] | None]
+"""Gives a stored response by its id; None when there is none that the caller may see."""
+
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _TEXT = r"(output_text\.delta )*(output_text\.annotation\.added )*output_text\.done "
 _REFUSAL = r"(refusal\.delta )*refusal\.done "
+_REASONING = r"content_part\.added (reasoning_text\.delta )*reasoning_text\.done content_part\.done "
 _SUMMARY = (
     r"reasoning_summary_part\.added (reasoning_summary_text\.delta )*"
     r"reasoning_summary_text\.done reasoning_summary_part\.done "
 )
-_REASONING = r"content_part\.added (reasoning_text\.delta )*reasoning_text\.done content_part\.done "
+_ARGUMENTS = r"(mcp_call_arguments\.delta )*mcp_call_arguments\.done "
+_CODE = r"(code_interpreter_call_code\.delta )*code_interpreter_call_code\.done "
+_COMMAND = r"shell_call_command\.added (shell_call_command\.delta )*shell_call_command\.done "
+_OUTPUT = r"(shell_call_output_content\.delta )*shell_call_output_content\.done "
 _ITEMS = {
     "message": rf"(content_part\.added ({_TEXT}|{_REFUSAL})content_part\.done )+",
     "function_call": r"(function_call_arguments\.delta )*function_call_arguments\.done ",
-    "function_call_output": "",
-    "custom_tool_call": r"(custom_tool_call_input\.delta )*custom_tool_call_input\.done ",
     "reasoning": rf"({_SUMMARY})*({_REASONING})*",
+    "custom_tool_call": r"(custom_tool_call_input\.delta )*custom_tool_call_input\.done ",
+    "mcp_list_tools": r"mcp_list_tools\.in_progress (mcp_list_tools\.(completed|failed) )?",
+    "mcp_call": rf"mcp_call\.in_progress {_ARGUMENTS}(mcp_call\.(completed|failed) )?",
+    "web_search_call": r"web_search_call\.in_progress (web_search_call\.searching )?(web_search_call\.completed )?",
+    "file_search_call": r"file_search_call\.in_progress (file_search_call\.searching )?(file_search_call\.completed )?",
+    "code_interpreter_call": (
+        rf"code_interpreter_call\.in_progress {_CODE}"
+        r"(code_interpreter_call\.interpreting )?(code_interpreter_call\.completed )?"
+    ),
+    "image_generation_call": (
+        r"image_generation_call\.in_progress (image_generation_call\.generating )?"
+        r"(image_generation_call\.partial_image )*(image_generation_call\.completed )?"
+    ),
+    "compaction": r"(compaction\.compacting )?",
+    "shell_call": rf"({_COMMAND})*",
+    "shell_call_output": rf"({_OUTPUT})*",
 }
+"""The events inside of an item; an item of another type has none. What is cut short leaves its last ones out."""
 
 
-def types(events: list[Event]) -> list[str]:
+def types(events: Sequence[Event]) -> list[str]:
     """The events' types."""
     return [event["type"] for event in events]
 
 
-def assert_stream_equals_stored(events: list[Event], stored: dict[str, Any]) -> None:
-    """The stream is well formed, and folded it is its terminal response, which is what can be retrieved."""
-    assert_well_formed(events)
-    terminal = events[-1]["response"]
-    assert Fold(events).output == terminal["output"]
-    assert stored == terminal
+def check_stream(events: Sequence[Event], seen: Sequence[Any], retrieve: Retrieve) -> None:
+    """What holds for a stream that was read to its end; `seen` are its events as the SDK sees them.
+
+    A stream that begins later than at 0 is the rest of one, and is held to its numbers and its last response.
+    """
+    if not events or "sequence_number" not in events[-1]:
+        return  # an error that has no response, or one that ends a stream whose log cannot be read
+    first = events[0]["sequence_number"]
+    assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
+    ended = events[-1]["type"] in TERMINAL
+    if first == 0:
+        terminal = events[-1]["response"] if ended else None
+        stored = retrieve(events[0]["response"]["id"])
+        if terminal is None:
+            if stored and stored["status"] == "cancelled":
+                _check_cancelled(events, stored)
+        else:
+            assert_well_formed(events)
+            assert_folds_to(events, seen, terminal)
+            assert stored is None or stored == terminal
+    elif ended:
+        stored = retrieve(events[-1]["response"]["id"])
+        assert stored is None or stored == events[-1]["response"]
 
 
-def assert_well_formed(events: list[Event]) -> None:
-    """Numbers without gaps, `created` first, one terminal event, and items as the grammar has them."""
+def _check_cancelled(events: Sequence[Event], stored: Event) -> None:
+    """No event tells that a run was cancelled: its stream closes what is open, and ends."""
+    assert types(events)[0] == "response.created"
+    assert_items([event for event in events if "output_index" in event])
+    assert Folded(events).body()["output"] == stored["output"]
+
+
+def assert_stream_equals_stored(events: Sequence[Event], stored: dict[str, Any]) -> None:
+    """The stream is well formed, and folded it is its terminal response, which is what can be retrieved.
+
+    Whatever a test reads through `Api` or `Socket` is held to this by itself.
+    """
+    check_stream(events, [check_event(event) for event in events], lambda _: stored)
+    assert events[-1]["response"] == stored
+
+
+def assert_well_formed(events: Sequence[Event]) -> None:
+    """Numbers without gaps, `created` first, one terminal event, true to its name, and items as in the grammar."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    assert types(events)[:2] == ["response.created", "response.in_progress"]
+    opening = ["response.created", "response.in_progress"]
+    if events[0]["response"]["status"] == "queued":
+        opening.insert(1, "response.queued")
+    assert types(events)[: len(opening)] == opening
+    for event in events[: len(opening)]:
+        assert (event["response"]["output"], event["response"]["usage"]) == ([], None)
     assert [kind for kind in types(events) if kind in TERMINAL] == [events[-1]["type"]]
-    body = events[2:-1]
+    assert events[-1]["type"] == f"response.{events[-1]['response']['status']}"
+    body = list(events[len(opening) : -1])
     if events[-1]["type"] == "response.failed":
         assert body.pop()["type"] == "error"
     assert_items(body)
     assert len({event["response"]["id"] for event in events if "response" in event}) == 1
 
 
-def assert_items(events: list[Event]) -> None:
+def assert_items(events: Sequence[Event]) -> None:
     """Items one after the other, each opened, filled by its own grammar, and closed as what it was opened as."""
     position = 0
     while events:
@@ -64,11 +127,12 @@ def assert_items(events: list[Event]) -> None:
         position += 1
 
 
-def _assert_item(events: list[Event]) -> None:
+def _assert_item(events: Sequence[Event]) -> None:
     opened, closed = events[0]["item"], events[-1]["item"]
     assert (opened["id"], opened["type"]) == (closed["id"], closed["type"])
-    assert (opened["status"], opened.get("call_id")) == ("in_progress", closed.get("call_id"))
+    assert (opened.get("status", "in_progress"), opened.get("call_id")) == ("in_progress", closed.get("call_id"))
     inside = events[1:-1]
-    assert {event["item_id"] for event in inside} <= {opened["id"]}
+    # The events of shell calls name their item by its index alone.
+    assert {event["item_id"] for event in inside if "item_id" in event} <= {opened["id"]}
     line = "".join(event["type"].removeprefix("response.") + " " for event in inside)
-    assert re.fullmatch(_ITEMS[opened["type"]], line), f"{opened['type']}: {line}"
+    assert re.fullmatch(_ITEMS.get(opened["type"], ""), line), f"{opened['type']}: {line}"
