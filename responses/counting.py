@@ -12,10 +12,13 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import UnknownParameter, UnsupportedParameter
 from responses import context, demands, effective, wire
+from responses.content import admit
 from responses.context import Reading
 from responses.engine import estimate
 from responses.schema import CreateResponse, parse_create
+from responses.sealing import refuse_foreign
 from tenants import directory
+from tenants.capabilities import Capabilities
 from tenants.models import Scope
 from tenants.principal import Principal
 
@@ -76,12 +79,17 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     body = effective.configured(body, reading.items)
     if route is not None:
         demands.check(body, route)
+    can = route.capabilities if route else Capabilities()
+    content = await admit(principal=principal, body=body, reading=reading, can=can)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
     sampling = wire.sampling(parameters, wire.hidden_options(body))
-    return estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)
+    words = content.words(reading.items) if content else ()
+    counted = estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)
+    return counted + estimate.tokens(*words)
 
 
 async def _read(principal: Principal, body: CreateResponse) -> Reading:
+    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
     if not context.needs_database(body):
         return context.read(principal=principal, body=body)
     return await in_db_thread(lambda: context.read(principal=principal, body=body))

@@ -8,6 +8,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from responses import selectors, wire
 from responses.engine.calls import ToolResult
+from responses.content import TeamContent
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import Aside, OutputItem, PendingCall, RunContext, RunState, answer, enclosure
@@ -15,6 +16,7 @@ from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, ToolCall
 from responses.recorder import Progress, Recorder, RunIdentity
+from responses.sealing import TeamSeal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,8 @@ def _context(response: Response) -> RunContext:
         parameters=response.parameters,
         model=response.upstream_model,
         instructions=response.parameters.get("instructions"),
+        content=TeamContent(response.team_id),
+        seal=TeamSeal(response.team_id),
         items=[from_wire(body) for body in bodies],
         sampling=wire.sampling(response.parameters, response.options) if response.parameters else Sampling(),
     )

@@ -12,9 +12,9 @@ from typing_extensions import override
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
-from kernel.errors import InvalidEncryptedContent
 from kernel.ids import new_id
 from responses import context, demands, effective, pairing, wire
+from responses.content import admit
 from responses.context import Reading, Remembered
 from responses.engine.endings import opening
 from responses.engine.loop import Run
@@ -26,6 +26,7 @@ from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
 from responses.schema import CreateResponse
+from responses.sealing import TeamSeal, refuse_foreign
 from responses.store import CallUpdate, Change, writer
 from tenants import directory, scope
 from tenants.audit import audit
@@ -94,6 +95,7 @@ async def start_response(
     reading = await _read(principal, body, previous)
     body = effective.configured(body, reading.items)
     demands.check(body, route)
+    content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at)
     options = wire.hidden_options(body)
@@ -122,6 +124,8 @@ async def start_response(
             model=route.upstream_model,
             instructions=body.instructions,
             items=reading.items,
+            content=content,
+            seal=TeamSeal(who.team_id),
             sampling=wire.sampling(parameters, options),
         ),
         state,
@@ -150,20 +154,10 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
 
 
 async def _read(principal: Principal, body: CreateResponse, previous: Remembered | None) -> Reading:
-    _refuse_foreign_secrets(body)
+    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
     if not context.needs_database(body, previous):
         return context.read(principal=principal, body=body, previous=previous)
     return await in_db_thread(lambda: context.read(principal=principal, body=body, previous=previous))
-
-
-def _refuse_foreign_secrets(body: CreateResponse) -> None:
-    """Nothing that this server hands out is encrypted, so whatever comes encrypted was made by somebody else."""
-    for item in wire.input_items(body):
-        if getattr(item, "encrypted_content", None):
-            name = item.id or "without an id"
-            raise InvalidEncryptedContent(
-                f"The encrypted content for item {name} could not be verified.", param="input"
-            )
 
 
 def _row(
