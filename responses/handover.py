@@ -7,8 +7,8 @@ from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
 from responses import selectors, wire
-from responses.engine.calls import ToolResult
 from responses.content import TeamContent
+from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import Aside, OutputItem, PendingCall, RunContext, RunState, answer, enclosure
