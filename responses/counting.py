@@ -82,7 +82,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     can = route.capabilities if route else Capabilities()
     content = await admit(principal=principal, body=body, reading=reading, can=can)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
-    sampling = wire.sampling(parameters, wire.hidden_options(body))
+    sampling = wire.sampling(parameters, wire.hidden_options(body), reading.items)
     words = content.words(reading.items) if content else ()
     counted = estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)
     return counted + estimate.tokens(*words)

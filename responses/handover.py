@@ -133,15 +133,17 @@ def _context(response: Response) -> RunContext:
     history = selectors.context_items(team_id=response.team_id, response_id=before) if before else []
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     bodies = [*history, *(place.item.body for place in own)]
+    instructions, preface = wire.instructions(response.parameters)
+    items = [*preface, *(from_wire(body) for body in bodies)]
     return RunContext(
         response_id=response.pk,
         parameters=response.parameters,
         model=response.upstream_model,
-        instructions=response.parameters.get("instructions"),
+        instructions=instructions,
         content=TeamContent(response.team_id),
         seal=TeamSeal(response.team_id),
-        items=[from_wire(body) for body in bodies],
-        sampling=wire.sampling(response.parameters, response.options) if response.parameters else Sampling(),
+        items=items,
+        sampling=wire.sampling(response.parameters, response.options, items) if response.parameters else Sampling(),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, demands, effective, pairing, wire
+from responses import context, demands, effective, pairing, prompts, toolset, wire
 from responses.content import admit
 from responses.context import Reading, Remembered
 from responses.engine.endings import opening
@@ -91,13 +91,16 @@ async def start_response(
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
     connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
     principal.require(Scope.RESPONSES_WRITE)
+    prompted = await prompts.resolve(principal=principal, body=body)
+    body = prompted.body
     route = await directory.aroute(principal, body.model)
-    reading = await _read(principal, body, previous)
+    reading = replace(await _read(principal, body, previous), preface=prompted.preface)
     body = effective.configured(body, reading.items)
     demands.check(body, route)
     content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
+    await toolset.check_grammars(body)
     created_at, response_id = now(), new_id("resp")
-    parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at)
+    parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
     options = wire.hidden_options(body)
     who = RunIdentity(
         response_id=response_id,
@@ -126,7 +129,7 @@ async def start_response(
             items=reading.items,
             content=content,
             seal=TeamSeal(who.team_id),
-            sampling=wire.sampling(parameters, options),
+            sampling=wire.sampling(parameters, options, reading.items),
         ),
         state,
         model=model_for(route),

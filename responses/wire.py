@@ -4,10 +4,11 @@
 not show, above all which parameters were sent at all: only those go to the upstream.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from conversations.items import InputMessage
+from conversations.items import InputMessage, StoredItem
 from kernel.clock import unix
 from responses import toolset
 from responses.engine.turns import Sampling
@@ -75,7 +76,7 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
         "temperature": plain["temperature"],
         "text": _text(body),
         "tool_choice": toolset.shown_choice(body),
-        "tools": [toolset.shown_tool(tool) for tool in body.tools or []],
+        "tools": [tool.shown() for tool in body.tools or []],
         "top_logprobs": plain["top_logprobs"],
         "top_p": plain["top_p"],
         "truncation": "disabled",
@@ -138,14 +139,15 @@ def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
     return hidden
 
 
-def sampling(parameters: dict[str, Any], options: dict[str, Any]) -> Sampling:
-    """How the model is to write, from what is stored."""
+def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
+    """How the model is to write, from what is stored, and what it read: tools may come with the items."""
     sent = set(options["sent"])
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
+    tools = toolset.known(parameters["tools"], choice, items)
     return Sampling(
-        tools=toolset.offered(parameters["tools"], choice),
-        tool_choice=toolset.forced(choice),
+        tools=toolset.offered(tools),
+        tool_choice=toolset.forced(choice, tools),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
         reasoning_context=parameters["reasoning"].get("context"),

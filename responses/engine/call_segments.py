@@ -7,6 +7,7 @@ here at all: the tool makes their items when it runs.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from typing_extensions import override
@@ -266,7 +267,7 @@ class _Shaped(_Face):
         events: list[Event] = []
         commands = self._commands if self.tool.form is CallForm.SHELL else []
         for position, command in enumerate(commands):
-            place = {"output_index": index, "command_index": position}
+            place: dict[str, Any] = {"output_index": index, "command_index": position}
             events += [
                 ShellCallCommandAdded(**place, command=""),
                 ShellCallCommandDelta(**place, delta=command),

@@ -4,7 +4,7 @@ One converter serves one turn. It takes the decoded chunks of each read and keep
 necessary; the numbers in comments are those of the list of edge cases in the specification.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ import orjson
 
 from kernel.clock import now
 from kernel.errors import Failure
+from responses.engine.call_segments import CallSegment
 from responses.engine.events import Body, Event
 from responses.engine.reasoning import Piece, ReasoningSegment, Seal, piece_of
-from responses.engine.segments import CallSegment, ItemStatus, MessageSegment, SegmentQueue
+from responses.engine.segments import ItemStatus, MessageSegment, SegmentQueue
 from responses.engine.think_tags import ThinkTags
-from responses.engine.turns import Call, Finish, TurnResult, Usage
+from responses.engine.turns import Call, CallForm, Finish, FunctionTool, TurnResult, Usage
 
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
@@ -37,14 +38,17 @@ class ChatConverter:
         top_logprobs: int | None = None,
         logprobs: bool = False,
         one_call: bool = False,
+        tools: Sequence[FunctionTool] = (),
         seal: Seal | None = None,
         raw_reasoning: bool = True,
         think_tags: bool = False,
     ) -> None:
         self._one_call = one_call
+        self._tools = {tool.name: tool for tool in tools}
         self._surplus: set[int] = set()
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
+        self._made: list[CallSegment] = []
         self._call_ids: set[str] = set()
         self._seal = seal
         self._raw_reasoning = raw_reasoning
@@ -117,12 +121,12 @@ class ChatConverter:
         """What the turn brought."""
         segments = self._queue.closed
         finish = Finish.INTERRUPTED if interrupted else self._finish()
-        whole = [s for s in segments if isinstance(s, CallSegment) and s.status == "completed"]
+        whole = [call for call in self._made if call.name and call.outcome == "completed"]
         return TurnResult(
             finish=finish,
             items=[segment.body() for segment in segments],
             # (25) A call that was cut is shown but never run.
-            calls=[Call(item_id=s.id, call_id=s.call_id, name=s.name, arguments="".join(s.arguments)) for s in whole],
+            calls=[_call(call) for call in whole],
             usage=self._usage,
             failure=self._failure,
             finish_reason=self.finish_reason,
@@ -214,15 +218,19 @@ class ChatConverter:
         index = position if index is None else index
         if index in self._surplus:
             return
-        function = call.get("function") or {}
-        name, arguments = function.get("name"), _text(function.get("arguments"))
+        native = call.get("type") == "custom" or "custom" in call  # (27)
+        function = call.get("custom" if native else "function") or {}
+        name, arguments = function.get("name"), _text(function.get("input" if native else "arguments"))
         given = call.get("id") or None
         segment = self._calls.get(index)
         if segment is None or segment.is_over(given, name, arguments):
             if self._one_call and self._calls:  # (29) the client allowed one call, the upstream makes more
                 self._surplus.add(index)
                 return
-            segment = self._calls[index] = CallSegment(upstream_id=given, call_id=self._usable(given))
+            segment = self._calls[index] = CallSegment(
+                upstream_id=given, call_id=self._usable(given), tools=self._tools, native=native
+            )
+            self._made.append(segment)
             segment.write(name, arguments)
             events += self._queue.push(segment)
             return
@@ -264,6 +272,14 @@ def read_usage(usage: Chunk) -> Usage:
 
 def _count(tokens: object) -> int:
     return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
+
+
+def _call(call: CallSegment) -> Call:
+    """A whole call, as the loop sees it: by the name that the upstream knows."""
+    text = call.text
+    if call.tool.form is not CallForm.CUSTOM:
+        text = text or "{}"
+    return Call(item_id=call.id, call_id=call.call_id, name=call.name, arguments=text)
 
 
 def _joined(parts: list[Chunk]) -> str:

@@ -1,4 +1,4 @@
-"""The items of one turn while they are being written: messages and function calls.
+"""The items of one turn while they are being written: messages; reasoning and calls have modules of their own.
 
 A turn's output is a queue of segments. Only the head is live, its deltas leave at once; what belongs to a later segment
 waits, so that items never interleave on the wire even when an upstream mixes parallel calls. A segment of text is over
@@ -8,7 +8,6 @@ as soon as another one begins; a call stays open to the end of the turn, since u
 from abc import ABC, abstractmethod
 from typing import Literal
 
-import orjson
 from typing_extensions import override
 
 from kernel.ids import new_id
@@ -17,8 +16,6 @@ from responses.engine.events import (
     ContentPartAdded,
     ContentPartDone,
     Event,
-    FunctionCallArgumentsDelta,
-    FunctionCallArgumentsDone,
     OutputItemAdded,
     OutputItemDone,
     OutputTextDelta,
@@ -35,11 +32,15 @@ class Segment(ABC):
     until `open_at` has given it one."""
 
     prefix: str
+    # Whether more of it may come after another segment has begun.
+    stays_open = False
 
     def __init__(self) -> None:
         self.id = new_id(self.prefix)
         self.output_index = -1
         self.status: ItemStatus = "in_progress"
+        # How it ends, known before it is closed, and of what becomes no item as well.
+        self.outcome: ItemStatus | None = None
 
     @property
     def live(self) -> bool:
@@ -57,8 +58,18 @@ class Segment(ABC):
         return [*self.finish(), OutputItemDone(output_index=self.output_index, item=self.body())]
 
     @property
+    def ready(self) -> bool:
+        """Whether there is something to show."""
+        return True
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it is known that this becomes no item, and nobody has to wait for its end."""
+        return False
+
+    @property
     def is_empty(self) -> bool:
-        """Nothing worth an item was written."""
+        """Nothing worth an item was written; asked when `outcome` is known."""
         return False
 
     @property
@@ -111,8 +122,8 @@ class MessageSegment(Segment):
         return not self.parts or (self._hold_blank and not self.live)
 
     @property
+    @override
     def ready(self) -> bool:
-        """Whether there is something to show."""
         return bool(self.parts) and not self._hold_blank
 
     def write(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> list[Event]:
@@ -195,92 +206,13 @@ class MessageSegment(Segment):
         )
 
 
-class CallSegment(Segment):
-    """A function call: opened once its name is known for sure, which is when its arguments begin."""
-
-    prefix = "fc"
-
-    def __init__(self, *, upstream_id: str | None, call_id: str | None) -> None:
-        super().__init__()
-        self.call_id = call_id or new_id("call")
-        self.upstream_id = upstream_id
-        self.name = ""
-        self.arguments: list[str] = []
-
-    @property
-    def ready(self) -> bool:
-        """Whether the call can be shown: until its arguments begin, more of its name may come."""
-        return bool(self.name and self.arguments)
-
-    @property
-    @override
-    def is_empty(self) -> bool:
-        return not self.name
-
-    @property
-    @override
-    def is_whole(self) -> bool:
-        return not self.arguments or _is_object("".join(self.arguments))
-
-    def is_over(self, upstream_id: str | None, name: str | None, arguments: str | None) -> bool:
-        """Whether a delta at this call's index begins another call: it has another id, or none and whole arguments."""
-        if upstream_id and self.upstream_id:
-            return upstream_id != self.upstream_id
-        return bool(name and arguments and self.arguments) and _is_object("".join(self.arguments))
-
-    def adopt(self, upstream_id: str, call_id: str | None) -> None:
-        """Take an id that came late, unless another one has been shown already."""
-        self.upstream_id = upstream_id
-        if call_id and not self.live:
-            self.call_id = call_id
-
-    def write(self, name: str | None, arguments: str | None) -> list[Event]:
-        """Append. A name may come in pieces, or again and again, whole or as far as it is known."""
-        if name and not self.live:
-            self.name = name if name.startswith(self.name) else self.name + name
-        if not arguments:
-            return []
-        self.arguments.append(arguments)
-        return [self._delta(arguments)] if self.live else []
-
-    @override
-    def flush(self) -> list[Event]:
-        text = "".join(self.arguments)
-        return [self._delta(text)] if text else []
-
-    @override
-    def finish(self) -> list[Event]:
-        text = "".join(self.arguments)
-        events: list[Event] = []
-        if not text and self.status == "completed":
-            self.arguments.append(text := "{}")
-            events.append(self._delta(text))
-        done = FunctionCallArgumentsDone(
-            item_id=self.id, output_index=self.output_index, name=self.name, arguments=text
-        )
-        return [*events, done]
-
-    @override
-    def body(self, *, empty: bool = False) -> Body:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "status": self.status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": "" if empty else "".join(self.arguments),
-        }
-
-    def _delta(self, text: str) -> FunctionCallArgumentsDelta:
-        return FunctionCallArgumentsDelta(item_id=self.id, output_index=self.output_index, delta=text)
-
-
 class SegmentQueue:
     """The segments of one turn, and the events that leave as they grow."""
 
     def __init__(self, *, first_output_index: int) -> None:
         self._next_index = first_output_index
         self._waiting: list[Segment] = []
+        self._aside: list[Segment] = []
         self.closed: list[Segment] = []
 
     @property
@@ -291,7 +223,7 @@ class SegmentQueue:
     @property
     def began(self) -> bool:
         """Whether anything was written in this turn."""
-        return bool(self._waiting or self.closed)
+        return bool(self._waiting or self._aside or self.closed)
 
     def push(self, segment: Segment) -> list[Event]:
         """Begin a segment. A head that cannot grow any more is closed."""
@@ -309,23 +241,27 @@ class SegmentQueue:
             head = self._waiting[0]
             over = len(self._waiting) > 1 and head.is_whole
             events += self._close_head("completed" if over else status, head)
+        for segment in self._aside:
+            segment.outcome = status
         return events
 
     def _advance(self) -> list[Event]:
         events: list[Event] = []
         while self._waiting:
             head = self._waiting[0]
-            over = len(self._waiting) > 1 and not isinstance(head, CallSegment)
-            if over:
+            if head.hidden:
+                self._aside.append(self._waiting.pop(0))
+            elif len(self._waiting) > 1 and not head.stays_open:
                 events += self._close_head("completed", head)
-                continue
-            if not head.live and getattr(head, "ready", True):
-                events += self._open(head)
-            return events
+            else:
+                if not head.live and head.ready:
+                    events += self._open(head)
+                return events
         return events
 
     def _close_head(self, status: ItemStatus, head: Segment) -> list[Event]:
         self._waiting.pop(0)
+        head.outcome = status
         if head.is_empty:
             return []
         events = [] if head.live else self._open(head)
@@ -336,11 +272,3 @@ class SegmentQueue:
         index = self._next_index
         self._next_index += 1
         return head.open_at(index)
-
-
-def _is_object(text: str) -> bool:
-    """Whether this is a whole JSON object."""
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False

@@ -10,10 +10,11 @@ from kernel.validation import without_nul
 from responses.engine.attachments import Attachments
 from responses.engine.converter import ChatConverter, Chunk
 from responses.engine.events import Event
-from responses.engine.turns import FunctionTool, Sampling, TurnRequest, TurnResult
+from responses.engine.turns import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_messages import messages
 from responses.providers.chat_parts import PartWriter
 from responses.providers.chat_thoughts import ThoughtWriter
+from responses.providers.chat_tools import tool_parameters
 from responses.providers.clients import UpstreamFailed, failure_of_status, post, read_bytes
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
@@ -44,6 +45,7 @@ class ChatTurn:
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
             one_call=sampling.parallel_tool_calls is False,
+            tools=sampling.tools,
             seal=request.seal,
             raw_reasoning=route.capabilities.raw_reasoning,
             think_tags=route.capabilities.think_tags,
@@ -181,15 +183,18 @@ def request_body(
 ) -> dict[str, Any]:
     """The body of the upstream call. What the client did not send is not sent."""
     parts = PartWriter(attachments=attachments or {})
-    thoughts = _thoughts(request, can or Capabilities())
+    can = can or Capabilities()
+    thoughts = _thoughts(request, can)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": messages(request.instructions, request.items, parts=parts, thoughts=thoughts),
+        "messages": messages(
+            request.instructions, request.items, parts=parts, thoughts=thoughts, custom_tools=can.custom_tools
+        ),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.sampling.tools:
-        body |= _tools(request.sampling)
+        body |= tool_parameters(request.sampling, can)
     return body | _parameters(request.sampling)
 
 
@@ -198,28 +203,6 @@ def _thoughts(request: TurnRequest, can: Capabilities) -> ThoughtWriter | None:
         return None
     all_turns = request.sampling.reasoning_context == "all_turns"
     return ThoughtWriter(can.reasoning_field, seal=request.seal, items=request.items, all_turns=all_turns)
-
-
-def _tools(sampling: Sampling) -> dict[str, Any]:
-    body: dict[str, Any] = {"tools": [_tool(tool) for tool in sampling.tools]}
-    choice = sampling.tool_choice
-    if isinstance(choice, FunctionTool):
-        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice is not None:
-        body["tool_choice"] = choice
-    if sampling.parallel_tool_calls is not None:
-        body["parallel_tool_calls"] = sampling.parallel_tool_calls
-    return body
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict,
-    }
-    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 
 
 def _parameters(sampling: Sampling) -> dict[str, Any]:

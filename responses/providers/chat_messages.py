@@ -8,13 +8,11 @@ from typing import Any
 
 from conversations.items import (
     AssistantMessage,
-    FunctionCall,
-    FunctionCallOutput,
     InputMessage,
     OutputText,
-    Reasoning,
     StoredItem,
 )
+from responses.providers.chat_calls import CallWriter, settled
 from responses.providers.chat_parts import PartWriter, shown_by_user
 from responses.providers.chat_thoughts import ThoughtWriter
 
@@ -27,9 +25,11 @@ def messages(
     *,
     parts: PartWriter | None = None,
     thoughts: ThoughtWriter | None = None,
+    custom_tools: bool = False,
 ) -> list[Message]:
     """The conversation as an upstream reads it. Without `thoughts`, reasoning is not sent back."""
     parts = parts or PartWriter()
+    calls = CallWriter(parts=parts, custom_tools=custom_tools)
     written: list[Message] = []
     shown: list[Message] = []
     if instructions:
@@ -42,18 +42,11 @@ def messages(
             case AssistantMessage():
                 written += _shown(shown)
                 written.append(_assistant(item))
-            case FunctionCall():
-                written += _shown(shown)
-                _add_call(written, item)
-            case FunctionCallOutput():
-                text, beside = parts.tool_output(item.output)
-                written.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
-                shown += beside
-            case Reasoning():
-                pass
+            case _:
+                _add_called(item, calls, written, shown)
         if thoughts is not None:
             thoughts.follow(item, written)
-    return written + _shown(shown)
+    return settled(written + _shown(shown))
 
 
 def _shown(parts: list[Message]) -> list[Message]:
@@ -78,11 +71,20 @@ def _assistant(item: AssistantMessage) -> Message:
     return message
 
 
-def _add_call(written: list[Message], item: FunctionCall) -> None:
+def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], shown: list[Message]) -> None:
+    """A call or an output; other items are settings, or for nobody but clients."""
+    if (call := calls.call(item)) is not None:
+        written += _shown(shown)
+        _add_call(written, call)
+    elif (answer := calls.output(item)) is not None:
+        output, beside = answer
+        written.append(output)
+        shown += beside
+
+
+def _add_call(written: list[Message], call: Message) -> None:
     """A call joins the assistant message before it: a model says its words and its calls in one turn."""
     if not written or written[-1]["role"] != "assistant":
         written.append({"role": "assistant", "content": None})
-    function = {"name": item.name, "arguments": item.arguments}
-    calls = written[-1].setdefault("tool_calls", [])
-    calls.append({"id": item.call_id, "type": "function", "function": function})
+    written[-1].setdefault("tool_calls", []).append(call)
     written[-1]["content"] = written[-1]["content"] or None

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from conversations.items import Wire
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
-from responses.schema.tools import type_tag
+from responses.schema.tools import CustomToolParam, FunctionToolParam, NamespaceToolParam, type_tag
 
 
 class FunctionChoice(Wire):
@@ -18,39 +18,98 @@ class FunctionChoice(Wire):
     name: str
 
 
+class CustomChoice(Wire):
+    """Forces one custom tool."""
+
+    type: Literal["custom"]
+    name: str
+
+
+Kind = Literal[
+    "apply_patch",
+    "shell",
+    "local_shell",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "tool_search",
+    "file_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "image_generation",
+    "code_interpreter",
+    "programmatic_tool_calling",
+]
+
+
+class KindChoice(Wire):
+    """Forces the tool of a kind of which a request has one at most."""
+
+    type: Kind
+
+
+def _one_tag(choice: Any) -> str | None:
+    tag = type_tag(choice)
+    return tag if tag in {None, f"{TAG}function", f"{TAG}custom", f"{TAG}allowed_tools"} else f"{TAG}kind"
+
+
+OneTool = Annotated[
+    Annotated[FunctionChoice, Tag(f"{TAG}function")]
+    | Annotated[CustomChoice, Tag(f"{TAG}custom")]
+    | Annotated[KindChoice, Tag(f"{TAG}kind")],
+    Discriminator(_one_tag),
+]
+
+
 class AllowedTools(Wire):
     """Narrows the choice to some of the tools, without changing the list of tools itself."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=128)]
+    tools: Annotated[list[OneTool], Field(min_length=1, max_length=128)]
 
 
 def _choice_tag(choice: Any) -> str | None:
-    if isinstance(choice, str):
-        return f"{TAG}mode"
-    return type_tag(choice)
+    return f"{TAG}mode" if isinstance(choice, str) else _one_tag(choice)
 
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
     | Annotated[FunctionChoice, Tag(f"{TAG}function")]
+    | Annotated[CustomChoice, Tag(f"{TAG}custom")]
+    | Annotated[KindChoice, Tag(f"{TAG}kind")]
     | Annotated[AllowedTools, Tag(f"{TAG}allowed_tools")],
     Discriminator(_choice_tag),
 ]
 
 
-def check_choice(choice: ToolChoice | None, names: Sequence[str]) -> None:
+def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
     """A choice names tools that are there."""
-    match choice:
-        case FunctionChoice():
-            chosen = [choice]
-        case AllowedTools():
-            chosen = choice.tools
-        case _:
-            chosen = []
-    for one in chosen:
-        if one.name not in names:
-            raise InvalidValue(f"Tool choice '{one.name}' not found in 'tools' parameter.", param="tool_choice")
-    if choice == "required" and not names:
+    if choice == "required" and not tools:
         raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+    if choice is None or isinstance(choice, str):
+        return
+    there = [label for tool in tools for label in _labels(tool)]
+    for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
+        label = label_of(one.type, getattr(one, "name", None))
+        if label not in there:
+            message = f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter."
+            raise InvalidValue(message, param="tool_choice")
+        if there.count(label) > 1 and one is choice:
+            message = f"Tool choice '{label[1]}' is the name of a tool in more than one namespace."
+            raise InvalidValue(message, param="tool_choice")
+
+
+def label_of(kind: str, name: str | None = None) -> tuple[str, str]:
+    """By what choices point at a tool: its kind, and the name where the kind has names."""
+    return ("computer" if kind.startswith("computer") else kind), name or ""
+
+
+def _labels(tool: Any) -> list[tuple[str, str]]:
+    """By what choices point at a tool, or at the tools in a namespace."""
+    if isinstance(tool, NamespaceToolParam):
+        return [label for inner in tool.tools for label in _labels(inner)]
+    named = isinstance(tool, FunctionToolParam | CustomToolParam)
+    return [label_of(tool.type, tool.name if named else None)]

@@ -34,7 +34,7 @@ from responses.schema.options import (
     ReasoningParam,
     StreamOptions,
 )
-from responses.schema.tools import ToolParam
+from responses.schema.tools import ToolParam, added_tools, check_tools, tool_defect
 from responses.schema.updates import check_updates
 
 Metadata = Annotated[
@@ -163,11 +163,9 @@ def _check_together(body: CreateResponse) -> None:
     check_updates(body.input)
     if body.background:
         raise UnsupportedValue("Background responses are not supported by this server.", param="background")
-    names = [tool.name for tool in body.tools or ()]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise InvalidValue(f"Invalid 'tools': '{name}' stands in it twice.", param=f"tools[{index}].name")
-    check_choice(body.tool_choice, names)
+    tools = body.tools or []
+    check_tools(tools, param="tools")
+    check_choice(body.tool_choice, [*tools, *added_tools(body.input)])
     if body.text and isinstance(body.text.format, JsonSchemaFormat):
         check_schema(body.text.format)
     if body.stream_options is not None and not body.stream:
@@ -218,12 +216,8 @@ def _in_our_words(error: ValidationError) -> BadRequest:
             and _is_known(where, detail["input"])
         ):
             return UnsupportedValue(_ONE_VALUE[where], param=path(detail["loc"]))
-        if detail["type"] == "union_tag_invalid" and where[0] in {"tools", "tool_choice"}:
-            kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-            param = f"{path(detail['loc'])}.type"
-            return UnsupportedValue(f"The tool type '{kind}' is not supported by this server.", param=param)
         break
-    return first_defect(error)
+    return tool_defect(error) or first_defect(error)
 
 
 def _is_known(where: tuple[int | str, ...], value: object) -> bool:

@@ -1,23 +1,37 @@
-"""The closed union of what `tools` may hold. Source: section 3.2 of the API surface specification."""
+"""The closed union of what `tools` may hold: what is valid, and how it is echoed.
 
+Source: section 3.2 of the API surface specification.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from conversations.items import Wire
-from kernel.validation import TAG
+from conversations.items import AdditionalTools, ToolSearchOutput, Wire
+from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
+from kernel.validation import TAG, first_defect, path
+from responses.engine.forms import MAX_NAME, qualified
+from responses.engine.turns import Grammar
 
-NAME = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
-
-
-class FunctionToolParam(Wire):
-    """A function of the client's, in the flat shape."""
-
-    type: Literal["function"]
-    name: Annotated[str, NAME]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
+MAX_TOOLS = 1_000
+MAX_TEXT = 100_000
+Callers = list[Literal["direct", "programmatic"]]
+UNSUPPORTED = {
+    "mcp": "this server calls no MCP servers",
+    "file_search": "this server has no vector stores",
+    "web_search": "this server has no search engine",
+    "web_search_2025_08_26": "this server has no search engine",
+    "web_search_preview": "this server has no search engine",
+    "web_search_preview_2025_03_11": "this server has no search engine",
+    "code_interpreter": "this server has no sandbox to run code in",
+    "image_generation": "this server has no model that makes images",
+    "programmatic_tool_calling": "this server has no sandbox to run programs in",
+    "container_auto": "this server has no containers, only the client's own 'local' environment",
+    "container_reference": "this server has no containers, only the client's own 'local' environment",
+}
+"""What the wire knows and this server has not got, with the reason."""
 
 
 def type_tag(tool: Any) -> str | None:
@@ -26,4 +40,329 @@ def type_tag(tool: Any) -> str | None:
     return None if kind is None else f"{TAG}{kind}"
 
 
-ToolParam = Annotated[Annotated[FunctionToolParam, Tag(f"{TAG}function")], Discriminator(type_tag)]
+def _sent(**fields: Any) -> dict[str, Any]:
+    """Those fields that are echoed to those alone who sent them."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class _Named(Wire):
+    """A tool of the client's. The SDK dumps `async`, a word of Python's, as `async_` as well."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    name: Annotated[str, NAME]
+    description: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    async_: bool | None = Field(default=None, alias="async")
+    defer_loading: bool | None = None
+    allowed_callers: Callers | None = None
+
+    def _options(self) -> dict[str, Any]:
+        sent = {"async": self.async_, "defer_loading": self.defer_loading, "allowed_callers": self.allowed_callers}
+        return _sent(**sent)
+
+
+class FunctionToolParam(_Named):
+    """A function of the client's, in the flat shape."""
+
+    type: Literal["function"]
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    output_schema: dict[str, Any] | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": self.strict,
+            **self._options(),
+            **_sent(output_schema=self.output_schema),
+        }
+
+
+class TextInput(Wire):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class GrammarInput(Wire):
+    """Text that keeps to a grammar."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1)]
+
+
+class CustomToolParam(_Named):
+    """A tool of the client's that takes text."""
+
+    type: Literal["custom"]
+    format: (
+        Annotated[
+            Annotated[TextInput, Tag(f"{TAG}text")] | Annotated[GrammarInput, Tag(f"{TAG}grammar")],
+            Discriminator(type_tag),
+        ]
+        | None
+    ) = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {
+            "type": "custom",
+            "name": self.name,
+            "description": self.description,
+            "format": self.format.model_dump() if self.format else {"type": "text"},
+            **self._options(),
+        }
+
+
+class NamespaceToolParam(Wire):
+    """Tools of the client's under one name."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, NAME]
+    description: Annotated[str, Field(max_length=MAX_TEXT)]
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[FunctionToolParam, Tag(f"{TAG}function")] | Annotated[CustomToolParam, Tag(f"{TAG}custom")],
+                Discriminator(type_tag),
+            ]
+        ],
+        Field(min_length=1, max_length=MAX_TOOLS),
+    ]
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        tools = [tool.shown() for tool in self.tools]
+        return {"type": "namespace", "name": self.name, "description": self.description, "tools": tools}
+
+
+class ToolSearchParam(Wire):
+    """Looks for tools whose loading was deferred: the server does, or the client."""
+
+    type: Literal["tool_search"]
+    execution: Literal["server", "client"] | None = None
+    description: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    parameters: dict[str, Any] | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {
+            "type": "tool_search",
+            "execution": self.execution or "server",
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+
+
+class ComputerToolParam(Wire):
+    """A computer of the client's."""
+
+    type: Literal["computer"]
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {"type": "computer"}
+
+
+class ComputerUsePreviewParam(Wire):
+    """A computer of the client's, one action at a time."""
+
+    type: Literal["computer_use_preview"]
+    display_width: Annotated[int, Field(ge=1)]
+    display_height: Annotated[int, Field(ge=1)]
+    environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return self.model_dump()
+
+
+class LocalSkill(Wire):
+    """Something that a folder of the client's machine tells how to do."""
+
+    name: str
+    description: str
+    path: str
+
+
+class LocalShellEnvironment(Wire):
+    """The client's own machine."""
+
+    type: Literal["local"]
+    skills: Annotated[list[LocalSkill], Field(max_length=MAX_TOOLS)] | None = None
+
+
+class ShellToolParam(Wire):
+    """A shell of the client's."""
+
+    type: Literal["shell"]
+    environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(type_tag)] | None = None
+    allowed_callers: Callers | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        environment = self.environment.model_dump(exclude_none=True) if self.environment else {"type": "local"}
+        return {"type": "shell", "environment": environment, **_sent(allowed_callers=self.allowed_callers)}
+
+
+class LocalShellParam(Wire):
+    """A shell of the client's, one command at a time."""
+
+    type: Literal["local_shell"]
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {"type": "local_shell"}
+
+
+class ApplyPatchParam(Wire):
+    """Files of the client's that the model may change."""
+
+    type: Literal["apply_patch"]
+    allowed_callers: Callers | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        return {"type": "apply_patch", **_sent(allowed_callers=self.allowed_callers)}
+
+
+ClientToolParam = Annotated[
+    Annotated[FunctionToolParam, Tag(f"{TAG}function")]
+    | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
+    | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
+    | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
+    | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
+    | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
+    | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
+    | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
+    Discriminator(type_tag),
+]
+"""What a search, or a developer in the middle of a conversation, may add: tools that the client runs."""
+
+ToolParam = Annotated[
+    Annotated[FunctionToolParam, Tag(f"{TAG}function")]
+    | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
+    | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
+    | Annotated[ToolSearchParam, Tag(f"{TAG}tool_search")]
+    | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
+    | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
+    | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
+    | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
+    | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
+    Discriminator(type_tag),
+]
+_LOADED: TypeAdapter[list[ClientToolParam]] = TypeAdapter(
+    Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
+)
+
+
+def loaded_tools(tools: list[dict[str, Any]], *, param: str) -> list[Any]:
+    """The tools that an item brings, typed; the first defect is raised with its path below `param`."""
+    try:
+        typed = _LOADED.validate_python(tools)
+    except ValidationError as error:
+        raise tool_defect(error, prefix=param) or first_defect(error, prefix=param) from error
+    check_tools(typed, param=param)
+    return typed
+
+
+def added_tools(given: Any) -> list[Any]:
+    """The tools that input items bring: what searches have found, and what a developer adds."""
+    if isinstance(given, str):
+        return []
+    return [
+        tool
+        for index, item in enumerate(given)
+        if isinstance(item, ToolSearchOutput | AdditionalTools)
+        for tool in loaded_tools(item.tools, param=f"input[{index}].tools")
+    ]
+
+
+def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | None:
+    """The error of a kind of tool that the wire knows and this server has not got; None for any other defect."""
+    detail = error.errors(include_url=False)[0]
+    kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
+    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, "tool_search"}:
+        return None
+    reason = UNSUPPORTED.get(kind, "it can only stand in the 'tools' of a request")
+    param = f"{prefix}{path(detail['loc'])}.type"
+    return UnsupportedValue(f"The tool type '{kind}' is not supported here: {reason}.", param=param)
+
+
+def check_tools(tools: Sequence[Any], *, param: str) -> None:
+    """What the tools of one list say together; `param` is where the list stands."""
+    taken: set[str] = set()
+    for name, where in _upstream_names(tools, param):
+        if name in taken:
+            raise InvalidValue(f"Invalid '{param}': the name '{name}' stands in it twice.", param=where)
+        taken.add(name)
+    for tool, where in _every(tools, param):
+        callers = getattr(tool, "allowed_callers", None)
+        if callers is not None and callers != ["direct"]:
+            message = "Only direct calls of tools are supported by this server: it runs no programs of models."
+            raise UnsupportedValue(message, param=f"{where}.allowed_callers")
+    _check_search(tools, param)
+
+
+def _check_search(tools: Sequence[Any], param: str) -> None:
+    """Deferred tools need a search, and a search of the server's something to find."""
+    deferred = [where for tool, where in _every(tools, param) if getattr(tool, "defer_loading", None)]
+    searches = [(tool, f"{param}[{i}]") for i, tool in enumerate(tools) if isinstance(tool, ToolSearchParam)]
+    if deferred and not searches and param == "tools":
+        message = "A tool with 'defer_loading' can only be found by a 'tool_search' tool, and there is none."
+        raise InvalidValue(message, param=f"{deferred[0]}.defer_loading")
+    for search, where in searches:
+        if search.execution == "client":
+            continue
+        if not deferred:
+            raise InvalidValue("A 'tool_search' needs at least one tool with 'defer_loading'.", param=where)
+        if search.parameters is not None:
+            message = "Only a search with 'execution' 'client' has parameters of its own."
+            raise InvalidValue(message, param=f"{where}.parameters")
+
+
+def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str]]:
+    """What an upstream would call each tool, and where the tool stands."""
+    for index, tool in enumerate(tools):
+        where = f"{param}[{index}]"
+        match tool:
+            case NamespaceToolParam():
+                for inner, child in enumerate(tool.tools):
+                    yield qualified(tool.name, child.name), f"{where}.tools[{inner}].name"
+            case FunctionToolParam() | CustomToolParam():
+                yield tool.name, f"{where}.name"
+            case ComputerUsePreviewParam():
+                yield "computer", where
+            case _:
+                yield tool.type, where
+
+
+def _every(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
+    """Each tool, those inside of namespaces too, with its path."""
+    for index, tool in enumerate(tools):
+        where = f"{param}[{index}]"
+        yield tool, where
+        if isinstance(tool, NamespaceToolParam):
+            for inner, child in enumerate(tool.tools):
+                yield child, f"{where}.tools[{inner}]"
+
+
+def grammars(tools: Sequence[Any], *, param: str) -> Iterator[tuple[Grammar, str]]:
+    """The grammars that the tools name, each with its path."""
+    for tool, where in _every(tools, param):
+        if isinstance(tool, CustomToolParam) and isinstance(tool.format, GrammarInput):
+            grammar = Grammar(syntax=tool.format.syntax, definition=tool.format.definition)
+            yield grammar, f"{where}.format.definition"
+
+
+def grammars_of_items(given: Sequence[Any]) -> Iterator[tuple[Grammar, str]]:
+    """The grammars of the tools that input items bring, each with its path."""
+    for index, item in enumerate(given):
+        if isinstance(item, ToolSearchOutput | AdditionalTools):
+            param = f"input[{index}].tools"
+            yield from grammars(loaded_tools(item.tools, param=param), param=param)
