@@ -122,6 +122,7 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
     return {
         "sent": sent,
         "logprobs": LOGPROBS in (body.include or []),
+        "include": body.include or [],
         "obfuscate": _or(obfuscate, default=True),
         **_hidden_sampling(body),
     }

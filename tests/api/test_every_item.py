@@ -1,0 +1,89 @@
+"""Every type of item through the API: sent, stored, listed as the SDK reads it, and referred to."""
+
+from typing import Any, get_args
+
+import pytest
+from openai import OpenAI
+from openai.types.responses import ResponseIncludable, ResponseItem
+
+from tests.support.api import Api, error
+from tests.support.items import PIXEL, SAMPLES
+from tests.support.upstream import Script
+
+EVERYTHING: list[ResponseIncludable] = [
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+]
+QUESTION = {"id": "msg_q", "type": "message", "status": "completed", "role": "user"}
+ASKED = {**QUESTION, "content": [{"type": "input_text", "text": "Well?"}]}
+
+# What only its own server can read, and files and approvals that would have to be there.
+_ELSEWHERE = {"cmp_1", "mcpa_1"}
+_PLAIN: dict[str, dict[str, Any]] = {
+    "msg_1": {"content": [{"type": "input_text", "text": "Hi"}]},
+    "fco_1": {"output": [{"type": "input_text", "text": "a cat"}]},
+    "cuo_1": {"output": {"type": "computer_screenshot", "image_url": PIXEL}},
+    "rs_1": {"encrypted_content": None},
+}
+
+
+def without_nulls(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in item.items() if value is not None}
+
+
+ITEMS = {
+    name: without_nulls({**item, **_PLAIN[name]}) if name in _PLAIN else item
+    for name, item in SAMPLES.items()
+    if name not in _ELSEWHERE
+}
+
+
+@pytest.fixture
+def sent(api: Api, script: Script) -> str:
+    """A response to one item of each type; its id."""
+    script.say("So it is.")
+    response_id: str = api.create(model=script.model, input=[*ITEMS.values(), ASKED])["id"]
+    return response_id
+
+
+def test_each_is_listed_as_it_was_sent(api: Api, sent: str) -> None:
+    listed = api.input_items(sent, limit=100, include=",".join(EVERYTHING))
+    assert {item["id"]: item for item in listed} == {**ITEMS, "msg_q": ASKED}
+    assert [item["id"] for item in listed] == [*ITEMS, "msg_q"]
+
+
+def test_the_sdk_knows_each_by_its_type(client: OpenAI, sent: str) -> None:
+    listed = list(client.responses.input_items.list(sent, order="asc", limit=10))
+    assert [item.id for item in listed] == [*ITEMS, "msg_q"]
+    assert {type(item) for item in listed} <= set(get_args(get_args(ResponseItem)[0]))
+
+
+def test_each_can_be_referred_to(api: Api, script: Script, sent: str) -> None:
+    script.say("Still.")
+    references = [{"type": "item_reference", "id": name} for name in ITEMS]
+    second = api.create(model=script.model, input=[*references, ASKED])["id"]
+    one, two = (api.input_items(name, limit=100) for name in (sent, second))
+    assert two == one
+    assert script.messages[1] == script.messages[0]
+
+
+def test_the_sdk_can_send_back_what_it_has_read(client: OpenAI, script: Script, sent: str) -> None:
+    script.say("Again.")
+    listed = client.responses.input_items.list(sent, order="asc", limit=100, include=EVERYTHING)
+    again: Any = [item.model_dump() for item in listed.data]
+    client.responses.create(model=script.model, input=again)
+    assert script.messages[1] == script.messages[0]
+
+
+def test_a_trigger_is_refused_by_name(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "compaction_trigger"}]})
+    assert error(answer) == (400, "input[1].type", "unsupported_value")
+
+
+def test_an_unknown_type_is_told_which_there_are(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "telepathy"}]})
+    assert error(answer) == (400, "input[1]", "invalid_value")
+    assert "'custom_tool_call_output'" in answer.json()["error"]["message"]
