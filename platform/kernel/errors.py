@@ -359,5 +359,5 @@ class Failure:
 
     def as_api_error(self) -> ApiError:
         """The same failure as an HTTP answer, for requests that have had no byte yet."""
-        kind = {400: BadRequest, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
+        kind = {400: BadRequest, 401: Unauthorized, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)

@@ -18,7 +18,7 @@ class Sorted:
     """The calls of a turn in their order; each list has a word on every call that it holds."""
 
     admitted: list[tuple[Call, str]] = field(default_factory=list)
-    asked: list[tuple[Call, str, Body]] = field(default_factory=list)
+    asked: list[tuple[Call, str, Ask]] = field(default_factory=list)
     refused: list[tuple[Call, str, str]] = field(default_factory=list)
     left: list[Call] = field(default_factory=list)
 
@@ -30,13 +30,13 @@ class Sorted:
     @property
     def asked_for(self) -> list[Body]:
         """The items that ask for approval."""
-        return [item for _, _, item in self.asked]
+        return [ask.item for _, _, ask in self.asked]
 
     def records(self, *, turn: int, after: int) -> list[CallRecord]:
         """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
         return [
             *(CallRecord(call=call, turn=turn, kind=kind, state="pending") for call, kind in self.admitted),
-            *(CallRecord(call=call, turn=turn, kind=kind, state="asked") for call, kind, _ in self.asked),
+            *(CallRecord(call=call, turn=turn, kind=kind, state="asked", ask=ask) for call, kind, ask in self.asked),
             *(
                 CallRecord(call=call, turn=turn, kind=kind, state="refused", answer=reason, after=after)
                 for call, kind, reason in self.refused
@@ -72,8 +72,8 @@ def _ask(call: Call, kind: str, tools: Toolbox, found: Sorted) -> None:
     match tools.admit(call):
         case Make():
             found.admitted.append((call, kind))
-        case Ask(item):
-            found.asked.append((call, kind, item))
+        case Ask() as ask:
+            found.asked.append((call, kind, ask))
         case Refuse(reason):
             found.refused.append((call, kind, reason))
 

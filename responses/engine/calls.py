@@ -1,8 +1,11 @@
 """What became of calls of hosted tools: values that the port, the loop and the recorder share."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from responses.engine.events import Body, Event
 
@@ -45,9 +48,13 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The call waits until somebody approves of it; `item` says so in the output, and the run ends."""
+    """The call waits until somebody approves of it; `item` says so in the output, and the run ends.
+
+    `definition` is a digest of the tool as it is now: no other will be called.
+    """
 
     item: Body
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,12 @@ class Refuse:
 
 
 Admission = Make | Ask | Refuse
+
+
+def request_digest(item: Body) -> str:
+    """A digest of what a person is asked to approve of: which tool of which server, with which arguments."""
+    asked = [item["server_label"], item["name"], item["arguments"]]
+    return hashlib.sha256(orjson.dumps(asked)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,8 @@ class Run:
             async with aclosing(self._prepare()) as preparing:
                 async for prepared in preparing:
                     yield prepared
+                    if isinstance(prepared, RunEnded):
+                        return
             while (end := self._end_before_calls()) is None:
                 async with aclosing(self._hosted.steps()) as calls:
                     async for called in calls:
@@ -135,6 +137,8 @@ class Run:
                     self._state.output += step.items
                     self._take_in(step.calls)
                 yield step
+                if isinstance(step, Prepared) and step.failure is not None:
+                    yield self._end(failed(step.failure), at=self._now())
 
     def _take_in(self, calls: list[CallRecord]) -> None:
         state = self._state

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from kernel.errors import Failure
 from responses.engine.body import Ending
-from responses.engine.calls import ToolResult
+from responses.engine.calls import Ask, ToolResult
 from responses.engine.events import Body, Event
 from responses.engine.state import OutputItem, PendingCall
 from responses.engine.turns import Call, TurnResult, Usage
@@ -41,7 +42,8 @@ CallState = Literal["pending", "waiting", "asked", "refused"]
 class CallRecord:
     """A tool call that a turn asked for. `kind` "function": the client runs it.
 
-    `answer` is what the model reads of a call that is refused, behind the first `after` items of the output.
+    `answer` is what the model reads of a call that is refused, behind the first `after` items of the output; `ask` how
+    one asks for approval.
     """
 
     call: Call
@@ -50,6 +52,7 @@ class CallRecord:
     state: CallState
     answer: str | None = None
     after: int = 0
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,15 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Hosted tools have put something in front of the first turn: items, or calls that were approved of."""
+    """Hosted tools have put something in front of the first turn: items, or calls that were approved of.
+
+    With a `failure` the run ends here.
+    """
 
     events: list[Event]
     items: list[OutputItem] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

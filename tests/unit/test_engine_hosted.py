@@ -8,6 +8,7 @@ import pytest
 from typing_extensions import override
 
 from conversations.items import FunctionCall, FunctionCallOutput, InputMessage
+from kernel.errors import Failure
 from responses.engine.body import Ending
 from responses.engine.calls import Admission, Ask, Make, Refuse, ToolLimits, ToolResult
 from responses.engine.events import Body, OutputItemAdded, OutputItemDone
@@ -197,13 +198,13 @@ class ChoosyTools(ScriptedTools):
 
 
 async def test_a_call_that_needs_approval_is_asked_for_and_ends_the_run() -> None:
-    played = await play(calls(search="{}"), hosted=ChoosyTools(Ask(APPROVAL), search=[]))
+    played = await play(calls(search="{}"), hosted=ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[]))
     assert (played.output, played.end.ending.status) == ([APPROVAL], "completed")
     assert_well_formed(played.events)
 
 
 async def test_others_of_the_turn_are_made_before_the_run_waits_for_approval() -> None:
-    tools = ChoosyTools(Ask(APPROVAL), search=[], read=["its text"])
+    tools = ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[], read=["its text"])
     played = await play(calls(search="{}", read="{}"), hosted=tools)
     assert [item["type"] for item in played.output] == ["mcp_approval_request", "mcp_call"]
     turn = next(step for step in played.steps if isinstance(step, TurnEnded))
@@ -217,7 +218,7 @@ async def test_a_call_that_a_tool_refuses_is_answered_and_the_model_goes_on() ->
 
 
 async def test_28_an_approval_and_a_call_of_the_clients_end_the_run_together() -> None:
-    tools = ChoosyTools(Ask(APPROVAL), search=[])
+    tools = ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[])
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[CLIENTS])
     assert [item["type"] for item in played.output] == ["function_call", "mcp_approval_request"]
     assert played.end.ending.status == "completed"
@@ -256,6 +257,22 @@ async def test_a_list_that_was_under_way_is_closed_as_failed() -> None:
     end = run.interrupt(CANCELLED)
     assert [event.type for event in end.events] == ["response.mcp_list_tools.failed", "response.output_item.done"]
     assert "status" not in end.response["output"][0]
+
+
+class BrokenTools(ScriptedTools):
+    """Cannot be prepared."""
+
+    @override
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        yield Prepared(events=[], failure=Failure(code="server_error", message="no entry", status=401))
+
+
+async def test_a_run_whose_tools_say_so_ends_before_its_first_turn() -> None:
+    played = await play(hosted=BrokenTools())
+    assert (played.end.ending.status, played.end.ending.error) == (
+        "failed",
+        {"code": "server_error", "message": "no entry"},
+    )
 
 
 class GrowingTools(ScriptedTools):
