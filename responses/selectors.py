@@ -193,7 +193,7 @@ def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
     bounds = {"beyond": beyond or 0, "below": below or _NO_END, "limit": page.limit + 1}
     direction = 1 if oldest_first is not backwards else -1
     with connection.cursor() as cursor:
-        values = {"id": response.pk, "team": response.team_id, "direction": direction, **bounds}
+        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "direction": direction, **bounds}
         cursor.execute(_INPUT + _PAGE, values)
         rows = [orjson.loads(body) for (body,) in cursor.fetchall()]
     return Page.cut(rows, request=page)
