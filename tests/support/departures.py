@@ -16,6 +16,7 @@ EXTRA_KEYS: Mapping[str, str] = {
     "*.obfuscation": "padding of every delta, on the wire since 2025; the SDK has it in the type of one event",
     "ResponseFunctionCallArgumentsDoneEvent.name": "older SDKs have it in their types and read it",
     "ResponseFunctionCallArgumentsWsDone.name": "the same",
+    "ResponseCustomToolCall.status": "a stored call has it in its type, and every other call in both",
     "Logprob.bytes": "the wire and the Open Responses document have it; the types of events leave it out",
     "LogprobTopLogprob.bytes": "the same",
 }

@@ -57,7 +57,7 @@ def context(**request: Any) -> RunContext:
         model=body.model,
         instructions=body.instructions,
         items=wire.input_items(body),
-        sampling=wire.sampling(parameters, wire.hidden_options(body)),
+        sampling=wire.sampling(parameters, wire.hidden_options(body), wire.input_items(body)),
     )
 
 
