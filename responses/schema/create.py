@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
-from pydantic_core import ErrorDetails
 
 from conversations.items import MAX_ITEMS, Includable, InputItem, Wire
 from kernel.errors import (
@@ -25,6 +24,7 @@ from kernel.errors import (
 from kernel.validation import TAG, first_defect, path
 from responses.schema.choices import ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
+from responses.schema.nulls import MOST_ROUNDS, drop_unknown_nulls
 from responses.schema.options import (
     AccessPrograms,
     ImageOptions,
@@ -132,27 +132,15 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 
 
 def _validated(sent: dict[str, Any]) -> CreateResponse:
-    """`null` means "not sent" further down as well: the SDK dumps a null for whatever newer field its types have."""
-    try:
-        return CreateResponse.model_validate(sent)
-    except ValidationError as error:
-        unknown = [detail["loc"] for detail in error.errors(include_url=False) if _is_unknown_null(detail)]
-        if not unknown:
-            raise _in_our_words(error) from error
-    for loc in unknown:
-        _drop(sent, loc)
-    return _validated(sent)
-
-
-def _is_unknown_null(detail: ErrorDetails) -> bool:
-    return detail["type"] == "extra_forbidden" and detail["input"] is None
-
-
-def _drop(body: Any, loc: tuple[str | int, ...]) -> None:
-    *way, name = (step for step in loc if not str(step).startswith(TAG))
-    for step in way:
-        body = body[step]
-    del body[name]
+    """`null` means "not sent" further down as well."""
+    for _ in range(MOST_ROUNDS):
+        try:
+            return CreateResponse.model_validate(sent)
+        except ValidationError as error:
+            if not drop_unknown_nulls(sent, error):
+                raise _in_our_words(error) from error
+            defect = error
+    raise _in_our_words(defect) from defect
 
 
 def _check_together(body: CreateResponse) -> None:

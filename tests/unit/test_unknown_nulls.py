@@ -1,0 +1,57 @@
+"""Nulls under keys that this server does not know: however many there are, they mean nothing and cost little."""
+
+from typing import Any
+
+import pytest
+
+from kernel.errors import UnknownParameter
+from responses.schema import parse_create
+from responses.schema.nulls import MOST_ROUNDS
+
+MANY = 5_000
+
+
+def read(*items: dict[str, Any]) -> list[Any]:
+    """The input of a request."""
+    found = parse_create({"model": "m", "input": list(items)}).input
+    assert isinstance(found, list)
+    return found
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": "Hi", **more}
+
+
+def test_thousands_of_items_may_have_them() -> None:
+    assert len(read(*(said(phase=None, later=None) for _ in range(MANY)))) == MANY
+
+
+def test_thousands_of_parts_may_have_them() -> None:
+    parts = [{"type": "input_text", "text": "Hi", "later": None} for _ in range(MANY)]
+    (message,) = read(said(content=parts))
+    assert len(message.content) == MANY
+
+
+def test_each_kind_of_object_has_its_own() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "later": None, "caller": None}
+    part = {"type": "output_text", "text": "Hi", "later": None, "logprobs": None}
+    spoken = {"role": "assistant", "content": [part], "later": None, "phase": None}
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "", "x": None}]}
+    assert len(read(said(phase=None), spoken, call, output, said(later=None))) == 5
+
+
+def test_a_null_that_is_known_to_another_kind_stays_there() -> None:
+    search = {"type": "tool_search_call", "execution": "server", "arguments": None}
+    (_, found) = read(said(arguments=None), search)
+    assert found.wire()["arguments"] is None
+
+
+def test_names_without_end_are_unknown_in_the_end() -> None:
+    with pytest.raises(UnknownParameter):
+        read(*(said(**{f"later_{number}": None}) for number in range(MOST_ROUNDS + 1)))
+
+
+def test_what_is_not_null_is_unknown_at_once() -> None:
+    with pytest.raises(UnknownParameter) as caught:
+        read(said(later=None), said(later=0))
+    assert caught.value.param == "input[1].later"
