@@ -1,0 +1,20 @@
+"""`manage.py api_coverage`: writes the tables of docs/api-coverage.md from the one in the code."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from typing_extensions import override
+
+from responses.api.coverage import written_into
+
+
+class Command(BaseCommand):
+    """Brings the manual up to date."""
+
+    help = "Write the tables of docs/api-coverage.md from responses/api/coverage.py."
+
+    @override
+    def handle(self, *args: Any, **options: Any) -> None:
+        manual = settings.BASE_DIR / "docs" / "api-coverage.md"
+        manual.write_text(written_into(manual.read_text()))

@@ -1,0 +1,146 @@
+"""The table of what this server does, held to the server: it is complete, and true.
+
+Whoever adds or changes a parameter, a tool, an item or an endpoint changes responses/api/coverage.py with it, and runs
+`manage.py api_coverage`.
+"""
+
+import re
+from typing import Any, get_args
+
+import httpx2
+import pytest
+from django.urls import URLPattern
+from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
+
+from conversations.api import urls as file_urls
+from conversations.items import CompactionTrigger, ItemReference, StoredItem
+from responses.api import urls as response_urls
+from responses.api.coverage import ENDPOINTS, EVENTS, ITEMS, PARAMETERS, TOOLS, Parameter, Support, written_into
+from responses.schema import CreateResponse
+from responses.schema import create as schema
+from tests.support.api import Api, error
+from tests.support.chunks import text
+from tests.support.upstream import Script, stream
+from tests.support.web import ROOT, WebProcess
+
+WITH: dict[str, dict[str, Any]] = {
+    "tool_choice": {"tools": [{"type": "function", "name": "look"}]},
+    "stream_options": {"stream": True},
+}
+"""What a parameter cannot do without."""
+ACCEPTED = [one for one in PARAMETERS if one.support in {Support.HONOURED, Support.ECHOED}]
+DEPENDENT = [one for one in PARAMETERS if one.support is Support.DEPENDS]
+REFUSALS = [
+    (one.name, one.example if one.support is Support.REFUSED else one.refused)
+    for one in PARAMETERS
+    if one.support is Support.REFUSED or one.refused is not None
+]
+UNSUPPORTED = {"unsupported_parameter", "unsupported_value"}
+
+
+def names(parameters: list[Parameter]) -> list[str]:
+    return [one.name for one in parameters]
+
+
+def kinds(union: Any) -> set[str]:
+    """The types that a union of the SDK's tells apart."""
+    return {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(union)[0])}
+
+
+def test_the_manual_is_what_the_table_says() -> None:
+    manual = (ROOT / "docs" / "api-coverage.md").read_text()
+    assert written_into(manual) == manual, "run: python3 manage.py api_coverage"
+
+
+def test_it_has_every_parameter() -> None:
+    assert sorted(one.name for one in PARAMETERS) == sorted(
+        CreateResponse.model_fields | dict.fromkeys(schema._REFUSED)
+    )
+
+
+@pytest.mark.parametrize("one", ACCEPTED, ids=names(ACCEPTED))
+def test_what_it_calls_honoured_or_echoed_is_accepted(api: Api, script: Script, one: Parameter) -> None:
+    script.always(stream(*text("Hello")))
+    body = {"model": script.model, "input": "Hi", **WITH.get(one.name, {}), one.name: one.example}
+    if one.name == "model":
+        body["model"] = script.model
+    answer = api.post("/responses", body)
+    if answer.status_code != 200:
+        # Ids of things that this team has not got; the parameter itself was read.
+        assert "…" in str(one.example)
+        assert error(answer)[2] not in {"unknown_parameter", *UNSUPPORTED}
+
+
+@pytest.mark.parametrize("one", DEPENDENT, ids=names(DEPENDENT))
+def test_what_depends_on_the_model_is_taken_or_refused_by_name(api: Api, script: Script, one: Parameter) -> None:
+    script.always(stream(*text("Hello")))
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", one.name: one.example})
+    if answer.status_code == 200:
+        assert script.bodies[0][one.name] == one.example
+    else:
+        assert error(answer) == (400, one.name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSALS, ids=[f"{name}: {value}" for name, value in REFUSALS])
+def test_what_it_calls_refused_is_refused_by_name(api: Api, script: Script, name: str, value: Any) -> None:
+    status, param, code = error(api.post("/responses", {"model": script.model, "input": "Hi", name: value}))
+    assert (status, (param or "").split(".")[0]) == (400, name)
+    assert code in UNSUPPORTED
+
+
+def test_it_has_every_tool_of_the_sdk() -> None:
+    aliases = {"web_search_2025_08_26", "web_search_preview_2025_03_11"}
+    assert {one.type for one in TOOLS} == kinds(Tool) | aliases
+
+
+@pytest.mark.parametrize("one", TOOLS, ids=[one.type for one in TOOLS])
+def test_tools_are_refused_by_their_type_or_read(api: Api, script: Script, one: Any) -> None:
+    """A tool that is honoured gets no further than to what it lacks."""
+    script.always(stream(*text("Hello")))
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [{"type": one.type}]})
+    if one.support is Support.REFUSED:
+        assert error(answer) == (400, "tools[0].type", "unsupported_value")
+    elif answer.status_code != 200:
+        assert error(answer)[2] != "unsupported_value"
+
+
+def test_it_has_every_item() -> None:
+    assert {one.type for one in ITEMS} == kinds(ResponseItem) | {"item_reference", "compaction_trigger"}
+
+
+def test_the_items_that_it_calls_input_are_those_that_are_read() -> None:
+    classes = [*get_args(StoredItem), CompactionTrigger, ItemReference]
+    assert {one.type for one in ITEMS if one.input} == {one.model_fields["type"].default for one in classes}
+
+
+def test_the_events_are_events_of_the_sdk() -> None:
+    assert set(EVENTS) <= kinds(ResponseStreamEvent)
+
+
+def test_it_has_every_endpoint() -> None:
+    patterns = [*response_urls.urlpatterns, *file_urls.urlpatterns]
+    known = {"/" + _plain(pattern) for pattern in patterns if isinstance(pattern, URLPattern)}
+    assert {re.sub(r"{\w+}", "{}", one.path) for one in ENDPOINTS} == known
+
+
+def _plain(pattern: URLPattern) -> str:
+    return re.sub(r"<[^>]+>", "{}", str(pattern.pattern))
+
+
+@pytest.mark.parametrize("one", ENDPOINTS, ids=[f"{one.method} {one.path}" for one in ENDPOINTS])
+def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Any) -> None:
+    path = one.path.replace("{id}", "unknown")
+    assert httpx2.request(one.method, f"{web.url}/v1{path}").status_code == 401
+    other = "files.read" if one.scope != "files.read" else "models.read"
+    refused = make_api(scopes=[other]).request(one.method, path, **_valid(one))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
+
+
+def _valid(one: Any) -> dict[str, Any]:
+    """What a POST needs for the scope to be looked at."""
+    if one.method != "POST":
+        return {}
+    if one.path == "/files":
+        return {"files": {"file": ("a.txt", b"a")}, "data": {"purpose": "user_data"}}
+    messages = [{"role": "user", "content": "Hi"}]
+    return {"json": {"model": "demo", **({"messages": messages} if "chat" in one.path else {"input": "Hi"})}}
