@@ -1,0 +1,178 @@
+"""Files in an input: by id, by URL and as data; read by models that can, and as extracted text by all others."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support import documents
+from tests.support.api import Api, MakeCaller, error, ok
+from tests.support.capable import describe
+from tests.support.shelf import Shelf, open_shelf
+from tests.support.upstream import Script
+from tests.support.web import WebProcess, running_web
+
+TEXT = {"type": "input_text", "text": "Sum it up."}
+PDF = documents.pdf("Seven apples")
+
+
+@pytest.fixture(scope="module")
+def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
+    """A web process that may fetch from this machine."""
+    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+    return Api(http, url=reaching_web.url, caller=make_caller())
+
+
+@pytest.fixture
+def shelf() -> Iterator[Shelf]:
+    with open_shelf() as shelf:
+        yield shelf
+
+
+def b64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def asking(**file: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [TEXT, {"type": "input_file", **file}]}]
+
+
+def upload(api: Api, content: bytes, name: str) -> str:
+    made = api.request("POST", "/files", files={"file": (name, content)}, data={"purpose": "user_data"})
+    file_id: str = ok(made)["id"]
+    return file_id
+
+
+def part(script: Script, call: int = 0, message: int = 0) -> dict[str, Any]:
+    """The file as the upstream got it."""
+    found: dict[str, Any] = script.messages[call][message]["content"][1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", "Sieben Äpfel".encode(), "Sieben Äpfel"),
+        ("a.md", b"# Apples\n\nSeven", "# Apples\n\nSeven"),
+        ("a.json", b'{"apples": 7}', '{"apples": 7}'),
+        ("a.csv", b"apples,7\n", "apples,7\n"),
+        ("a.html", b"<p>Seven</p><p>apples</p>", "Seven\napples"),
+        ("a.pdf", PDF, "Seven apples"),
+        ("a.docx", documents.docx("Seven", "apples"), "Seven\n\napples"),
+        ("a.pptx", documents.pptx("Seven apples"), "Seven apples"),
+    ],
+)
+def test_the_words_of_a_file_are_sent_under_its_name(
+    api: Api, script: Script, name: str, content: bytes, words: str
+) -> None:
+    api.create(model=script.say("Fruit.").model, input=asking(filename=name, file_data=b64(content)))
+    assert part(script) == {"type": "text", "text": f"{name}\n\n{words}"}
+
+
+def test_data_may_come_as_a_data_url(api: Api, script: Script) -> None:
+    url = documents.data_url(PDF, "application/pdf")
+    api.create(model=script.say("Fruit.").model, input=asking(filename="a.pdf", file_data=url))
+    assert part(script)["text"] == "a.pdf\n\nSeven apples"
+
+
+def test_a_file_of_the_team_is_stored_as_its_id(api: Api, script: Script) -> None:
+    file_id = upload(api, b"Seven apples", "fruit.txt")
+    created = api.create(model=script.say("Fruit.").model, input=asking(file_id=file_id))
+    assert part(script)["text"] == "fruit.txt\n\nSeven apples"
+    assert api.input_items(created["id"])[0]["content"][1] == {"type": "input_file", "file_id": file_id}
+
+
+def test_a_file_by_url_is_fetched_and_named_after_it(reaching: Api, script: Script, shelf: Shelf) -> None:
+    url = shelf.put("/papers/My%20fruit.pdf?v=1", PDF, "application/pdf")
+    created = reaching.create(model=script.say("Fruit.").model, input=asking(file_url=url))
+    assert part(script)["text"] == "My fruit.pdf\n\nSeven apples"
+    assert reaching.input_items(created["id"])[0]["content"][1] == {"type": "input_file", "file_url": url}
+
+
+def test_a_model_that_reads_files_gets_the_file(api: Api, script: Script) -> None:
+    describe(script, files=True).say("Fruit.").say("Fruit.")
+    api.create(model=script.model, input=asking(filename="a.pdf", file_data=b64(PDF)))
+    api.create(model=script.model, input=asking(file_id=upload(api, PDF, "b.pdf")))
+    url = documents.data_url(PDF, "application/pdf")
+    assert [part(script, call) for call in (0, 1)] == [
+        {"type": "file", "file": {"filename": name, "file_data": url}} for name in ("a.pdf", "b.pdf")
+    ]
+
+
+def test_a_later_turn_reads_the_file_again(api: Api, script: Script) -> None:
+    script.say("Fruit.").say("Seven.")
+    first = api.create(model=script.model, input=asking(filename="a.pdf", file_data=b64(PDF)))
+    api.create(model=script.model, input="How many?", previous_response_id=first["id"])
+    assert part(script, call=1)["text"] == "a.pdf\n\nSeven apples"
+
+
+def test_a_later_turn_is_told_that_the_file_is_gone(api: Api, script: Script) -> None:
+    script.say("Fruit.").say("I cannot see it any more.")
+    file_id = upload(api, PDF, "a.pdf")
+    first = api.create(model=script.model, input=asking(file_id=file_id))
+    ok(api.delete(f"/files/{file_id}"))
+    api.create(model=script.model, input="How many?", previous_response_id=first["id"])
+    assert f"{file_id} is not available any more" in part(script, call=1)["text"]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ("%%%%", "invalid_file"),
+        ("data:application/pdf,abc", "invalid_file"),
+        ("data:application/pdf;base64,", "invalid_file"),
+        (b64(b"%PDF-1.7 and nothing"), "invalid_file"),
+        (b64(b"   "), "invalid_file"),
+        (b64(b"\x89PNG\r\n\x1a\n\x00"), "unsupported_file"),
+    ],
+)
+def test_data_that_cannot_be_read_is_a_400_with_its_path(api: Api, script: Script, data: str, code: str) -> None:
+    items = [{"role": "user", "content": "Hi"}, *asking(filename="a.pdf", file_data=data)]
+    answer = api.post("/responses", {"model": script.model, "input": items})
+    assert error(answer) == (400, "input[1].content[1].file_data", code)
+
+
+def test_an_unknown_file_and_that_of_another_team_get_the_same_answer(api: Api, outsider: Api, script: Script) -> None:
+    foreign = upload(outsider, PDF, "a.pdf")
+    for file_id in ("file-000", foreign):
+        answer = api.post("/responses", {"model": script.model, "input": asking(file_id=file_id)})
+        assert error(answer) == (404, "input[0].content[1].file_id", None)
+        assert answer.json()["error"]["message"] == f"No such File object: {file_id}"
+
+
+@pytest.mark.parametrize(("path", "code"), [("/none", "url_not_fetched"), ("/image", "unsupported_file")])
+def test_a_url_without_a_document_is_a_400(reaching: Api, script: Script, shelf: Shelf, path: str, code: str) -> None:
+    shelf.put("/image", documents.png(), "image/png")
+    answer = reaching.post("/responses", {"model": script.model, "input": asking(file_url=shelf.url + path)})
+    assert error(answer) == (400, "input[0].content[1].file_url", code)
+
+
+def test_nothing_private_is_fetched(api: Api, script: Script) -> None:
+    answer = api.post("/responses", {"model": script.model, "input": asking(file_url="https://10.0.0.1/a.pdf")})
+    assert error(answer) == (400, "input[0].content[1].file_url", "url_not_allowed")
+
+
+def test_files_of_tools_follow_as_a_message_of_the_user(api: Api, script: Script) -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": b64(PDF)}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [TEXT, file]}
+    api.create(model=script.say("Fruit.").model, input=[call, output])
+    assert [message["role"] for message in script.messages[0]] == ["assistant", "tool", "user"]
+    assert script.messages[0][2]["content"] == [{"type": "text", "text": "a.pdf\n\nSeven apples"}]
+
+
+def test_the_words_of_files_count_as_input(api: Api, script: Script) -> None:
+    body = {"model": script.model, "input": asking(filename="a.txt", file_data=b64(b"x" * 4000))}
+    assert ok(api.post("/responses/input_tokens", body))["input_tokens"] > 1000
+
+
+def test_a_count_refuses_what_a_response_would_refuse(api: Api, script: Script) -> None:
+    body = {"model": script.model, "input": asking(filename="a.pdf", file_data="%%%%")}
+    assert error(api.post("/responses/input_tokens", body)) == (400, "input[0].content[1].file_data", "invalid_file")
