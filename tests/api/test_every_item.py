@@ -6,6 +6,9 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseIncludable, ResponseItem
 
+from kernel.clock import now
+from responses.models import ToolCall
+from tenants import scope
 from tests.support.api import Api, error
 from tests.support.items import PIXEL, SAMPLES
 from tests.support.upstream import Script
@@ -87,3 +90,29 @@ def test_an_unknown_type_is_told_which_there_are(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "telepathy"}]})
     assert error(answer) == (400, "input[1]", "invalid_value")
     assert "'custom_tool_call_output'" in answer.json()["error"]["message"]
+
+
+CALLS = ("fc_1", "ctc_1", "cu_1", "sh_1", "lsh_1", "apc_1")
+OUTPUTS = ("fco_1", "ctco_1", "cuo_1", "sho_1", "call_5", "apco_1")
+
+
+def test_outputs_of_every_kind_end_the_calls_that_waited(api: Api, script: Script) -> None:
+    script.say("Wait.").say("So it is.")
+    first = api.create(model=script.model, input="Hi")["id"]
+    team_id = api.caller.team.pk
+    columns = {"team_id": team_id, "response_id": first, "turn": 1, "arguments": "{}", "started_at": now()}
+    with scope.team(team_id):
+        for number in range(1, 7):
+            ToolCall.objects.create(**columns, call_id=f"call_{number}", name="x", kind="function", status="waiting")
+    answered = [ITEMS[name] for name in (*CALLS, *OUTPUTS)]
+    api.create(model=script.model, input=answered, previous_response_id=first)
+    with scope.team(team_id):
+        rows = ToolCall.objects.filter(response_id=first).order_by("call_id").values_list("status", "output")
+        assert list(rows) == [
+            ("completed", "a cat"),
+            ("completed", "1"),
+            ("completed", ""),
+            ("completed", "a\nb"),
+            ("completed", '{"stdout": "a"}'),
+            ("failed", "No such file"),
+        ]
