@@ -5,6 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
+from conversations.items import INCLUDABLE
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from responses import counting
 from responses.models import Status
@@ -52,7 +53,10 @@ def _paths() -> Schema:
         },
         "/responses/{response_id}": {
             "get": _operation(
-                "Retrieve a response", answer="Response", parameters=[response_id], errors=(401, 403, 404)
+                "Retrieve a response",
+                answer="Response",
+                parameters=[response_id, _include()],
+                errors=(400, 401, 403, 404),
             ),
             "delete": _operation(
                 "Delete a response", answer="DeletedResponse", parameters=[response_id], errors=(401, 403, 404)
@@ -62,7 +66,7 @@ def _paths() -> Schema:
             "get": _operation(
                 "List what a response was generated from",
                 answer="ItemList",
-                parameters=[response_id, *_page(before=True)],
+                parameters=[response_id, *_page(before=True), _include()],
                 errors=(400, 401, 403, 404),
             ),
         },
@@ -134,6 +138,10 @@ def _replay() -> list[Schema]:
         _query("starting_after", {"type": "integer", "minimum": 0}),
         _query("include_obfuscation", {"type": "boolean", "default": True}),
     ]
+
+
+def _include() -> Schema:
+    return _query("include", {"type": "array", "items": {"enum": list(INCLUDABLE)}})
 
 
 def _filters() -> list[Schema]:
