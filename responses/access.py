@@ -3,11 +3,15 @@
 An unknown id, another team's id and an id whose content was not stored get the same answer.
 """
 
+from django.db.models import F
+
 from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
 from responses import selectors
 from responses.engine.events import Body
-from responses.models import RUNNING, Response
+from responses.models import RUNNING, PromptVersion, Response
 from tenants.principal import Principal
+
+_MAX_DIGITS = 10
 
 
 def get_response(*, principal: Principal, response_id: str) -> Response:
@@ -27,6 +31,26 @@ def get_chain(*, principal: Principal, response_id: str) -> list[Body]:
         message = f"Previous response with id '{response_id}' is not finished yet."
         raise BadRequest(message, param="previous_response_id")
     return found.items
+
+
+def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
+    """A version of a prompt of the caller's team, without a number the current one, or the 404 of an unknown id."""
+    versions = PromptVersion.objects.filter(prompt_id=prompt_id, team_id=principal.team_id)
+    # PostgreSQL refuses NUL in a parameter; no id has one.
+    if "\x00" not in prompt_id:
+        number = F("prompt__current") if version is None else _number(version)
+        found = versions.filter(number=number).first()
+        if found is not None:
+            return found
+        if version is not None and versions.exists():
+            message = f"Prompt with id '{prompt_id}' has no version '{version}'."
+            raise NotFound(message, param="prompt.version")
+    raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")
+
+
+def _number(version: str) -> int:
+    """Versions are counted from 1, so that 0 is none."""
+    return int(version) if version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS else 0
 
 
 def find_response(*, team_id: str, response_id: str) -> Response | None:

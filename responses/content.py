@@ -82,7 +82,7 @@ async def admit(
 
     Raises the 400, or the 404 of a file that is not the team's, with the path of the part.
     """
-    if isinstance(body.input, str) and not reading.history and len(reading.own_items) == 1:
+    if isinstance(body.input, str) and not (reading.preface or reading.history) and len(reading.own_items) == 1:
         return None
     given = wire.input_items(body)
     first = len(reading.own_items) - len(given)
@@ -91,6 +91,7 @@ async def admit(
         for position, item in enumerate(reading.own_items[first:])
         for path, part in parts_of(item)
     ]
+    own += [("prompt.variables", part) for part in all_parts(reading.preface)]
     before = [*reading.history, *reading.own_items[:first]]
     earlier = list(all_parts(before))
     if not own and not earlier:

@@ -26,9 +26,11 @@ class Reading:
     """`history` is what stands before this response; `own` are its input items as they will be stored.
 
     `shared` maps positions in `own` to the keys of stored items that references pointed at: those are placed again, not
-    copied. `follows` is the response whose stored chain is the history, or begins it.
+    copied. `follows` is the response whose stored chain is the history, or begins it. `preface` is what a prompt puts
+    before everything else; it belongs to the instructions, and is not stored with the items.
     """
 
+    preface: Sequence[StoredItem] = ()
     history: Sequence[StoredItem] = ()
     own: Sequence[Body] = ()
     own_items: Sequence[StoredItem] = ()
@@ -38,7 +40,7 @@ class Reading:
     @property
     def items(self) -> list[StoredItem]:
         """Everything that the model reads."""
-        return [*self.history, *self.own_items]
+        return [*self.preface, *self.history, *self.own_items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,3 +199,47 @@ class EventBatch(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"
+
+
+def prompt_id() -> str:
+    """A fresh id of a prompt."""
+    return new_id("pmpt")
+
+
+class PromptTemplate(models.Model):
+    """A prompt that a team keeps here, for requests to name by its id. What it says stands in its versions."""
+
+    id = IdField(default=prompt_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=120)
+    current = models.PositiveIntegerField(default=1, help_text="The version of requests that name none.")
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        verbose_name = "prompt"
+        constraints = [models.UniqueConstraint(fields=["team", "name"], name="prompt_name_once_per_team")]
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class PromptVersion(models.Model):
+    """What a prompt said at one time; never changed. `{{name}}` in a message stands for a variable."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    prompt = models.ForeignKey(PromptTemplate, on_delete=models.CASCADE, related_name="versions", db_index=False)
+    number = models.PositiveIntegerField()
+    messages = models.JSONField(default=list)
+    model = models.CharField(max_length=200, blank=True, default="", help_text="For requests that name none.")
+    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="For requests that do not set them.")
+    created_at = models.DateTimeField(default=now)
+    created_by = models.CharField(max_length=150, default="")
+
+    class Meta:
+        verbose_name = "prompt version"
+        constraints = [models.UniqueConstraint(fields=["prompt", "number"], name="prompt_version_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.prompt_id} version {self.number}"

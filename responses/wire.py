@@ -4,16 +4,17 @@
 not show, above all which parameters were sent at all: only those go to the upstream.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from conversations.items import InputMessage, StoredItem
+from conversations.items import InputMessage, ItemBase, StoredItem, from_wire
+from conversations.items.parts import input_part
 from kernel.clock import unix
 from responses import toolset
 from responses.engine.turns import Sampling
 from responses.schema import CreateResponse, JsonSchemaFormat
-from responses.schema.options import ReasoningParam
+from responses.schema.options import PromptParam, ReasoningParam
 
 # Parameters whose names are the same in the request, in the public object and in `Sampling`.
 _PLAIN = (
@@ -47,8 +48,11 @@ _DEFAULTS: dict[str, Any] = {
 LOGPROBS = "message.output_text.logprobs"
 
 
-def public_parameters(body: CreateResponse, *, response_id: str, created_at: datetime) -> dict[str, Any]:
-    """The constant part of the response object, in the order in which OpenAI writes it."""
+def public_parameters(
+    body: CreateResponse, *, response_id: str, created_at: datetime, preface: Sequence[ItemBase] = ()
+) -> dict[str, Any]:
+    """The constant part of the response object, in the order in which OpenAI writes it. `preface` are the messages that
+    the request's prompt puts before everything else."""
     plain = {name: _or(getattr(body, name), default) for name, default in _DEFAULTS.items()}
     return {
         "id": response_id,
@@ -59,7 +63,7 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
-        "instructions": body.instructions,
+        "instructions": _instructions(body, preface),
         "max_output_tokens": plain["max_output_tokens"],
         "max_tool_calls": body.max_tool_calls,
         "model": body.model,
@@ -87,6 +91,27 @@ def public_parameters(body: CreateResponse, *, response_id: str, created_at: dat
     }
 
 
+def _instructions(body: CreateResponse, preface: Sequence[ItemBase]) -> str | list[dict[str, Any]] | None:
+    """As they were sent; in front of what a prompt says, they are the first of several messages."""
+    if not preface:
+        return body.instructions
+    own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
+    return [_instruction(message) for message in (*own, *preface)]
+
+
+def _instruction(message: ItemBase) -> dict[str, Any]:
+    """In the types of the SDK these are messages of an input, of which only the model's own have ids."""
+    if not isinstance(message, InputMessage):
+        return message.with_id()
+    return {name: value for name, value in message.wire().items() if name != "id"}
+
+
+def instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
+    """What was written by `public_parameters`: instructions in one piece, or the messages before everything else."""
+    written = parameters.get("instructions")
+    return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
+
+
 def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
     """Effective values; `context` and `mode` only for those who named them."""
     if sent is None:
@@ -108,9 +133,17 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
             shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
             # What an upstream has in its cache, it alone knows; chat completions do not tell.
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
+    if body.prompt is not None:
+        shown["prompt"] = _prompt(body.prompt)
     if body.prompt_cache_retention is not None:
         shown["prompt_cache_retention"] = body.prompt_cache_retention
     return shown
+
+
+def _prompt(prompt: PromptParam) -> dict[str, Any]:
+    given = (prompt.variables or {}).items()
+    variables = {name: value if isinstance(value, str) else input_part(value) for name, value in given}
+    return {"id": prompt.id, "variables": variables, "version": prompt.version}
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:

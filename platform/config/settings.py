@@ -317,6 +317,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
                     _page("Responses", "forum", "responses.Response"),
+                    _page("Prompts", "edit_note", "responses.PromptTemplate"),
                 ],
             },
             {

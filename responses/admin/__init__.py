@@ -1,5 +1,5 @@
 """The admin's pages of inference."""
 
-from responses.admin import pages
+from responses.admin import pages, prompts
 
-__all__ = ["pages"]
+__all__ = ["pages", "prompts"]

@@ -105,7 +105,7 @@ class CreateResponse(Wire):
 
 
 _MAX_NAME = 64
-_REFUSED = {"conversation", "prompt", "moderation", "context_management", "multi_agent"}
+_REFUSED = {"conversation", "moderation", "context_management", "multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -127,7 +127,9 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     if sent["input"] in ("", []) and not {"previous_response_id", "prompt"} & sent.keys():
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     body = _validated(sent)
-    _check_together(body)
+    # A prompt may bring what others need beside them.
+    if body.prompt is None:
+        check_together(body)
     return body
 
 
@@ -143,9 +145,9 @@ def _validated(sent: dict[str, Any]) -> CreateResponse:
     raise _in_our_words(defect) from defect
 
 
-def _check_together(body: CreateResponse) -> None:
+def check_together(body: CreateResponse) -> None:
     """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle models."""
-    if not body.model and body.prompt is None:
+    if not body.model:
         raise MissingParameter("model")
     _refuse_values(body)
     check_updates(body.input)

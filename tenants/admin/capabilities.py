@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ImproperlyConfigured
+from typing_extensions import override
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from tenants.capabilities import Capabilities
@@ -46,6 +47,7 @@ _LABELS = {
 class Efforts(forms.MultipleChoiceField):
     """The efforts that a model knows; none chosen: nobody knows which, so every one is sent on."""
 
+    @override
     def clean(self, value: Any) -> list[str] | None:
         """None for no choice, as the column has it."""
         chosen: list[str] = super().clean(value)

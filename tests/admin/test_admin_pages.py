@@ -8,12 +8,13 @@ from django.contrib import admin as django_admin
 from django.contrib.auth.models import User
 from django.test import Client
 
-from responses.models import Response
+from responses.models import PromptTemplate, Response
 from tenants import scope, services
 from tenants.models import ApiKey, AuditEvent, Connector, Membership, Model, Team, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_of, sign_in, text
 from tests.support.api import Caller, MakeCaller
+from tests.support.prompts import write_prompt
 
 PAGES = {
     "tenants/team": Team,
@@ -25,6 +26,7 @@ PAGES = {
     "tenants/usagerecord": UsageRecord,
     "tenants/auditevent": AuditEvent,
     "responses/response": Response,
+    "responses/prompttemplate": PromptTemplate,
     "auth/user": User,
 }
 FORMS = [
@@ -34,6 +36,7 @@ FORMS = [
     "tenants/model",
     "tenants/upstream",
     "tenants/connector",
+    "responses/prompttemplate",
     "auth/user",
 ]
 
@@ -47,6 +50,7 @@ def some(model: type, caller: Caller) -> str:
         Membership.objects.get_or_create(team=caller.team, user=User.objects.first())
         UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
         add_response(caller)
+        write_prompt(caller, "Be brief.")
         return str(model._default_manager.order_by("-pk").first().pk)  # type: ignore[attr-defined]
 
 

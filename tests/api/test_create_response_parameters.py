@@ -166,7 +166,6 @@ def test_null_is_nothing_for_what_is_refused_otherwise(api: Api, script: Script)
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "conversation": ("conv_1", "conversation"),
-    "prompt": ({"id": "pmpt_1"}, "prompt"),
     "moderation": ({"model": "m"}, "moderation"),
     "context_management": ([], "context_management"),
     "multi_agent": ({}, "multi_agent"),
@@ -189,7 +188,7 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
         ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [BARE_TOOL, {"type": "mcp", "server_label": "x"}]}, "tools[1].type"),
-        ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"include": ["web_search_call.rumours"]}, "include[0]"),
     ],
 )

@@ -1,0 +1,24 @@
+"""Prompts of a team, as its lead would have written them."""
+
+from typing import Any
+
+from responses import prompts
+from responses.models import PromptTemplate
+from tenants import scope
+from tests.support.api import Caller
+
+
+def write_prompt(caller: Caller, *texts: str, role: str = "developer", **more: Any) -> PromptTemplate:
+    """A prompt with a message for each text."""
+    with scope.team(caller.team.pk):
+        prompt = PromptTemplate.objects.create(team=caller.team, name=f"prompt {PromptTemplate.objects.count()}")
+    rewrite_prompt(prompt, *texts, role=role, **more)
+    return prompt
+
+
+def rewrite_prompt(prompt: PromptTemplate, *texts: str, role: str = "developer", **more: Any) -> None:
+    """Its next version."""
+    messages = [{"role": role, "content": text} for text in texts]
+    content = prompts.checked_content({"messages": messages, **more})
+    with scope.team(prompt.team_id):
+        prompts.add_version(prompt=prompt, content=content, created_by="lead")
