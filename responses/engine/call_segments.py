@@ -32,6 +32,7 @@ from responses.engine.turns import CallForm, FunctionTool
 CUSTOM_INPUT = "input"
 """The property in which upstreams that know functions only write the input of a custom tool."""
 Tools = Mapping[str, FunctionTool]
+_WITHOUT_ITEM = {CallForm.HOSTED, CallForm.UNKNOWN}
 
 
 class CallSegment(Segment):
@@ -64,13 +65,13 @@ class CallSegment(Segment):
     @property
     @override
     def hidden(self) -> bool:
-        """Whether its tool makes the item."""
-        return bool(self.name and self.arguments) and self.tool.form is CallForm.HOSTED
+        """Whether its tool makes the item, or nobody does."""
+        return bool(self.name and self.arguments) and self.tool.form in _WITHOUT_ITEM
 
     @property
     @override
     def is_empty(self) -> bool:
-        return not self.name or self.tool.form is CallForm.HOSTED or not self._face.is_showable
+        return not self.name or self.tool.form in _WITHOUT_ITEM or not self._face.is_showable
 
     @property
     @override
@@ -79,11 +80,12 @@ class CallSegment(Segment):
 
     @property
     def tool(self) -> FunctionTool:
-        """The tool that is called; one that nobody declared is some function of the client's."""
+        """The tool that is called. Where no tools were declared at all, it is some function of the client's."""
         found = self._tools.get(self.name)
         if found is not None:
             return found
-        return FunctionTool(name=self.name, form=CallForm.CUSTOM if self.native else CallForm.FUNCTION)
+        form = CallForm.CUSTOM if self.native else CallForm.FUNCTION
+        return FunctionTool(name=self.name, form=CallForm.UNKNOWN if self._tools else form)
 
     @property
     def text(self) -> str:

@@ -45,6 +45,7 @@ class CallForm(StrEnum):
     APPLY_PATCH = "apply_patch_call"
     TOOL_SEARCH = "tool_search_call"  # the client searches
     HOSTED = "hosted"  # its tool makes the item, when it runs
+    UNKNOWN = "unknown"  # there is no such tool, and no item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from responses.engine.converter import ChatConverter
+from responses.engine.events import OutputItemDone
+from responses.engine.turns import CallForm, FunctionTool
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played
 from tests.support.runs import play as play_any
@@ -100,7 +103,8 @@ async def test_27_a_native_call_of_an_unknown_tool_is_a_custom_call_all_the_same
 
 async def test_23_native_and_function_calls_do_not_mix_their_deltas() -> None:
     function = chunk(tool_calls=[{"index": 1, "id": "call_b", "function": {"name": "look", "arguments": "{}"}}])
-    played = await play(native(name="write", input="a"), function, native(input="b"), STOP, tools=[CUSTOM])
+    tools = [CUSTOM, {"type": "function", "name": "look"}]
+    played = await play(native(name="write", input="a"), function, native(input="b"), STOP, tools=tools)
     assert [(item["type"], item.get("input")) for item in played.output] == [
         ("custom_tool_call", "ab"),
         ("function_call", None),
@@ -219,3 +223,31 @@ async def test_09_text_before_and_after_a_call_keeps_its_place() -> None:
     chunks = [chunk(content="before"), chunk(tool_calls=[arguments]), chunk(content="after"), STOP]
     played = await play(*chunks, tools=[SHELL])
     assert [item["type"] for item in played.output] == ["message", "shell_call", "message"]
+
+
+@pytest.mark.parametrize("arguments", ["{}", ""])
+async def test_27_a_tool_that_was_not_declared_is_no_item(arguments: str) -> None:
+    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="look")])
+    events = [*converter.feed(calls(smell=arguments, look="{}")), *converter.end(done=True)]
+    assert [event.item["name"] for event in events if isinstance(event, OutputItemDone)] == ["look"]
+    assert [call.name for call in converter.result().calls] == ["smell", "look"]
+
+
+async def test_hosted_calls_are_no_items_and_keep_nobody_waiting() -> None:
+    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
+    opening, begun, *_ = calls(ours='{"a":')
+    rest = chunk(tool_calls=[{"index": 0, "function": {"arguments": "1}"}}])
+    events = converter.feed([opening, begun, chunk(content="Meanwhile")])
+    assert events[0].type == "response.output_item.added"
+    converter.feed([rest, STOP])
+    converter.end(done=True)
+    result = converter.result()
+    assert [item["type"] for item in result.items] == ["message"]
+    assert [(call.name, call.arguments) for call in result.calls] == [("ours", '{"a":1}')]
+
+
+async def test_25_a_hosted_call_that_was_cut_is_not_to_be_made() -> None:
+    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
+    converter.feed([*calls(ours='{"a":')[:-2], chunk(finish="length")])
+    converter.end(done=True)
+    assert converter.result().calls == []
