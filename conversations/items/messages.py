@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
 from typing_extensions import override
 
 from conversations.items.base import ItemBase, Status
@@ -80,6 +81,6 @@ class Reasoning(ItemBase):
 
     type: Literal["reasoning"] = "reasoning"
     status: Status | None = None
-    summary: list[SummaryText]
+    summary: list[SummaryText] = Field(default_factory=list)
     content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
