@@ -46,6 +46,7 @@ _ANSWERS: dict[type[Any], type[Any]] = {
     ApplyPatchCallOutput: ApplyPatchCall,
     ToolSearchOutput: ToolSearchCall,
 }
+_Key = tuple[type[Any], str | None]
 _OUTPUT_TYPES = frozenset(cls.model_fields["type"].default for cls in _ANSWERS)
 
 
@@ -60,8 +61,8 @@ class Answer:
 
 def check(items: Iterable[StoredItem]) -> None:
     """Raise `ToolCallMismatch` for the first output without its call before it, or the first call without an output."""
-    calls: dict[tuple[type[Any], str | None], StoredItem] = {}
-    answered: set[tuple[type[Any], str | None]] = set()
+    seen: dict[_Key, str | None] = {}
+    waiting: dict[_Key, StoredItem] = {}
     requests: set[str | None] = set()
     for item in items:
         match item:
@@ -72,16 +73,19 @@ def check(items: Iterable[StoredItem]) -> None:
                 message = f"No approval request found for approval response with approval_request_id {name}."
                 raise ToolCallMismatch(message)
             case _ if type(item) in _WORDS:
-                calls[type(item), _call_id(item)] = item
+                key = type(item), _call_id(item)
+                # A client may repeat a call. Another call may have its id: some models count anew in each turn.
+                if key not in seen or item.id is None or seen[key] != item.id:
+                    waiting[key] = item
+                seen[key] = item.id
             case _ if (call := _ANSWERS.get(type(item))) is not None and _is_the_clients(item):
-                key = (call, _call_id(item))
-                if key not in calls:
-                    words = f"{_WORDS[call]} output with call_id {_call_id(item)}"
-                    raise ToolCallMismatch(f"No tool call found for {words}.")
-                answered.add(key)
-    for key, item in calls.items():
-        if key not in answered and _is_the_clients(item) and not getattr(item, "async_", None):
-            raise ToolCallMismatch(f"No tool output found for {_WORDS[type(item)]} {_call_id(item)}.")
+                key = call, _call_id(item)
+                if key not in seen:
+                    raise ToolCallMismatch(f"No tool call found for {_WORDS[call]} output with call_id {key[1]}.")
+                waiting.pop(key, None)
+    for (call, call_id), item in waiting.items():
+        if _is_the_clients(item) and not getattr(item, "async_", None):
+            raise ToolCallMismatch(f"No tool output found for {_WORDS[call]} {call_id}.")
 
 
 def answer(body: dict[str, Any]) -> Answer | None:

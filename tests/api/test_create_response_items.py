@@ -162,8 +162,8 @@ def test_it_asks_for_several_functions_at_once(api: Api, script: Script) -> None
     asked, *answered = script.messages[1][1:]
     assert asked["tool_calls"] == [tool_call("look", '{"a":1}'), tool_call("listen", '{"b":2}')]
     assert [(message["tool_call_id"], message["content"]) for message in answered] == [
-        ("call_listen", "L"),
         ("call_look", "S"),
+        ("call_listen", "L"),
     ]
 
 

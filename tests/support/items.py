@@ -243,7 +243,7 @@ _HOSTED: list[Body] = [
         "arguments": '{"q": 1}',
         "approval_request_id": "mcpr_1",
         "output": None,
-        "error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": None}]},
+        "error": {"type": "mcp_tool_execution_error", "content": [{"text": None}]},
     },
     {
         "id": "fs_1",

@@ -48,6 +48,19 @@ def test_a_call_without_an_output_is_named(call: str, output: str, words: str, c
     assert check(call, "msg_1") == f"No tool output found for {words} {call_id}."
 
 
+def test_an_output_answers_one_call_of_its_id() -> None:
+    """Some models count their calls anew in each turn."""
+    again = {**SAMPLES["fc_1"], "id": "fc_2"}
+    assert check("fc_1", "fco_1", again) == "No tool output found for function call call_1."
+    assert check("fc_1", "fco_1", again, "fco_1") is None
+
+
+def test_a_call_may_be_repeated_and_an_output_too() -> None:
+    assert check("fc_1", "fc_1", "fco_1") is None
+    assert check("fc_1", "fco_1", "fc_1") is None
+    assert check("fc_1", "fco_1", "fco_1") is None
+
+
 def test_the_output_of_another_kind_answers_nothing() -> None:
     other = {**SAMPLES["ctco_1"], "call_id": "call_1"}
     assert check("fc_1", other) == "No tool call found for custom tool call output with call_id call_1."
