@@ -19,6 +19,7 @@ pytest.register_assert_rewrite("tests.support")
 
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
+from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
 
@@ -68,6 +69,20 @@ def script(upstream: ScriptedUpstream) -> Iterator[Script]:
 def other_script(upstream: ScriptedUpstream) -> Iterator[Script]:
     """What it answers to another."""
     with upstream.script() as script:
+        yield script
+
+
+@pytest.fixture(scope="session")
+def responses_upstream(django_db_setup: None) -> Iterator[ScriptedUpstream]:
+    """An upstream that speaks Responses itself."""
+    with running_responses_upstream() as running:
+        yield running
+
+
+@pytest.fixture
+def relayed(responses_upstream: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """What it answers to one model name; checked when the test is over."""
+    with responses_script(responses_upstream) as script:
         yield script
 
 

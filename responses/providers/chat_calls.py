@@ -33,7 +33,8 @@ from responses.engine.forms import qualified
 from responses.providers.chat_parts import PartWriter
 
 Message = dict[str, Any]
-_NO_OUTPUT = "There is no output yet: the call is still being worked on."
+NO_OUTPUT = "There is no output yet: the call is still being worked on."
+"""What stands in for an output that has not come yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +137,5 @@ def settled(messages: Sequence[Message]) -> list[Message]:
         written.append(message)
         for call in message.get("tool_calls", ()):
             waiting = answers[call["id"]]
-            written.append(waiting.popleft() if waiting else _tool(call["id"], _NO_OUTPUT))
+            written.append(waiting.popleft() if waiting else _tool(call["id"], NO_OUTPUT))
     return written

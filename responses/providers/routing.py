@@ -2,9 +2,11 @@
 
 from responses.engine.turns import Model
 from responses.providers.chat_completions import ChatModel
+from responses.providers.responses_api import ResponsesModel
 from tenants.directory import Route
+from tenants.models import WireApi
 
 
 def model_for(route: Route) -> Model:
     """The engine's `Model` port over whatever API the route's upstream speaks."""
-    return ChatModel(route)
+    return ResponsesModel(route) if route.upstream.wire_api == WireApi.RESPONSES else ChatModel(route)

@@ -224,12 +224,12 @@ async def _send(request: web.Request, response: web.StreamResponse, answer: Answ
 
 
 @contextmanager
-def running_upstream() -> Iterator[ScriptedUpstream]:
-    """The server in a thread of its own, on a port of its own."""
+def running_upstream(*, path: str = "/v1/chat/completions") -> Iterator[ScriptedUpstream]:
+    """The server in a thread of its own, on a port of its own; `path` is the one that it knows."""
     upstream, loop = ScriptedUpstream(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_serve(upstream), loop).result(WAIT_SECONDS)
+    runner = asyncio.run_coroutine_threadsafe(_serve(upstream, path), loop).result(WAIT_SECONDS)
     try:
         yield upstream
     finally:
@@ -239,9 +239,9 @@ def running_upstream() -> Iterator[ScriptedUpstream]:
         loop.close()
 
 
-async def _serve(upstream: ScriptedUpstream) -> web.AppRunner:
+async def _serve(upstream: ScriptedUpstream, path: str) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
-    app.router.add_post("/v1/chat/completions", upstream.answer)
+    app.router.add_post(path, upstream.answer)
     # Without this a handler would not hear that its client has gone.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()

@@ -1,0 +1,149 @@
+"""Items → the input of a Responses request.
+
+Ids stay here: the upstream has stored nothing that they could name. Calls are written as those of the functions that
+upstreams are offered, as for chat completions.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conversations.items import (
+    AssistantMessage,
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputMessage,
+    InputPart,
+    InputText,
+    OutputText,
+    Reasoning,
+    StoredItem,
+)
+from responses.engine.attachments import Attachments
+from responses.engine.relayed import ENCRYPTED
+from responses.engine.turns import TurnRequest
+from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message
+from responses.providers.chat_parts import PartWriter
+from responses.providers.chat_thoughts import last_question
+from tenants.directory import Route
+
+Entry = dict[str, Any]
+_CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
+
+
+class InputWriter:
+    """Writes the items of one turn."""
+
+    def __init__(self, route: Route, request: TurnRequest, attachments: Attachments) -> None:
+        self._upstream_id = route.upstream.id
+        self._can = route.capabilities
+        self._seal = request.seal
+        self._all_turns = request.sampling.reasoning_context == "all_turns"
+        self._parts = PartWriter(attachments=attachments)
+        self._calls = CallWriter(parts=self._parts, custom_tools=self._can.custom_tools)
+        self._custom: set[str] = set()
+
+    def write(self, items: Sequence[StoredItem]) -> list[Entry]:
+        """The conversation as the upstream reads it; of the reasoning, that about the last question if not all."""
+        since = 0 if self._all_turns else last_question(items)
+        return _answered(
+            [
+                entry
+                for position, item in enumerate(items)
+                if position >= since or not isinstance(item, Reasoning)
+                for entry in self._item(item)
+            ]
+        )
+
+    def _item(self, item: StoredItem) -> list[Entry]:
+        match item:
+            case InputMessage():
+                return [{"type": "message", "role": self._role(item.role), "content": self._content(item.parts())}]
+            case AssistantMessage():
+                return [_assistant(item)]
+            case Reasoning():
+                return self._reasoning(item)
+        return self._called(item)
+
+    def _called(self, item: StoredItem) -> list[Entry]:
+        """A call or an output; other items are settings, or for nobody but clients."""
+        if (call := self._calls.call(item)) is not None:
+            kind = "custom_tool_call" if call["type"] == "custom" else "function_call"
+            if kind == "custom_tool_call":
+                self._custom.add(call["id"])
+            return [{"type": kind, "call_id": call["id"], **call[call["type"]]}]
+        if (answer := self._calls.output(item)) is None:
+            return []
+        told, beside = answer
+        output: str | list[Entry] = told["content"]
+        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            output = item.output if isinstance(item.output, str) else [self._part(part) for part in item.output]
+        elif beside:
+            output = [{"type": "input_text", "text": told["content"]}, *map(_from_chat, beside)]
+        call_id = told["tool_call_id"]
+        kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
+        return [{"type": kind, "call_id": call_id, "output": output}]
+
+    def _role(self, role: str) -> str:
+        return "system" if role == "developer" and not self._can.developer_role else role
+
+    def _reasoning(self, item: Reasoning) -> list[Entry]:
+        """Encrypted reasoning goes back to the upstream that made it; raw words to one that is to read them."""
+        thought = self._seal.open(item.encrypted_content) if self._seal and item.encrypted_content else None
+        summary = [{"type": "summary_text", "text": part.text} for part in item.summary]
+        for detail in thought.details if thought else ():
+            if detail.get("type") == ENCRYPTED and detail.get("upstream") == self._upstream_id:
+                return [{"type": "reasoning", "summary": summary, "encrypted_content": detail["data"]}]
+        raw = "".join(part.text for part in item.content or ()) or (thought.text if thought else "")
+        if not self._can.reasoning_field or not raw:
+            return []
+        return [{"type": "reasoning", "summary": summary, "content": [{"type": "reasoning_text", "text": raw}]}]
+
+    def _content(self, parts: Sequence[InputPart]) -> str | list[Entry]:
+        if len(parts) == 1 and isinstance(parts[0], InputText):
+            return parts[0].text
+        return [self._part(part) for part in parts]
+
+    def _part(self, part: InputPart) -> Entry:
+        entry = _from_chat(self._parts.part(part))
+        return {**entry, "detail": getattr(part, "detail", None) or "auto"} if "image_url" in entry else entry
+
+
+def _assistant(item: AssistantMessage) -> Entry:
+    """Words alone as a string, which every server takes."""
+    parts = item.parts()
+    content: str | list[Entry] = "".join(part.text for part in parts if isinstance(part, OutputText))
+    if any(not isinstance(part, OutputText) for part in parts):
+        content = [
+            {"type": "output_text", "text": part.text}
+            if isinstance(part, OutputText)
+            else {"type": "refusal", "refusal": part.refusal}
+            for part in parts
+        ]
+    entry: Entry = {"type": "message", "role": "assistant", "content": content}
+    return {**entry, "phase": item.phase} if item.phase else entry
+
+
+def _from_chat(part: Message) -> Entry:
+    """A part of a chat message as a part of an input."""
+    match part["type"]:
+        case "image_url":
+            image = part["image_url"]
+            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
+        case "file":
+            return {"type": "input_file", **part["file"]}
+    return {"type": "input_text", "text": part["text"]}
+
+
+def _answered(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with an output for each call: one that still is worked on would be refused."""
+    outputs = Counter(entry["call_id"] for entry in entries if entry["type"] in _CALLS.values())
+    return [one for entry in entries for one in _with_output(entry, outputs)]
+
+
+def _with_output(entry: Entry, outputs: Counter[str]) -> Iterator[Entry]:
+    yield entry
+    if entry["type"] in _CALLS:
+        outputs[entry["call_id"]] -= 1
+        if outputs[entry["call_id"]] < 0:
+            yield {"type": _CALLS[entry["type"]], "call_id": entry["call_id"], "output": NO_OUTPUT}
