@@ -22,18 +22,24 @@ class ThoughtWriter:
         self._field = field
         self._seal = seal
         self._waiting: list[Thought] = []
+        self._size = (0, 0)
         # Of earlier turns only where the client asks for it: what a model thought then seldom helps it now.
-        self._skip = 0 if all_turns else last_question(items)
+        earlier = 0 if all_turns else last_question(items)
+        self._ahead = items[earlier - 1] if earlier else None
 
     def follow(self, item: StoredItem, written: list[Message]) -> None:
-        """An item was written: keep its reasoning, or give what was kept to the assistant message that it made."""
-        self._skip -= 1
-        if isinstance(item, Reasoning):
-            if self._skip < 0:
-                self._waiting.append(self._thought(item))
+        """An item was written: keep its reasoning, or give what was kept to the assistant message that it is in."""
+        if self._ahead is not None:
+            if item is self._ahead:
+                self._ahead = None
+        elif isinstance(item, Reasoning):
+            self._waiting.append(self._thought(item))
+        before, self._size = self._size, _size(written)
+        if not self._waiting or before == self._size:
             return
-        if self._waiting and written and written[-1]["role"] == "assistant":
-            self._add(written[-1])
+        message = _answer(written, before[0], may_join=not isinstance(item, InputMessage))
+        if message is not None:
+            self._add(message)
         self._waiting.clear()
 
     def _thought(self, item: Reasoning) -> Thought:
@@ -60,3 +66,16 @@ def last_question(items: Sequence[StoredItem]) -> int:
         if isinstance(item, InputMessage) and item.role == "user":
             return position + 1
     return 0
+
+
+def _size(written: list[Message]) -> tuple[int, int]:
+    """How many messages there are, and calls in the last one: whether an item has added anything."""
+    return len(written), len(written[-1].get("tool_calls", ())) if written else 0
+
+
+def _answer(written: list[Message], first: int, *, may_join: bool) -> Message | None:
+    """The assistant message among the new ones; else the one before them, which a call has joined."""
+    new = next((message for message in written[first:] if message["role"] == "assistant"), None)
+    if new is None and may_join and first and written[first - 1]["role"] == "assistant":
+        return written[first - 1]
+    return new

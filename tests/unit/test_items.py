@@ -82,7 +82,7 @@ def test_it_takes_items_of_which_only_the_required_keys_are_set(item: dict[str, 
     bare = shortest(item)
     body = read(bare).with_id()
     assert sdk_object(body).model_dump()["id"] == body["id"]
-    assert {key for key, value in body.items() if value is not None} <= {*bare, "id", "status", "execution"}
+    assert {key for key, value in body.items() if value is not None} <= {*bare, "id", "status", "execution", "summary"}
     assert body["id"].split("_")[0] == item["id"].split("_")[0]
 
 
