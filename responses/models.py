@@ -65,6 +65,9 @@ class Response(models.Model):
     parameters = models.JSONField(default=dict, decoder=WireDecoder)
     options = models.JSONField(default=dict, help_text="What the request fixed and the public object does not show.")
     service_tier = models.CharField(max_length=20, null=True, blank=True)
+    secrets = models.TextField(
+        default="", blank=True, help_text="What the run needs and nobody else may know, encrypted; empty once it ended."
+    )
     metadata = models.JSONField(default=dict)
     end_user = models.CharField(max_length=128, null=True, blank=True)
     request_id = models.CharField(max_length=64, default="")
@@ -175,6 +178,43 @@ class ToolCall(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.name} {self.call_id}"
+
+
+class ApprovalState(models.TextChoices):
+    """What became of a request for approval."""
+
+    ASKED = "asked", "Asked"
+    GRANTED = "granted", "Granted"
+    DENIED = "denied", "Denied"
+
+
+class Approval(models.Model):
+    """A call of an MCP server's tool that waits for somebody's word, or has got it. The id is that of its item.
+
+    What is asked for stands in the item; here are digests of it, so that one word counts for one call as it was shown:
+    `request` of server, tool and arguments, `definition` of the tool as its server described it.
+    """
+
+    id = IdField()
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="+")
+    call_id = models.CharField(max_length=64, db_collation="C")
+    request = models.CharField(max_length=64)
+    definition = models.CharField(max_length=64)
+    state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.ASKED)
+    asked_at = models.DateTimeField(default=now)
+    answered_at = models.DateTimeField(null=True)
+    answered_in = models.CharField(max_length=64, null=True, db_collation="C", help_text="The response that answered.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["team", "asked_at"], name="approval_by_team_and_time"),
+            models.Index(fields=["answered_in"], condition=Q(answered_in__isnull=False), name="approval_by_answer"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
 
 
 class EventBatch(models.Model):

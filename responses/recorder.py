@@ -15,6 +15,7 @@ from django.db import models
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
+from responses.engine.calls import Ask, request_digest
 from responses.engine.events import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
 from responses.engine.steps import (
@@ -31,7 +32,7 @@ from responses.engine.steps import (
     TurnRecord,
 )
 from responses.engine.turns import Call, Finish, Usage
-from responses.models import EventBatch, Status, ToolCall, Turn
+from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.store import Advance, CallUpdate, Change, Lease, writer
 from tenants.models import UsageRecord
 
@@ -191,7 +192,8 @@ class Recorder:
         match step:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
-                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls)]
+                asked = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
+                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
             case Prepared():
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
             case FragmentsClosed() | ToolFinished():
@@ -281,6 +283,17 @@ class Recorder:
             )
             for record in calls
         ]
+
+    def _approval(self, record: CallRecord, ask: Ask) -> Approval:
+        """Written for responses that are not stored, too: it holds no content."""
+        return Approval(
+            id=ask.item["id"],
+            team_id=self._identity.team_id,
+            response_id=self._identity.response_id,
+            call_id=record.call.call_id,
+            request=request_digest(ask.item),
+            definition=ask.definition,
+        )
 
     def _call_updates(self, step: Step) -> list[CallUpdate]:
         match step:

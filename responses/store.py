@@ -92,6 +92,7 @@ _ADVANCED = f"""advanced AS (
         ended_at = new.ended_at,
         completed_at = CASE WHEN new.status = '{Status.COMPLETED}' THEN new.ended_at END,
         service_tier = new.service_tier,
+        secrets = CASE WHEN new.ended_at IS NULL THEN response.secrets ELSE '' END,
         first_token_ms = new.first_token_ms,
         duration_ms = new.duration_ms,
         turns = new.turns,
