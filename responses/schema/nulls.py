@@ -16,7 +16,7 @@ def drop_unknown_nulls(body: dict[str, Any], error: ValidationError) -> bool:
     details = error.errors(include_url=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden" and detail["input"] is None]
     for loc in unknown:
-        *way, name = (step for step in loc if not str(step).startswith(TAG))
+        way, name = [step for step in loc[:-1] if not str(step).startswith(TAG)], str(loc[-1])
         for place in _alike(body, way):
             if place.get(name, name) is None:
                 del place[name]
