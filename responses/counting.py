@@ -83,9 +83,9 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     content = await admit(principal=principal, body=body, reading=reading, can=can)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
     sampling = wire.sampling(parameters, wire.hidden_options(body), reading.items)
-    words = content.words(reading.items) if content else ()
-    counted = estimate.input_tokens(instructions=body.instructions, items=reading.items, sampling=sampling)
-    return counted + estimate.tokens(*words)
+    return estimate.input_tokens(
+        instructions=body.instructions, items=reading.items, sampling=sampling, content=content
+    )
 
 
 async def _read(principal: Principal, body: CreateResponse) -> Reading:

@@ -1,11 +1,12 @@
 """How many tokens texts are, where nobody counts exactly: a declared estimate of four characters a token."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from conversations.items import Reasoning, StoredItem, image_details, plain_text
+from responses.engine.attachments import Content
 from responses.engine.turns import Sampling
 
 CHARACTERS_PER_TOKEN = 4
@@ -19,15 +20,18 @@ def tokens(*texts: str) -> int:
     return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
 
 
-def input_tokens(*, instructions: str | None, items: Iterable[StoredItem], sampling: Sampling) -> int:
+def input_tokens(
+    *, instructions: str | None, items: Sequence[StoredItem], sampling: Sampling, content: Content | None = None
+) -> int:
     """The tokens of what a model gets to read in a turn: words, images, and the definitions of tools and format.
 
-    Reasoning counts nothing: it is not sent to a model again.
+    `content` knows the words of files. Reasoning counts nothing: it is not sent to a model again.
     """
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
     words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
     images = sum(_images(body) for body in bodies)
-    return tokens(instructions or "", *words, *_definitions(sampling)) + images
+    files = content.words(items) if content else ()
+    return tokens(instructions or "", *words, *files, *_definitions(sampling)) + images
 
 
 def _images(body: dict[str, Any]) -> int:

@@ -289,9 +289,11 @@ class Run:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
-        read = [item.wire() for item in (*self._context.items, *self._state.context_items())]
+        items = [*self._context.items, *self._state.context_items()]
+        files = self._context.content.words(items) if self._context.content else ()
+        read = [plain_text(item.wire()) for item in items]
         return Usage(
-            input_tokens=estimate.tokens(self._context.instructions or "", *map(plain_text, read)),
+            input_tokens=estimate.tokens(self._context.instructions or "", *read, *files),
             output_tokens=estimate.tokens(*map(plain_text, result.items)),
             estimated=True,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conversations.items import ComputerScreenshot, InputPart, InputText
+from conversations.items import ComputerScreenshot, InputFile, InputPart, InputText
 from responses.engine.attachments import Attachments, FileBytes, ImageBytes, Words, name_of
 
 Message = dict[str, Any]
@@ -37,8 +37,9 @@ class PartWriter:
                 return {"type": "file", "file": {"filename": filename, "file_data": url}}
             case ImageBytes(url=url):
                 return _image(url, part)
-        url = getattr(part, "image_url", None)
-        return _image(url, part) if url else {"type": "text", "text": "[This file is not available any more.]"}
+        if isinstance(part, InputFile) or part.image_url is None:
+            return {"type": "text", "text": "[This file is not available any more.]"}
+        return _image(part.image_url, part)
 
     def tool_output(self, output: str | Sequence[InputPart]) -> tuple[str, list[Message]]:
         """A tool's answer as text, which is all that tool messages carry, and what the user has to show beside it."""
