@@ -240,3 +240,12 @@ def test_the_path_of_an_image_of_a_tool_is_named(api: Api, script: Script) -> No
     output = {"type": "function_call_output", "call_id": "call_1", "output": [TEXT, image("nonsense")]}
     answer = api.post("/responses", {"model": script.model, "input": [call, output]})
     assert error(answer) == (400, "input[1].output[1].image_url", "invalid_image_url")
+
+
+def test_a_screenshot_may_be_a_file(api: Api, script: Script) -> None:
+    action = {"type": "screenshot"}
+    call = {"type": "computer_call", "id": "cu_1", "call_id": "call_1", "pending_safety_checks": [], "action": action}
+    shown = {"type": "computer_screenshot", "file_id": upload(api, png())}
+    output = {"type": "computer_call_output", "call_id": "call_1", "output": shown}
+    api.create(model=script.say("A dot.").model, input=[{**call, "status": "completed"}, output])
+    assert seen(script) == [{"url": PNG}]

@@ -1,0 +1,80 @@
+"""What stands behind the files of a run: found again by whoever takes the run over, and looked for once in each run."""
+
+import base64
+
+from django.conf import settings
+
+from conversations.models import File, FileState, Purpose
+from kernel.dbthreads import in_db_thread
+from responses import handover
+from responses.content import TeamContent
+from responses.engine.attachments import ImageBytes, Words
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import text
+from tests.support.documents import data_url, png
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import abegin
+
+WORDS = base64.b64encode(b"Seven apples").decode()
+
+
+def keep(caller: Caller, content: bytes) -> File:
+    """A file of the caller's team, put where its bytes belong."""
+    with scope.team(caller.team.pk):
+        file = File.objects.create(
+            team=caller.team,
+            filename="a.png",
+            purpose=Purpose.VISION,
+            content_type="image/png",
+            size=len(content),
+            sha256="0" * 64,
+            state=FileState.READY,
+        )
+    path = settings.STATE_DIR / "files" / file.pk[-2:] / file.pk
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return file
+
+
+async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, caller: Caller) -> None:
+    file = await in_db_thread(lambda: keep(caller, png()))
+    parts = [
+        {"type": "input_image", "file_id": file.pk},
+        {"type": "input_file", "filename": "a.txt", "file_data": WORDS},
+    ]
+    begun = await abegin(caller, input=[{"role": "user", "content": parts}])
+    model = ScriptedModel(text("A dot."))
+
+    def take() -> handover.Taken:
+        with scope.every_team():
+            return handover.load(response_id=begun.who.response_id, model=model)
+
+    taken = await in_db_thread(take)
+    async for step in taken.run.steps():
+        await taken.recorder.record(step)
+    (request,) = model.requests
+    assert request.content is not None
+    found = dict(await request.content.attachments(request.items, files=False, inline_images=False))
+    assert found.pop(f"image {file.pk}") == ImageBytes(url=data_url(png(), "image/png"))
+    assert list(found.values()) == [Words(text="a.txt\n\nSeven apples")]
+
+
+async def test_a_run_looks_for_a_file_once(database: None, caller: Caller) -> None:
+    file = await in_db_thread(lambda: keep(caller, png()))
+    begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
+    content = TeamContent(caller.team.pk)
+    first = dict(await content.attachments(begun.context.items, files=False, inline_images=False))
+    (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
+    assert await content.attachments(begun.context.items, files=False, inline_images=False) == first
+    assert list(first.values()) == [ImageBytes(url=data_url(png(), "image/png"))]
+
+
+async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, caller: Caller) -> None:
+    file = await in_db_thread(lambda: keep(caller, png()))
+    (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
+    begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
+    found = await TeamContent(caller.team.pk).attachments(begun.context.items, files=False, inline_images=False)
+    (said,) = found.values()
+    assert isinstance(said, Words)
+    assert f"{file.pk} is not available any more" in said.text
