@@ -1,0 +1,1 @@
+"""Tool search: finds tools whose loading was deferred."""

@@ -1,0 +1,184 @@
+"""Tool search: the model looks for tools whose loading was deferred, and can call those that it finds.
+
+The server's own search compares words. What it found stands in the output as a `tool_search_output`, from which later
+turns and later responses know it; a search that the client runs is a call of the client's.
+"""
+
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Any
+
+import orjson
+import regex
+
+from conversations.items import StoredItem
+from kernel.ids import new_id
+from responses import toolset
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult
+from responses.engine.events import Body, Event
+from responses.engine.forms import hidden
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Prepared
+from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.toolset import Offer, Shown
+
+NAME = "tool_search"
+_MOST = 5
+# Of the best one's score: what only shares a small word with the query is not worth loading.
+_ENOUGH = 0.3
+_MAX_LISTED = 50
+_WORD = regex.compile(r"[^\W_]+")
+_CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
+
+
+def searches(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem]) -> "list[ToolSearch]":
+    """The search that a request asked for, if it did; `allowed_tools` may leave it out.
+
+    `tools` and `choice` are those that the response shows, `items` what the model reads.
+    """
+    search = next((tool for tool in tools if tool["type"] == NAME and tool["execution"] == "server"), None)
+    if search is None:
+        return []
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools" and {"type": NAME} not in choice["tools"]:
+        return []
+    deferred = [offer for offer in toolset.known(tools, choice, items) if offer.deferred]
+    return [ToolSearch(deferred, description=search["description"] or "")]
+
+
+class ToolSearch:
+    """The deferred tools of one run. What was found is offered from the next turn on."""
+
+    concurrency = 1
+
+    def __init__(self, deferred: Sequence[Offer], *, description: str = "") -> None:
+        self._deferred = {offer.tool.name: offer for offer in deferred}
+        self._found: dict[str, FunctionTool] = {}
+        self._description = description
+        self._words = {name: _words(_text(offer)) for name, offer in self._deferred.items()}
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """Nothing comes first; a run that was taken over has found before what its output says."""
+        for item in state.output:
+            if item.body["type"] == "tool_search_output":
+                self._load(offer.tool.name for offer in toolset.offers(item.body["tools"]))
+        nothing: tuple[Prepared, ...] = ()
+        for step in nothing:
+            yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """The search itself, and what it has found."""
+        words = "\n".join(part for part in (self._description, self._overview()) if part)
+        search = hidden(CallForm.TOOL_SEARCH, description=words)
+        return (
+            FunctionTool(name=NAME, description=search.description, parameters=search.parameters, form=CallForm.HOSTED),
+            *self._found.values(),
+        )
+
+    def kind(self, name: str) -> str | None:
+        """Only the search is ours: what it finds, the client runs."""
+        return NAME if name == NAME else None
+
+    def may_repeat(self, name: str) -> bool:
+        """Looking changes nothing."""
+        return True
+
+    def limits(self, name: str) -> ToolLimits:
+        """As for any tool."""
+        return ToolLimits()
+
+    def admit(self, call: Call) -> Admission:
+        """Anybody may look."""
+        return Make()
+
+    def opened(self, call: Call) -> Body:
+        """The call, before anything is found."""
+        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": _arguments(call)}
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """The wire knows no events of it."""
+        return []
+
+    async def call(self, call: Call) -> ToolResult:
+        """Find the tools that have most to do with the query."""
+        query = orjson.loads(call.arguments).get("query")
+        if not isinstance(query, str):
+            return ToolResult(output="error: 'query' has to be a text", error="invalid_arguments")
+        names = self._ranked(query)
+        self._load(names)
+        return ToolResult(output=", ".join(names), fields={"names": names})
+
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        """The call, and behind it the tools that were found."""
+        names: list[str] = result.fields.get("names", [])
+        self._load(names)  # the result may be that of the run's predecessor
+        found = {**_item("tso", "tool_search_output", "completed"), "tools": self._shown(names)}
+        status = "incomplete" if result.error else "completed"
+        return Closed(item={**body, "status": status}, more=(found,))
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _load(self, names: Iterable[str]) -> None:
+        self._found |= {name: self._deferred[name].tool for name in names if name in self._deferred}
+
+    def _ranked(self, query: str) -> list[str]:
+        """The best tools first: a word counts the more, the fewer tools have it."""
+        having = Counter(word for words in self._words.values() for word in words)
+        rare = {word: math.log(1 + len(self._words) / count) for word, count in having.items()}
+        asked = _words(query)
+        scores = {name: sum(rare[word] for word in asked & words) for name, words in self._words.items()}
+        least = max(scores.values(), default=0) * _ENOUGH
+        best = sorted((name for name, score in scores.items() if score and score >= least), key=lambda n: -scores[n])
+        return best[:_MOST]
+
+    def _shown(self, names: Sequence[str]) -> list[Shown]:
+        """The definitions, those of one namespace together."""
+        shown: list[Shown] = []
+        for name in names:
+            tool = self._deferred[name].shown
+            same = next((other for other in shown if _is_namespace(other) and other["name"] == tool.get("name")), None)
+            if _is_namespace(tool) and same is not None:
+                same["tools"] = [*same["tools"], *tool["tools"]]
+            else:
+                shown.append({**tool})
+        return shown
+
+    def _overview(self) -> str:
+        """What there is to be found, in short: namespaces, and tools that are in none."""
+        lines: dict[str, None] = {}
+        for offer in self._deferred.values():
+            name = offer.tool.namespace or offer.tool.name
+            about = offer.shown["description"] if offer.tool.namespace else ""
+            lines[f"- {name}: {about}" if about else f"- {name}"] = None
+        listed = list(lines)[:_MAX_LISTED]
+        more = [f"and {len(lines) - len(listed)} more"] if len(lines) > len(listed) else []
+        return "\n".join(["There is:", *listed, *more]) if listed else ""
+
+
+def _item(prefix: str, kind: str, status: str) -> Body:
+    """Searches of the server's have no call id: their output follows them."""
+    return {"id": new_id(prefix), "type": kind, "status": status, "call_id": None, "execution": "server"}
+
+
+def _arguments(call: Call) -> Any:
+    try:
+        return orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return {}
+
+
+def _is_namespace(tool: Shown) -> bool:
+    return bool(tool["type"] == "namespace")
+
+
+def _text(offer: Offer) -> str:
+    """Everything that a tool says of itself."""
+    tool = offer.tool
+    return " ".join([tool.name, tool.description or "", *((tool.parameters or {}).get("properties") or {})])
+
+
+def _words(text: str) -> set[str]:
+    """The words of a text in lower case, without a plural's `s`; a name's parts are words of their own."""
+    found = {word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text))}
+    return {word[:-1] if len(word) > len("abc") and word.endswith("s") else word for word in found}
