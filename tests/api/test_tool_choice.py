@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error
+from tests.support.capable import describe
 from tests.support.chunks import calls, chunk
 from tests.support.upstream import Script, stream
 
@@ -68,3 +69,77 @@ def test_a_surplus_call_at_the_same_index_leaves_the_first_as_it_is(api: Api, sc
 def test_parallel_calls_stay_parallel(api: Api, script: Script) -> None:
     response = api.create(model=script.call(look="{}", listen="{}").model, input="Hi", tools=TOOLS)
     assert names(response["output"]) == ["look", "listen"]
+
+
+# -- other tools than functions ----------------------------------------------------------------------------------------
+
+CUSTOM = {"type": "custom", "name": "write"}
+SHELL, PATCH, COMPUTER = {"type": "shell"}, {"type": "apply_patch"}, {"type": "computer"}
+EVERYTHING = [*TOOLS, CUSTOM, SHELL, PATCH, COMPUTER]
+ARGUMENTS = {
+    "write": '{"input":"x"}',
+    "shell": '{"commands":["ls"]}',
+    "apply_patch": '{"operation":{"type":"delete_file","path":"a"}}',
+    "computer": '{"actions":[{"type":"wait"}]}',
+    "look": "{}",
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        ({"type": "function", "name": "look"}, "look"),
+        (CUSTOM, "write"),
+        (SHELL, "shell"),
+        (PATCH, "apply_patch"),
+        (COMPUTER, "computer"),
+        ({"type": "computer_use"}, "computer"),
+        ({"type": "computer_use_preview"}, "computer"),
+    ],
+)
+def test_any_tool_can_be_forced(api: Api, script: Script, choice: dict[str, str], name: str) -> None:
+    script.call(**{name: ARGUMENTS[name]})
+    response = api.create(model=script.model, input="Hi", tools=EVERYTHING, tool_choice=choice)
+    assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": name}}
+    assert response["tool_choice"] == choice
+    assert len(response["output"]) == 1
+
+
+def test_any_tool_can_be_among_the_allowed_ones(api: Api, script: Script) -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [CUSTOM, SHELL, {"type": "function", "name": "look"}]}
+    response = api.create(model=script.say("No.").model, input="Hi", tools=EVERYTHING, tool_choice=choice)
+    assert [tool["function"]["name"] for tool in script.bodies[0]["tools"]] == ["look", "write", "shell"]
+    assert response["tool_choice"] == choice
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "custom", "name": "look"},
+        {"type": "function", "name": "write"},
+        {"type": "shell"},
+        {"type": "computer"},
+        {"type": "web_search_preview"},
+        {"type": "code_interpreter"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "apply_patch"}]},
+    ],
+)
+def test_a_choice_of_what_is_not_there_is_refused(api: Api, choice: dict[str, Any]) -> None:
+    body = {"model": "m", "input": "Hi", "tools": [*TOOLS, CUSTOM], "tool_choice": choice}
+    assert error(api.post("/responses", body)) == (400, "tool_choice", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"), [({"type": "telepathy"}, "tool_choice.type"), ({"type": "custom"}, "tool_choice.name")]
+)
+def test_a_choice_has_a_known_shape(api: Api, choice: dict[str, Any], param: str) -> None:
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": TOOLS, "tool_choice": choice})
+    assert error(answer)[:2] == (400, param)
+
+
+@pytest.mark.parametrize("choice", ["required", SHELL])
+def test_an_upstream_that_knows_no_choice_is_left_to_its_own(api: Api, script: Script, choice: Any) -> None:
+    describe(script, forced_tool_choice=False).call(shell='{"commands":["ls"]}')
+    response = api.create(model=script.model, input="Hi", tools=[SHELL], tool_choice=choice)
+    assert script.bodies[0]["tool_choice"] == "auto"
+    assert (response["tool_choice"], response["output"][0]["type"]) == (choice, "shell_call")

@@ -1,0 +1,169 @@
+"""Tools that the client runs in forms of their own: computers, shells, patches. Upstreams see functions for them."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support.api import Api, error
+from tests.support.chunks import calls
+from tests.support.upstream import Script, stream
+
+PREVIEW = {"type": "computer_use_preview", "display_width": 800, "display_height": 600, "environment": "browser"}
+SCREEN = "data:image/png;base64,iVBORw0KGgo="
+CLICK = {"type": "click", "button": "left", "x": 1, "y": 2}
+CREATE = {"type": "create_file", "path": "a.txt", "diff": "+a"}
+
+
+def answered(api: Api, script: Script, tool: dict[str, Any], output: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the model reads once the client has answered the call of the first response."""
+    first = api.create(model=script.model, input="Do it", tools=[tool])
+    given = {"call_id": first["output"][0]["call_id"], **output}
+    api.create(model=script.model, tools=[tool], previous_response_id=first["id"], input=[given])
+    return script.messages[1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "function", "echo"),
+    [
+        ({"type": "computer"}, "computer", {"type": "computer"}),
+        (PREVIEW, "computer", PREVIEW),
+        ({"type": "shell"}, "shell", {"type": "shell", "environment": {"type": "local"}}),
+        ({"type": "local_shell"}, "local_shell", {"type": "local_shell"}),
+        (
+            {"type": "apply_patch", "allowed_callers": ["direct"]},
+            "apply_patch",
+            {"type": "apply_patch", "allowed_callers": ["direct"]},
+        ),
+    ],
+)
+def test_upstreams_see_a_function_and_clients_their_tool(
+    api: Api, script: Script, tool: dict[str, Any], function: str, echo: dict[str, Any]
+) -> None:
+    response = api.create(model=script.say("Hi").model, input="Hi", tools=[tool])
+    assert response["tools"] == [echo]
+    offered = script.bodies[0]["tools"][0]
+    assert (offered["type"], offered["function"]["name"]) == ("function", function)
+    assert offered["function"]["parameters"]["additionalProperties"] is False
+
+
+def test_a_screenshot_is_shown_to_the_model(api: Api, script: Script) -> None:
+    script.call(computer=orjson.dumps({"actions": [CLICK]}).decode()).say("Done")
+    output = {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": SCREEN}}
+    *_, asked, tool, shown = answered(api, script, {"type": "computer"}, output)
+    assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"actions": [CLICK]}
+    assert (tool["role"], tool["tool_call_id"]) == ("tool", "call_computer")
+    assert shown["content"][0]["image_url"]["url"] == SCREEN
+
+
+def test_one_action_stays_one_action(api: Api, script: Script) -> None:
+    script.call(computer=orjson.dumps({"action": CLICK}).decode()).say("Done")
+    output = {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": SCREEN}}
+    asked = answered(api, script, PREVIEW, output)[-3]
+    assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"action": CLICK}
+
+
+def test_what_commands_wrote_reaches_the_model(api: Api, script: Script) -> None:
+    script.call(shell='{"commands":["ls"],"timeout_ms":null}').say("Done")
+    wrote = {"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    *_, asked, tool = answered(api, script, {"type": "shell"}, {"type": "shell_call_output", "output": [wrote]})
+    assert asked["tool_calls"][0]["function"] == {"name": "shell", "arguments": '{"commands":["ls"]}'}
+    assert orjson.loads(tool["content"]) == [wrote]
+
+
+def test_the_output_of_a_local_shell_has_the_call_id_as_its_id(api: Api, script: Script) -> None:
+    script.call(local_shell='{"command":["ls"]}').say("Done")
+    first = api.create(model=script.model, input="Do it", tools=[{"type": "local_shell"}])
+    output = {"type": "local_shell_call_output", "id": first["output"][0]["call_id"], "output": "a.txt"}
+    api.create(model=script.model, input=[output], previous_response_id=first["id"])
+    assert script.messages[1][-1] == {"role": "tool", "tool_call_id": "call_local_shell", "content": "a.txt"}
+
+
+def test_a_patch_is_answered_with_what_became_of_it(api: Api, script: Script) -> None:
+    script.call(apply_patch=orjson.dumps({"operation": CREATE}).decode()).say("Done")
+    output = {"type": "apply_patch_call_output", "status": "failed", "output": "no space"}
+    *_, asked, tool = answered(api, script, {"type": "apply_patch"}, output)
+    assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"operation": CREATE}
+    assert orjson.loads(tool["content"]) == {"status": "failed", "output": "no space"}
+
+
+def test_the_size_of_the_screen_and_skills_are_told(api: Api, script: Script) -> None:
+    skill = {"name": "reports", "description": "How reports look", "path": "/skills/reports"}
+    shell = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
+    response = api.create(model=script.say("Hi").model, input="Hi", tools=[PREVIEW, shell])
+    told = [tool["function"]["description"] for tool in script.bodies[0]["tools"]]
+    assert "800 by 600" in told[0]
+    assert "/skills/reports: How reports look" in told[1]
+    assert response["tools"][1] == shell
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ({"type": "shell"}, '{"command":"ls"}'),
+        ({"type": "shell"}, "not JSON"),
+        ({"type": "computer"}, '{"actions":[{"type":"dance"}]}'),
+        ({"type": "apply_patch"}, '{"operation":{"type":"update_file","path":"a"}}'),
+    ],
+)
+def test_a_call_that_does_not_fit_is_given_back_to_the_model(
+    api: Api, script: Script, tool: dict[str, Any], arguments: str
+) -> None:
+    script.call(**{tool["type"]: arguments}).say("Sorry")
+    response = api.create(model=script.model, input="Do it", tools=[tool])
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert script.messages[1][-1]["content"].startswith(f"error: The arguments of '{tool['type']}'")
+
+
+def test_a_model_that_never_calls_a_tool_as_it_is_fails(api: Api, script: Script) -> None:
+    script.always(stream(*calls(shell='{"commands":[]}')))
+    answer = api.post("/responses", {"model": script.model, "input": "Do it", "tools": [{"type": "shell"}]})
+    assert error(answer)[0] == 500
+
+
+def test_27_a_tool_that_is_not_there_is_answered_for_the_model(api: Api, script: Script) -> None:
+    script.call(smell="{}").say("Sorry")
+    response = api.create(model=script.model, input="Do it", tools=[{"type": "shell"}])
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert "smell" in script.messages[1][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "param", "code"),
+    [
+        (
+            {"type": "shell", "environment": {"type": "container_auto"}},
+            "tools[0].environment.type",
+            "unsupported_value",
+        ),
+        (
+            {"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}},
+            "tools[0].environment.type",
+            "unsupported_value",
+        ),
+        ({"type": "code_interpreter", "container": "c"}, "tools[0].type", "unsupported_value"),
+        ({"type": "file_search", "vector_store_ids": ["v"]}, "tools[0].type", "unsupported_value"),
+        ({"type": "web_search"}, "tools[0].type", "unsupported_value"),
+        ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),
+        ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
+        ({"type": "telepathy"}, "tools[0]", "invalid_value"),
+        ({"type": "computer", "display_width": 1}, "tools[0].display_width", "unknown_parameter"),
+        ({"type": "computer_use_preview"}, "tools[0].display_width", "missing_required_parameter"),
+        ({"type": "apply_patch", "allowed_callers": ["programmatic"]}, "tools[0].allowed_callers", "unsupported_value"),
+        ({"type": "function", "name": "a", "allowed_callers": []}, "tools[0].allowed_callers", "unsupported_value"),
+    ],
+)
+def test_what_the_server_has_not_got_is_refused_by_name(api: Api, tool: dict[str, Any], param: str, code: str) -> None:
+    assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]})) == (400, param, code)
+
+
+def test_two_tools_may_not_have_one_name(api: Api) -> None:
+    shells = [{"type": "function", "name": "shell"}, {"type": "shell"}]
+    assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": shells})) == (
+        400,
+        "tools[1]",
+        "invalid_value",
+    )
+    twice = [{"type": "custom", "name": "a"}, {"type": "function", "name": "a"}]
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": twice})
+    assert error(answer) == (400, "tools[1].name", "invalid_value")
