@@ -20,7 +20,7 @@ from responses.engine.endings import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
-from responses.engine.tools import NoTools
+from responses.hosting import hosted
 from responses.models import Mode, Response
 from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
@@ -102,23 +102,21 @@ async def start_response(
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
     options = wire.hidden_options(body)
-    who = RunIdentity(
+    tools = await hosted(
+        principal=principal,
+        body=body,
+        items=reading.items,
+        can=route.capabilities,
         response_id=response_id,
-        team_id=principal.team_id,
-        key_id=principal.key_id,
-        model=body.model,
-        upstream_id=route.upstream.id,
-        upstream_model=route.upstream_model,
-        request_id=request.request_id,
-        stored=parameters["store"],
-        obfuscate=options["obfuscate"],
-        created_at=created_at,
+        answers_http=mode is Mode.JSON,
     )
+    who = _identity(principal, route, request, parameters=parameters, options=options, created_at=created_at)
     recorder = Recorder(who, Progress())
     first, batch = recorder.opening(opening(parameters))
     row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
+    row.secrets = tools.secrets
     items = _input_rows(who, reading) if who.stored else []
-    answers = _answered_calls(body, reading)
+    answers = [*_answered_calls(body, reading), *tools.calls]
     state = RunState()
     run = (Run if body.generates else _WarmUp)(
         RunContext(
@@ -133,13 +131,36 @@ async def start_response(
         ),
         state,
         model=model_for(route),
-        tools=NoTools(),
+        tools=tools.toolbox,
         now=now,
     )
     live = LiveRun(run, recorder, who, opening=first, grace_seconds=principal.grace_seconds)
     change = Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers)
     await _start_when_committed(live, writer.submit(change))
     return Started(run=live, reading=reading, state=state, previous=previous)
+
+
+def _identity(
+    principal: Principal,
+    route: directory.Route,
+    request: RequestInfo,
+    *,
+    parameters: dict[str, Any],
+    options: dict[str, Any],
+    created_at: datetime,
+) -> RunIdentity:
+    return RunIdentity(
+        response_id=parameters["id"],
+        team_id=principal.team_id,
+        key_id=principal.key_id,
+        model=parameters["model"],
+        upstream_id=route.upstream.id,
+        upstream_model=route.upstream_model,
+        request_id=request.request_id,
+        stored=parameters["store"],
+        obfuscate=options["obfuscate"],
+        created_at=created_at,
+    )
 
 
 async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -> None:

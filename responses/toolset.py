@@ -86,6 +86,10 @@ def forced(choice: Any, known_tools: Iterable[Offer]) -> str | FunctionTool | No
     match choice:
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
+        case {"type": "mcp", "name": None}:
+            return "required"
+        case {"type": "mcp"}:
+            return FunctionTool(name=qualified(choice["server_label"], choice["name"]), form=CallForm.HOSTED)
         case {"type": str() as kind}:
             hosted = FunctionTool(name=kind, form=CallForm.HOSTED)
             return next((offer.tool for offer in known_tools if offer.label == _label(choice)), hosted)
@@ -124,7 +128,7 @@ def offers(tools: Iterable[Shown]) -> Iterator[Offer]:
 
 
 def _label(one: Shown) -> tuple[str, str]:
-    return label_of(one["type"], one.get("name"))
+    return label_of(one["type"], one["server_label"] if one["type"] == "mcp" else one.get("name"))
 
 
 def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Offer:

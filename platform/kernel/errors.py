@@ -28,6 +28,7 @@
     │   ├── FileTooLarge                  file_too_large
     │   ├── EgressRefused                 url_not_allowed
     │   └── EgressFailed                  url_not_fetched
+    ├── ServerRefused 401                 http_error: an MCP server that the request names wants other credentials
     ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
     ├── Forbidden 403                     insufficient_scope
     ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
@@ -287,6 +288,14 @@ class Unauthorized(ApiError):
     default_code = "invalid_api_key"
 
 
+class ServerRefused(ApiError):
+    """An MCP server that the request names did not accept its credentials."""
+
+    status = 401
+    type = "external_connector_error"
+    default_code = "http_error"
+
+
 class Forbidden(ApiError):
     """The API key is not allowed to do this."""
 
@@ -359,5 +368,8 @@ class Failure:
 
     def as_api_error(self) -> ApiError:
         """The same failure as an HTTP answer, for requests that have had no byte yet."""
-        kind = {400: BadRequest, 401: Unauthorized, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
+        if self.status == ServerRefused.status:
+            # Its code is none that `response.error` knows.
+            return ServerRefused(self.message, param=self.param)
+        kind = {400: BadRequest, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)

@@ -5,6 +5,7 @@ is the item. Source: sections 3.1c and 3.2 of the API surface specification.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from responses.engine.turns import CallForm, FunctionTool
 Schema = dict[str, Any]
 MAX_NAME = 64
 _DIGEST = 8
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +34,16 @@ class Shape:
 
 
 def qualified(namespace: str | None, name: str) -> str:
-    """What an upstream calls a tool of a namespace: one name of at most 64 characters, always the same one."""
+    """What an upstream calls a tool of a namespace or of a server: one name of at most 64 letters, digits, `_` and `-`;
+    always the same one."""
     if not namespace:
         return name
     whole = f"{namespace}__{name}"
-    if len(whole) <= MAX_NAME:
+    plain = _ODD.sub("_", whole)
+    if plain == whole and len(whole) <= MAX_NAME:
         return whole
     digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST]
-    return f"{whole[: MAX_NAME - _DIGEST - 1]}_{digest}"
+    return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
 def hidden(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:

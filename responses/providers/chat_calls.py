@@ -22,6 +22,10 @@ from conversations.items import (
     FunctionCallOutput,
     LocalShellCall,
     LocalShellCallOutput,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    McpToolExecutionError,
     ShellCall,
     ShellCallOutput,
     StoredItem,
@@ -69,6 +73,11 @@ class CallWriter:
                 return _tool(item.id, item.output), []
             case ApplyPatchCallOutput():
                 text = _json({"status": item.status, "output": item.output or ""})
+            case McpCall():
+                return _tool(item.id or "mcp", item.output or _mcp_error(item)), []
+            case McpApprovalResponse(approve=False):
+                reason = f" The reason: {item.reason}" if item.reason else ""
+                return _tool(item.approval_request_id, f"The user did not approve of this call.{reason}"), []
             case ToolSearchOutput():
                 return _tool(_search_id(item), _json({"loaded": [*map(_named, item.tools)]})), []
             case _:
@@ -93,7 +102,27 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
             return item.call_id, "apply_patch", _json({"operation": item.operation.model_dump()})
         case ToolSearchCall():
             return _search_id(item), "tool_search", _json(item.arguments or {})
+        case McpCall() | McpApprovalRequest():
+            return item.id or "mcp", qualified(item.server_label, item.name), item.arguments or "{}"
     return None
+
+
+def _mcp_error(item: McpCall) -> str:
+    match item.error:
+        case McpToolExecutionError(content=content):
+            return f"error: {_json(content)}"
+        case None:
+            return ""
+        case error:
+            return f"error: {error.message}"
+
+
+def unrepeated(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
+    """The items without the requests for approval whose calls were made: they would be read as calls of their own."""
+    made = {item.approval_request_id for item in items if isinstance(item, McpCall)} - {None}
+    if not made:
+        return items
+    return [item for item in items if not (isinstance(item, McpApprovalRequest) and item.id in made)]
 
 
 def _search_id(item: ToolSearchCall | ToolSearchOutput) -> str:

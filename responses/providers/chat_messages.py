@@ -12,7 +12,7 @@ from conversations.items import (
     OutputText,
     StoredItem,
 )
-from responses.providers.chat_calls import CallWriter, settled
+from responses.providers.chat_calls import CallWriter, settled, unrepeated
 from responses.providers.chat_parts import PartWriter, shown_by_user
 from responses.providers.chat_thoughts import ThoughtWriter
 
@@ -34,7 +34,7 @@ def messages(
     shown: list[Message] = []
     if instructions:
         written.append({"role": "system", "content": instructions})
-    for item in items:
+    for item in unrepeated(items):
         match item:
             case InputMessage():
                 written += _shown(shown)
@@ -72,11 +72,11 @@ def _assistant(item: AssistantMessage) -> Message:
 
 
 def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], shown: list[Message]) -> None:
-    """A call or an output; other items are settings, or for nobody but clients."""
+    """A call, an output, or both in one; other items are settings, or for nobody but clients."""
     if (call := calls.call(item)) is not None:
         written += _shown(shown)
         _add_call(written, call)
-    elif (answer := calls.output(item)) is not None:
+    if (answer := calls.output(item)) is not None:
         output, beside = answer
         written.append(output)
         shown += beside

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from conversations.items import Wire
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
+from responses.schema.mcp import McpChoice, McpToolParam
 from responses.schema.tools import CustomToolParam, FunctionToolParam, NamespaceToolParam, type_tag
 
 
@@ -52,12 +53,13 @@ class KindChoice(Wire):
 
 def _one_tag(choice: Any) -> str | None:
     tag = type_tag(choice)
-    return tag if tag in {None, f"{TAG}function", f"{TAG}custom", f"{TAG}allowed_tools"} else f"{TAG}kind"
+    return tag if tag in {None, f"{TAG}function", f"{TAG}custom", f"{TAG}mcp", f"{TAG}allowed_tools"} else f"{TAG}kind"
 
 
 OneTool = Annotated[
     Annotated[FunctionChoice, Tag(f"{TAG}function")]
     | Annotated[CustomChoice, Tag(f"{TAG}custom")]
+    | Annotated[McpChoice, Tag(f"{TAG}mcp")]
     | Annotated[KindChoice, Tag(f"{TAG}kind")],
     Discriminator(_one_tag),
 ]
@@ -79,6 +81,7 @@ ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
     | Annotated[FunctionChoice, Tag(f"{TAG}function")]
     | Annotated[CustomChoice, Tag(f"{TAG}custom")]
+    | Annotated[McpChoice, Tag(f"{TAG}mcp")]
     | Annotated[KindChoice, Tag(f"{TAG}kind")]
     | Annotated[AllowedTools, Tag(f"{TAG}allowed_tools")],
     Discriminator(_choice_tag),
@@ -93,7 +96,7 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
         return
     there = [label for tool in tools for label in _labels(tool)]
     for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
-        label = label_of(one.type, getattr(one, "name", None))
+        label = label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
         if label not in there:
             message = f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter."
             raise InvalidValue(message, param="tool_choice")
@@ -103,7 +106,7 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
 
 
 def label_of(kind: str, name: str | None = None) -> tuple[str, str]:
-    """By what choices point at a tool: its kind, and the name where the kind has names."""
+    """By what choices point at a tool: its kind, and the name where the kind has names; of a server, its label."""
     return ("computer" if kind.startswith("computer") else kind), name or ""
 
 
@@ -111,5 +114,7 @@ def _labels(tool: Any) -> list[tuple[str, str]]:
     """By what choices point at a tool, or at the tools in a namespace."""
     if isinstance(tool, NamespaceToolParam):
         return [label for inner in tool.tools for label in _labels(inner)]
+    if isinstance(tool, McpToolParam):
+        return [label_of(tool.type, tool.server_label)]
     named = isinstance(tool, FunctionToolParam | CustomToolParam)
     return [label_of(tool.type, tool.name if named else None)]

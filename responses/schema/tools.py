@@ -13,13 +13,13 @@ from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
 from kernel.validation import TAG, first_defect, path
 from responses.engine.forms import MAX_NAME, qualified
 from responses.engine.turns import Grammar
+from responses.schema.mcp import McpToolParam, check_servers
 
 NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000
 MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
 UNSUPPORTED = {
-    "mcp": "this server calls no MCP servers",
     "file_search": "this server has no vector stores",
     "web_search": "this server has no search engine",
     "web_search_2025_08_26": "this server has no search engine",
@@ -249,6 +249,7 @@ ToolParam = Annotated[
     | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
     | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
     | Annotated[ToolSearchParam, Tag(f"{TAG}tool_search")]
+    | Annotated[McpToolParam, Tag(f"{TAG}mcp")]
     | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
     | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
     | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
@@ -287,7 +288,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
     """The error of a kind of tool that the wire knows and this server has not got; None for any other defect."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, "tool_search"}:
+    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, "tool_search", "mcp"}:
         return None
     reason = UNSUPPORTED.get(kind, "it can only stand in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
@@ -296,6 +297,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
 
 def check_tools(tools: Sequence[Any], *, param: str) -> None:
     """What the tools of one list say together; `param` is where the list stands."""
+    check_servers(tools)
     taken: set[str] = set()
     for name, where in _upstream_names(tools, param):
         if name in taken:
@@ -336,6 +338,8 @@ def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str
                     yield qualified(tool.name, child.name), f"{where}.tools[{inner}].name"
             case FunctionToolParam() | CustomToolParam():
                 yield tool.name, f"{where}.name"
+            case McpToolParam():
+                continue
             case ComputerUsePreviewParam():
                 yield "computer", where
             case _:

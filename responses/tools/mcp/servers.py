@@ -109,7 +109,6 @@ class Server:
     description: str | None = None
     allowed: ToolFilter | None = None
     approval: ApprovalPolicy = ApprovalPolicy()
-    deferred: bool = False
 
     def offers(self, tool: ListedTool) -> bool:
         """Whether the request lets the model use the tool."""

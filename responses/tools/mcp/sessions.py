@@ -67,7 +67,7 @@ class Sessions:
 
     def __init__(self, egress: Egress, timeouts: Timeouts | None = None) -> None:
         self._egress = egress
-        self._timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self._open: dict[str, _Session] = {}
         # Of no use for another call; but calls may still be under way in them.
         self._retired: list[_Session] = []
@@ -75,11 +75,11 @@ class Sessions:
 
     async def list_tools(self, server: Server) -> list[ListedTool]:
         """All tools of the server, page by page."""
-        return await _within(self._timeouts.listing, self._listed(server))
+        return await _within(self.timeouts.listing, self._listed(server))
 
     async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. A session that the server has forgotten is opened anew: it then refused the call unread."""
-        return await _within(self._timeouts.call, self._called(server, name, arguments))
+        return await _within(self.timeouts.call, self._called(server, name, arguments))
 
     async def close(self) -> None:
         """Close what is open, and say goodbye to the servers; never raises."""
@@ -117,7 +117,7 @@ class Sessions:
             session = self._open.get(server.label)
             if session is not None and not session.is_over:
                 return session
-            session = self._open[server.label] = _Session(server, self._egress, self._timeouts.call + 5)
+            session = self._open[server.label] = _Session(server, self._egress, self.timeouts.call + 5)
             try:
                 await session.open()
             except BaseException:

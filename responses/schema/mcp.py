@@ -1,0 +1,171 @@
+"""The `mcp` tool: a remote server whose tools the model may call. Source: section 3.2 of the API surface specification.
+
+Its URL beyond the host, its headers and its authorization are secrets of the client's: they are neither stored with the
+response nor echoed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic_core import PydanticCustomError
+
+from conversations.items import Wire
+from kernel.errors import BadRequest, InvalidValue, MissingParameter, UnsupportedParameter, UnsupportedValue
+from kernel.validation import TAG
+
+MAX_TOOL_NAMES = 1000
+_LABEL = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
+_HeaderName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+_HeaderValue = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[\t\x20-\x7e\x80-\xff]*$")]
+# What says how a message is sent, and where to: the connection's own business.
+_RESERVED = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+class McpToolFilter(Wire):
+    """Some tools of a server: by name, by whether they only read, or both."""
+
+    tool_names: Annotated[list[str], Field(max_length=MAX_TOOL_NAMES)] | None = None
+    read_only: bool | None = None
+
+
+class McpApprovalFilter(Wire):
+    """Which tools need approval, and which do not."""
+
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
+def _shape(value: Any) -> str | None:
+    match value:
+        case list():
+            return f"{TAG}names"
+        case str():
+            return f"{TAG}word"
+        case dict() | McpToolFilter() | McpApprovalFilter():
+            return f"{TAG}filter"
+    return None
+
+
+AllowedMcpTools = Annotated[
+    Annotated[list[str], Field(max_length=MAX_TOOL_NAMES), Tag(f"{TAG}names")]
+    | Annotated[McpToolFilter, Tag(f"{TAG}filter")],
+    Discriminator(_shape),
+]
+RequireApproval = Annotated[
+    Annotated[Literal["always", "never"], Tag(f"{TAG}word")] | Annotated[McpApprovalFilter, Tag(f"{TAG}filter")],
+    Discriminator(_shape),
+]
+
+
+class McpToolParam(Wire):
+    """A remote MCP server."""
+
+    type: Literal["mcp"]
+    server_label: Annotated[str, _LABEL]
+    server_url: Annotated[str, Field(max_length=8192)] | None = Field(default=None, repr=False)
+    connector_id: Annotated[str, Field(max_length=200)] | None = None
+    tunnel_id: str | None = None
+    server_description: Annotated[str, Field(max_length=10_000)] | None = None
+    headers: Annotated[dict[_HeaderName, _HeaderValue], Field(max_length=64)] | None = Field(default=None, repr=False)
+    authorization: Annotated[str, Field(max_length=16_384)] | None = Field(default=None, repr=False)
+    allowed_tools: AllowedMcpTools | None = None
+    require_approval: RequireApproval | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[Literal["direct", "programmatic"]] | None = None
+
+    @field_validator("headers")
+    @classmethod
+    def _leaves_the_connection_alone(cls, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        for name in headers or ():
+            if name.lower() in _RESERVED or name.lower().startswith(("mcp-", "proxy-")):
+                raise PydanticCustomError("reserved_header", "the header '{name}' cannot be set.", {"name": name})
+        return headers
+
+    @field_validator("authorization")
+    @classmethod
+    def _is_a_header(cls, token: str | None) -> str | None:
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise PydanticCustomError("not_a_token", "it is not a token that can be sent in a header.")
+        return token
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other tools of a request."""
+        return self.server_label
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response echoes it: without secrets, and of the URL only where it leads."""
+        return {
+            "type": "mcp",
+            "server_label": self.server_label,
+            "server_url": _origin(self.server_url) if self.server_url else None,
+            "connector_id": self.connector_id,
+            "server_description": self.server_description,
+            "headers": None,
+            "allowed_tools": _dumped(self.allowed_tools),
+            "require_approval": _dumped(self.require_approval) or "always",
+        }
+
+
+class McpChoice(Wire):
+    """Forces a tool of a server; without a name, any of them."""
+
+    type: Literal["mcp"]
+    server_label: str
+    name: str | None = None
+
+
+def check_mcp(tool: McpToolParam, *, param: str) -> None:
+    """What the fields of an `mcp` tool say together; `param` is where it stands."""
+    if tool.tunnel_id is not None:
+        raise UnsupportedParameter("Tunnels are not supported by this server.", param=f"{param}.tunnel_id")
+    if tool.server_url is None and tool.connector_id is None:
+        raise MissingParameter(f"{param}.server_url")
+    if tool.server_url is not None and tool.connector_id is not None:
+        raise BadRequest(
+            "Mutually exclusive parameters. Ensure you are only providing one of: 'server_url' or 'connector_id'.",
+            code="mutually_exclusive_parameters",
+            param=param,
+        )
+    if tool.defer_loading:
+        message = "Servers cannot be searched for by a 'tool_search' here: their tools are offered at once."
+        raise UnsupportedValue(message, param=f"{param}.defer_loading")
+
+
+def check_servers(tools: Sequence[Any]) -> None:
+    """Calls name their server by its label, so no two servers may share one."""
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        if isinstance(tool, McpToolParam):
+            check_mcp(tool, param=f"tools[{index}]")
+            if tool.server_label in seen:
+                message = f"Invalid 'tools': the server label '{tool.server_label}' stands in it twice."
+                raise InvalidValue(message, param=f"tools[{index}].server_label")
+            seen.add(tool.server_label)
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if isinstance(value, Wire) else value

@@ -1,0 +1,93 @@
+"""What the model may call: the tools that the servers of a run have listed, by their names upstream."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from conversations.items import McpListTools
+from responses.engine.forms import qualified
+from responses.engine.turns import CallForm, FunctionTool
+from responses.tools.mcp.servers import ListedTool, Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A tool that can be called."""
+
+    server: Server
+    tool: ListedTool
+
+    @property
+    def definition(self) -> str:
+        """A digest of all that somebody who approves of a call has seen of the tool, and of where it is."""
+        url = urlsplit(self.server.url)
+        where = [url.scheme, url.netloc.rpartition("@")[2], url.path]
+        return hashlib.sha256(orjson.dumps([where, self.tool.shown()], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def function(self, name: str) -> FunctionTool:
+        """The function that stands for it upstream."""
+        words = (self.server.description, self.tool.description)
+        return FunctionTool(
+            name=name,
+            description="\n".join(word for word in words if word) or None,
+            parameters=self.tool.input_schema,
+            form=CallForm.HOSTED,
+        )
+
+
+class Catalogue:
+    """The tools of some servers, as far as they are known."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = {server.label: server for server in servers}
+        self._listed: dict[str, list[ListedTool]] = {}
+        self._known: dict[str, Known] = {}
+
+    def recall(self, items: Iterable[Any]) -> None:
+        """Learn what servers have said before in this context; they need not be asked again."""
+        for item in items:
+            if isinstance(item, McpListTools) and item.error is None and item.server_label in self.servers:
+                tools = [ListedTool.parse(tool.model_dump()) for tool in item.tools]
+                self.learn(self.servers[item.server_label], tools)
+
+    def learn(self, server: Server, tools: Iterable[ListedTool]) -> list[ListedTool]:
+        """Take in what a server offers; returns those that the request allows."""
+        allowed = [tool for tool in tools if server.offers(tool)]
+        self._listed[server.label] = allowed
+        self._known = {name: known for name, known in self._known.items() if known.server.label != server.label}
+        for tool in allowed:
+            self._known[qualified(server.label, tool.name)] = Known(server=server, tool=tool)
+        return allowed
+
+    def unlisted(self) -> list[Server]:
+        """The servers that have to be asked."""
+        return [server for server in self.servers.values() if server.label not in self._listed]
+
+    def find(self, upstream_name: str) -> Known | None:
+        """The tool that the upstream calls so."""
+        return self._known.get(upstream_name)
+
+    def functions(self, choice: Any, *, first_turn: bool) -> tuple[FunctionTool, ...]:
+        """What a turn is offered. `allowed_tools` leaves only what it names; a server that has to be called comes alone
+        in the first turn."""
+        return tuple(
+            known.function(name) for name, known in self._known.items() if _is_offered(known, choice, first_turn)
+        )
+
+
+def _is_offered(known: Known, choice: Any, first_turn: bool) -> bool:  # noqa: FBT001 - private
+    match choice:
+        case {"type": "allowed_tools", "tools": tools}:
+            return any(_names(tool, known) for tool in tools)
+        case {"type": "mcp"} if first_turn:
+            return _names(choice, known)
+    return True
+
+
+def _names(choice: dict[str, Any], known: Known) -> bool:
+    is_server = choice["type"] == "mcp" and choice["server_label"] == known.server.label
+    return is_server and choice.get("name") in {None, known.tool.name}

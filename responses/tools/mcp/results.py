@@ -1,0 +1,83 @@
+"""What a tool returned, as a model can read it and as an item shows it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from responses.engine.calls import ToolResult
+from responses.tools.mcp.sessions import ServerFailed
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, ContentBlock
+
+MAX_CHARACTERS = 100_000
+MAX_IMAGES = 8
+MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
+
+
+def returned(result: "CallToolResult", *, sees_images: bool) -> ToolResult:
+    """The result of a call that came to the tool. Of images the text says that they are there."""
+    text = cut("\n".join(_words(block) for block in result.content) or _structured(result))
+    if result.is_error:
+        error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+        return ToolResult(output=text, error="mcp_tool_execution_error", fields={"error": error})
+    return ToolResult(output=text, parts=_images(result.content) if sees_images else ())
+
+
+def failed(failure: ServerFailed) -> ToolResult:
+    """The result of a call that its server did not make."""
+    said = ServerFailed(cut(failure.message), code=failure.code, kind=failure.kind)
+    return ToolResult(output=f"error: {said.message}", error=said.kind, fields={"error": said.shown()})
+
+
+def item_error(result: ToolResult) -> dict[str, Any] | None:
+    """The `error` of the item; the loop itself fails calls that take too long, or that have no proper arguments."""
+    if result.error is None:
+        return None
+    if "error" in result.fields:
+        error: dict[str, Any] = result.fields["error"]
+        return error
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": result.output}]}
+
+
+def cut(text: str) -> str:
+    """The text, or the beginning of it and a sentence that says so."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return f"{text[:MAX_CHARACTERS]}\n[Cut here: the output has {len(text)} characters, {MAX_CHARACTERS} are shown.]"
+
+
+def _structured(result: "CallToolResult") -> str:
+    return "" if result.structured_content is None else orjson.dumps(result.structured_content).decode()
+
+
+def _words(block: "ContentBlock") -> str:
+    from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, TextResourceContents
+
+    match block:
+        case TextContent(text=text):
+            return text
+        case ImageContent() | AudioContent():
+            # Four characters of base64 hold three bytes.
+            size = len(block.data.rstrip("=")) * 3 // 4
+            return f"[{block.type}: {block.mime_type}, {size} bytes]"
+        case ResourceLink():
+            return f"[{block.name}]({block.uri})"
+        case EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case EmbeddedResource(resource=resource):
+            return f"[resource: {resource.uri}]"
+    return f"[{block.type}]"
+
+
+def _images(blocks: "Sequence[ContentBlock]") -> tuple[dict[str, Any], ...]:
+    from mcp_types import ImageContent
+
+    found = [block for block in blocks if isinstance(block, ImageContent)]
+    usable = [image for image in found if image.mime_type in _IMAGES and len(image.data) <= MAX_IMAGE_CHARACTERS]
+    return tuple(
+        {"type": "input_image", "image_url": f"data:{image.mime_type};base64,{image.data}", "detail": "auto"}
+        for image in usable[:MAX_IMAGES]
+    )

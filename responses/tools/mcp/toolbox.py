@@ -1,0 +1,262 @@
+"""The tools of the MCP servers of one run, behind the port of the engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kernel.errors import Failure
+from kernel.ids import new_id
+from responses.engine.calls import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult
+from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
+from responses.engine.forms import qualified
+from responses.engine.mcp_events import (
+    McpCallArgumentsDelta,
+    McpCallArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
+)
+from responses.engine.state import OutputItem, RunContext, RunState
+from responses.engine.steps import CallRecord, Emitted, Prepared
+from responses.engine.turns import Call, FunctionTool
+from responses.tools.mcp import results
+from responses.tools.mcp.catalogue import Catalogue, Known
+from responses.tools.mcp.servers import ListedTool, Server
+from responses.tools.mcp.sessions import ServerFailed, Sessions
+
+KIND = "mcp"
+_UNAUTHORIZED = 401
+_CHANGED = "The call was not made: the tool has changed since it was approved of. Ask for it again."
+_GONE = "The call was not made: its server no longer offers the tool."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """A call that waited for approval, and has got it. `definition` is the digest of what was approved of."""
+
+    request_id: str
+    server_label: str
+    name: str
+    arguments: str
+    definition: str
+
+    @property
+    def call(self) -> Call:
+        """The call to make; its request's id is unique, so that no run makes it twice."""
+        name = qualified(self.server_label, self.name)
+        return Call(item_id="", call_id=self.request_id, name=name, arguments=self.arguments)
+
+
+class McpToolbox:
+    """Lists the tools of servers, calls them, and asks for approval.
+
+    `answers_http`: the client waits for one JSON body, and gets a server's 401 as its own.
+    """
+
+    concurrency = 8
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        sessions: Sessions,
+        *,
+        approved: Sequence[Approved] = (),
+        sees_images: bool = False,
+        answers_http: bool = False,
+    ) -> None:
+        self._catalogue = Catalogue(servers)
+        self._sessions = sessions
+        self._approved = {one.request_id: one for one in approved}
+        self._sees_images = sees_images
+        self._answers_http = answers_http
+        self._fresh: dict[str, list[ListedTool]] = {}
+        self._arguments: dict[str, str] = {}
+        self._choice: Any = None
+        self._state = RunState()
+
+    # -- before the first turn -----------------------------------------------------------------------------------------
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """List what is not known yet, all at once, and tell of it in the order of the tools."""
+        self._state, self._choice = state, context.parameters.get("tool_choice")
+        self._catalogue.recall([*context.items, *state.context_items()])
+        missing = self._catalogue.unlisted()
+        asked = {server.label: asyncio.create_task(self._ask(server)) for server in missing}
+        try:
+            for server in missing:
+                body, index = _opened_list(server), state.next_output_index
+                opened = OutputItemAdded(output_index=index, item=body)
+                yield Emitted([opened, McpListToolsInProgress(item_id=body["id"], output_index=index)])
+                yield self._listed(server, body, await asked[server.label], index)
+        finally:
+            for task in asked.values():
+                task.cancel()
+            await asyncio.gather(*asked.values(), return_exceptions=True)
+        if calls := self._calls_to_make(state):
+            yield Prepared(events=[], calls=calls)
+
+    async def _ask(self, server: Server) -> list[ListedTool] | ServerFailed:
+        try:
+            return await self._sessions.list_tools(server)
+        except ServerFailed as failure:
+            return failure
+
+    def _listed(self, server: Server, body: Body, answer: list[ListedTool] | ServerFailed, index: int) -> Prepared:
+        over: Event
+        failure = None
+        if isinstance(answer, ServerFailed):
+            words = results.cut(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
+            body = {**body, "error": words}
+            over = McpListToolsFailed(item_id=body["id"], output_index=index)
+            if answer.code == _UNAUTHORIZED and self._answers_http:
+                failure = Failure(code="server_error", message=words, param="tools", status=_UNAUTHORIZED)
+        else:
+            self._fresh[server.label] = answer
+            body = {**body, "tools": [tool.shown() for tool in self._catalogue.learn(server, answer)]}
+            over = McpListToolsCompleted(item_id=body["id"], output_index=index)
+        done = OutputItemDone(output_index=index, item=body)
+        return Prepared(events=[over, done], items=[OutputItem(body=body)], failure=failure)
+
+    def _calls_to_make(self, state: RunState) -> list[CallRecord]:
+        """The approved calls, but for those that a predecessor of this run has made or begun."""
+        begun = {pending.call.call_id for pending in state.pending}
+        begun |= {item.body.get("approval_request_id") for item in state.output}
+        waiting = [one for one in self._approved.values() if one.request_id not in begun]
+        return [CallRecord(call=one.call, turn=0, kind=KIND, state="pending") for one in waiting]
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """The tools that the next turn is offered."""
+        return self._catalogue.functions(self._choice, first_turn=self._state.turn == 0)
+
+    def kind(self, name: str) -> str | None:
+        """Ours are the tools that were listed, and those of the approved calls."""
+        is_ours = self._catalogue.find(name) or any(name == one.call.name for one in self._approved.values())
+        return KIND if is_ours else None
+
+    def may_repeat(self, name: str) -> bool:
+        """What its server says of it."""
+        known = self._catalogue.find(name)
+        return known is not None and known.tool.may_repeat
+
+    def limits(self, name: str) -> ToolLimits:
+        """A session keeps to its own limits, and says more about it."""
+        return ToolLimits(seconds=self._sessions.timeouts.call + 10, characters=2 * results.MAX_CHARACTERS)
+
+    def admit(self, call: Call) -> Admission:
+        """A call whose arguments are no JSON object is not worth a person's attention; the loop answers it."""
+        known = self._catalogue.find(call.name)
+        if known is None:
+            return Refuse(f"error: there is no tool named {call.name!r}")
+        if not known.server.approval.asks_for(known.tool) or _object(call.arguments) is None:
+            return Make()
+        item = {
+            "id": new_id("mcpr"),
+            "type": "mcp_approval_request",
+            "server_label": known.server.label,
+            "name": known.tool.name,
+            "arguments": call.arguments,
+        }
+        return Ask(item, definition=known.definition)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def opened(self, call: Call) -> Body:
+        """An `mcp_call` item."""
+        approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
+        label, name = _place(approved, known.server.label if known else "", known.tool.name if known else call.name)
+        return {
+            "id": new_id("mcp"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "server_label": label,
+            "name": name,
+            "arguments": "",
+            "approval_request_id": approved.request_id if approved else None,
+            "output": None,
+            "error": None,
+        }
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """The arguments are known as a whole by now."""
+        self._arguments[body["id"]] = call.arguments
+        place = {"item_id": body["id"], "output_index": output_index}
+        return [
+            McpCallInProgress(**place),
+            McpCallArgumentsDelta(**place, delta=call.arguments),
+            McpCallArgumentsDone(**place, arguments=call.arguments),
+        ]
+
+    async def call(self, call: Call) -> ToolResult:
+        """Call the tool; whatever goes wrong is a result."""
+        try:
+            if (approved := self._approved.get(call.call_id)) is not None:
+                await self._check_unchanged(approved)
+            known = self._existing(call.name)
+            arguments = _object(call.arguments) or {}
+            result = await self._sessions.call(known.server, known.tool.name, arguments)
+        except ServerFailed as failure:
+            return results.failed(failure)
+        return results.returned(result, sees_images=self._sees_images)
+
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        """The item with the output, or with the error."""
+        error = results.item_error(result)
+        item = {
+            **body,
+            "status": "failed" if error else "completed",
+            "arguments": self._arguments.pop(body["id"]),
+            "output": None if error else result.output,
+            "error": error,
+        }
+        over = McpCallFailed if error else McpCallCompleted
+        return Closed(item=item, events=[over(item_id=body["id"], output_index=output_index)])
+
+    def _existing(self, name: str) -> Known:
+        known = self._catalogue.find(name)
+        if known is None:
+            raise ServerFailed(_GONE, code=-32602, kind="mcp_protocol_error")
+        return known
+
+    async def _check_unchanged(self, approved: Approved) -> None:
+        """Whoever approved has read what the server said then; it is asked once more, unless it just was."""
+        server = self._catalogue.servers[approved.server_label]
+        if server.label not in self._fresh:
+            self._fresh[server.label] = await self._sessions.list_tools(server)
+            self._catalogue.learn(server, self._fresh[server.label])
+        known = self._catalogue.find(approved.call.name)
+        if known is not None and known.definition != approved.definition:
+            raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
+
+    async def close(self) -> None:
+        """End the sessions."""
+        await self._sessions.close()
+
+
+def _opened_list(server: Server) -> Body:
+    return {
+        "id": new_id("mcpl"),
+        "type": "mcp_list_tools",
+        "server_label": server.label,
+        "tools": [],
+        "error": None,
+    }
+
+
+def _place(approved: Approved | None, label: str, name: str) -> tuple[str, str]:
+    return (approved.server_label, approved.name) if approved else (label, name)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,30 @@
+"""A web process that may talk to servers on this machine, for tests of MCP."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.support.api import Api, MakeCaller
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.web import WebProcess, running_web
+
+
+@pytest.fixture(scope="session")
+def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
+    """The web process; `web` comes first, for the upstream that both ask."""
+    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+    """Its API in the name of a team."""
+    return Api(http, url=reaching_web.url, caller=make_caller())
+
+
+@pytest.fixture
+def served() -> Iterator[McpServer]:
+    """An open server by streamable HTTP."""
+    with mcp_server() as running:
+        yield running

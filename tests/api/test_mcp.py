@@ -1,0 +1,299 @@
+"""MCP servers: their tools listed, offered and called, in the items and events of the wire."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, error, ok
+from tests.support.chunks import chunk, usage
+from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
+from tests.support.streams import types
+from tests.support.upstream import Script, stream
+
+
+def tool(running: McpServer, label: str = "box", **fields: Any) -> dict[str, Any]:
+    """The server in a request; its tools run without approval unless `fields` say otherwise."""
+    return {"type": "mcp", "server_label": label, "server_url": running.url, "require_approval": "never", **fields}
+
+
+def calling(*calls: tuple[str, str]) -> Any:
+    """An answer that calls these functions, each with an id of its own."""
+    return stream(
+        chunk(role="assistant", content=None),
+        *(
+            chunk(
+                tool_calls=[
+                    {"index": i, "id": f"call_{i}", "type": "function", "function": {"name": n, "arguments": a}}
+                ]
+            )
+            for i, (n, a) in enumerate(calls)
+        ),
+        chunk(finish="tool_calls"),
+        usage(),
+    )
+
+
+def of(response: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The items of this type in the output."""
+    return [item for item in response["output"] if item["type"] == kind]
+
+
+@pytest.fixture(params=["streamable", "legacy"])
+def either(request: pytest.FixtureRequest) -> Iterator[McpServer]:
+    """A server, by each of the two transports."""
+    with mcp_server(legacy=request.param == "legacy") as running:
+        yield running
+
+
+def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpServer) -> None:
+    script.call(box__add='{"a":2,"b":3}').say("It is 5.")
+    response = reaching.create(model=script.model, input="2+3?", tools=[tool(either)])
+    listing, call, message = response["output"]
+    assert [entry["name"] for entry in listing["tools"]][:2] == ["add", "note"]
+    assert (listing["type"], listing["server_label"], listing["error"]) == ("mcp_list_tools", "box", None)
+    assert listing["tools"][0]["annotations"]["readOnlyHint"] is True
+    expected = {"type": "mcp_call", "status": "completed", "server_label": "box", "name": "add"}
+    outcome = {"arguments": '{"a":2,"b":3}', "output": "5", "error": None, "approval_request_id": None}
+    assert {key: value for key, value in call.items() if key != "id"} == {**expected, **outcome}
+    assert message["content"][0]["text"] == "It is 5."
+    assert (either.lists, either.calls) == (1, [("add", {"a": 2, "b": 3})])
+
+
+def test_the_stream_has_the_events_of_the_grammar(reaching: Api, script: Script, either: McpServer) -> None:
+    script.call(box__add='{"a":2,"b":3}').say("It is 5.")
+    events = reaching.events(model=script.model, input="2+3?", tools=[tool(either)])
+    names = [kind.removeprefix("response.") for kind in types(events)]
+    assert names[2:6] == [
+        "output_item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "output_item.done",
+    ]
+    assert names[6:12] == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+    ]
+    assert events[6]["item"]["arguments"] == ""
+    assert (events[8]["delta"], events[9]["arguments"]) == ('{"a":2,"b":3}', '{"a":2,"b":3}')
+
+
+def test_the_model_is_offered_the_tools_and_reads_their_outputs(
+    reaching: Api, script: Script, served: McpServer
+) -> None:
+    script.call(box__add='{"a":2,"b":3}').say("It is 5.")
+    reaching.create(model=script.model, input="2+3?", tools=[tool(served, server_description="Sums.")])
+    offered = script.bodies[0]["tools"][0]["function"]
+    assert (offered["name"], offered["description"]) == ("box__add", "Sums.\nAdd two numbers.")
+    assert offered["parameters"]["required"] == ["a"]
+    called, read = script.messages[1][-2:]
+    assert called["tool_calls"][0]["function"] == {"name": "box__add", "arguments": '{"a":2,"b":3}'}
+    assert (read["role"], read["content"]) == ("tool", "5")
+    assert read["tool_call_id"] == called["tool_calls"][0]["id"]
+
+
+def test_five_dependent_calls_come_in_order_with_one_listing(reaching: Api, script: Script, served: McpServer) -> None:
+    for number in range(5):
+        script.call(box__add=f'{{"a":{number},"b":1}}')
+    script.say("5")
+    response = reaching.create(model=script.model, input="Count to five.", tools=[tool(served)])
+    assert [call["output"] for call in of(response, "mcp_call")] == ["1", "2", "3", "4", "5"]
+    assert (len(of(response, "mcp_list_tools")), served.lists) == (1, 1)
+    assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
+
+
+def test_parallel_calls_overlap(reaching: Api, script: Script, served: McpServer) -> None:
+    script.then(calling(("box__meet", "{}"), ("box__meet", "{}"))).say("Met.")
+    response = reaching.create(model=script.model, input="Meet.", tools=[tool(served)])
+    assert [call["status"] for call in of(response, "mcp_call")] == ["completed", "completed"]
+
+
+def test_a_listing_in_the_context_is_used_again(reaching: Api, script: Script, served: McpServer) -> None:
+    script.say("Hello.").call(box__add='{"a":1}').say("1")
+    first = reaching.create(model=script.model, input="Hi", tools=[tool(served)])
+    second = reaching.create(model=script.model, input="1+0?", tools=[tool(served)], previous_response_id=first["id"])
+    assert [item["type"] for item in second["output"]] == ["mcp_call", "message"]
+    assert served.lists == 1
+
+
+def test_output_items_can_be_fed_back(reaching: Api, script: Script, served: McpServer) -> None:
+    script.call(box__add='{"a":1}').say("1").say("Still 1.")
+    first = reaching.create(model=script.model, input="1+0?", tools=[tool(served)])
+    history = [{"role": "user", "content": "1+0?"}, *first["output"], {"role": "user", "content": "Sure?"}]
+    second = reaching.create(model=script.model, input=history, tools=[tool(served)], store=False)
+    assert of(second, "mcp_list_tools") == []
+    assert [message["role"] for message in script.messages[2]] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+def test_allowed_tools_are_all_that_is_listed(reaching: Api, script: Script, served: McpServer) -> None:
+    script.say("1").say("2")
+    by_name = reaching.create(model=script.model, input="Hi", tools=[tool(served, allowed_tools=["add"])])
+    reading = tool(served, allowed_tools={"read_only": False})
+    writing = reaching.create(model=script.model, input="Hi", tools=[reading])
+    listed = [[entry["name"] for entry in of(one, "mcp_list_tools")[0]["tools"]] for one in (by_name, writing)]
+    assert listed == [["add"], ["note", "die"]]
+    assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
+
+
+def test_two_hundred_tools_on_pages(reaching: Api, script: Script) -> None:
+    script.call(box__tool_150="{}").say("Done.")
+    with mcp_server(paged=True) as running:
+        response = reaching.create(model=script.model, input="Hi", tools=[tool(running)])
+    assert len(of(response, "mcp_list_tools")[0]["tools"]) == 208
+    assert len(script.bodies[0]["tools"]) == 208
+    assert of(response, "mcp_call")[0]["output"] == "tool_150 is done"
+
+
+def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
+    reaching: Api, script: Script, served: McpServer
+) -> None:
+    script.call(box__picture="{}").say("Nice.")
+    response = reaching.create(model=script.model, input="Show me.", tools=[tool(served)])
+    output = of(response, "mcp_call")[0]["output"]
+    assert output.startswith("[image: image/png, 32 bytes]\n0123456789")
+    assert "[Cut here: the output has 5000029 characters, 100000 are shown.]" in output
+    assert len(output) < len(LONG_TEXT) / 40
+    shown = script.messages[1][-1]
+    assert (shown["role"], shown["content"][0]["type"]) == ("user", "image_url")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fail", {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "It is broken."}]}),
+        ("refuse", {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}),
+        ("die", {"type": "http_error", "code": 502, "message": "The connection to it failed."}),
+    ],
+)
+def test_a_failed_call_is_a_result_that_the_model_reads(
+    name: str, expected: dict[str, Any], reaching: Api, script: Script, either: McpServer
+) -> None:
+    script.call(**{f"box__{name}": "{}"}).say("It failed.")
+    events = reaching.events(model=script.model, input="Go.", tools=[tool(either)])
+    call = of(events[-1]["response"], "mcp_call")[0]
+    assert (call["status"], call["output"], call["error"]) == ("failed", None, expected)
+    assert "response.mcp_call.failed" in types(events)
+    assert script.messages[1][-1]["content"].startswith("error: ")
+
+
+def test_arguments_that_are_no_json_are_answered(reaching: Api, script: Script, served: McpServer) -> None:
+    script.call(box__add='{"a":').say("Sorry.")
+    response = reaching.create(model=script.model, input="Go.", tools=[tool(served)])
+    assert of(response, "mcp_call")[0]["error"]["type"] == "mcp_tool_execution_error"
+    assert served.calls == []
+
+
+def test_a_dead_server_fails_its_own_listing_only(reaching: Api, script: Script, served: McpServer) -> None:
+    with mcp_server() as running:
+        dead = tool(running, "gone")
+    script.call(box__add='{"a":1}').say("1")
+    events = reaching.events(model=script.model, input="1+0?", tools=[dead, tool(served)])
+    gone, box = of(events[-1]["response"], "mcp_list_tools")
+    assert gone["error"] == "Error retrieving tool list from MCP server: 'gone'. The connection to it failed."
+    assert (gone["tools"], box["error"]) == ([], None)
+    assert types(events)[4] == "response.mcp_list_tools.failed"
+    assert of(events[-1]["response"], "mcp_call")[0]["output"] == "1"
+
+
+def test_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+    script.then(calling(("mine", "{}"), ("box__add", '{"a":1}'))).say("Both.")
+    tools = [tool(served), mine]
+    first = reaching.create(model=script.model, input="Both.", tools=tools)
+    assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "function_call", "mcp_call"]
+    answer = {"type": "function_call_output", "call_id": of(first, "function_call")[0]["call_id"], "output": "m"}
+    reaching.create(model=script.model, input=[answer], tools=tools, previous_response_id=first["id"])
+    read = {message["content"] for message in script.messages[1] if message["role"] == "tool"}
+    assert read == {"m", "1"}
+
+
+@pytest.mark.parametrize("limit", [None, 1, 5])
+def test_max_tool_calls_bounds_the_calls(limit: int | None, reaching: Api, script: Script, served: McpServer) -> None:
+    script.then(calling(("box__note", "{}"), ("box__note", "{}"))).say("Noted.")
+    limits = {} if limit is None else {"max_tool_calls": limit}
+    response = reaching.create(model=script.model, input="Twice.", tools=[tool(served)], **limits)
+    assert len(of(response, "mcp_call")) == len(served.calls) == min(limit or 2, 2)
+    assert of(response, "message")[0]["content"][0]["text"] == "Noted."
+
+
+def test_a_choice_forces_a_tool_of_a_server_in_the_first_turn(reaching: Api, script: Script, served: McpServer) -> None:
+    script.call(box__add='{"a":1}').say("1")
+    choice = {"type": "mcp", "server_label": "box", "name": "add"}
+    response = reaching.create(model=script.model, input="Hi", tools=[tool(served)], tool_choice=choice)
+    assert response["tool_choice"] == choice
+    assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "box__add"}}
+    assert script.bodies[1]["tool_choice"] == "auto"
+
+
+def test_allowed_tools_of_a_choice_are_all_that_is_offered(reaching: Api, script: Script, served: McpServer) -> None:
+    script.say("Hi.")
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+    allowed = [{"type": "mcp", "server_label": "box", "name": "add"}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    reaching.create(model=script.model, input="Hi", tools=[tool(served), mine], tool_choice=choice)
+    assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
+
+
+def test_a_server_cannot_be_reached_where_egress_may_not_go(api: Api, script: Script, served: McpServer) -> None:
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [tool(served)]})
+    assert error(answer) == (400, "tools[0].server_url", "url_not_allowed")
+    assert served.headers == []
+
+
+BOX = {"type": "mcp", "server_label": "box", "server_url": "https://box.test/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ([{"type": "mcp", "server_label": "box"}], ("tools[0].server_url", "missing_required_parameter")),
+        ([{"type": "mcp", "server_url": "https://box.test"}], ("tools[0].server_label", "missing_required_parameter")),
+        ([{**BOX, "server_label": "a b"}], ("tools[0].server_label", "invalid_value")),
+        ([{**BOX, "connector_id": "connector_x"}], ("tools[0]", "mutually_exclusive_parameters")),
+        ([{"type": "mcp", "server_label": "b", "tunnel_id": "t"}], ("tools[0].tunnel_id", "unsupported_parameter")),
+        ([{"type": "mcp", "server_label": "b", "connector_id": "no"}], ("tools[0].connector_id", "invalid_value")),
+        ([BOX, BOX], ("tools[1].server_label", "invalid_value")),
+        ([{**BOX, "defer_loading": True}], ("tools[0].defer_loading", "unsupported_value")),
+        ([{**BOX, "allowed_callers": ["programmatic"]}], ("tools[0].allowed_callers", "unsupported_value")),
+        ([{**BOX, "require_approval": "sometimes"}], ("tools[0].require_approval", "invalid_value")),
+        ([{**BOX, "require_approval": {"ever": {}}}], ("tools[0].require_approval.ever", "unknown_parameter")),
+        ([{**BOX, "allowed_tools": [1]}], ("tools[0].allowed_tools[0]", "invalid_type")),
+        ([{**BOX, "headers": {"Host": "other"}}], ("tools[0].headers", "invalid_value")),
+        ([{**BOX, "headers": {"X-A": "a\r\nb: c"}}], ("tools[0].headers.X-A", "invalid_value")),
+        ([{**BOX, "authorization": "a\nb"}], ("tools[0].authorization", "invalid_value")),
+        ([{**BOX, "server_url": "ftp://box.test"}], ("tools[0].server_url", "url_not_allowed")),
+        ([{**BOX, "server_url": "https://10.0.0.1/"}], ("tools[0].server_url", "url_not_allowed")),
+    ],
+)
+def test_defects_are_named(tools: list[Any], expected: tuple[str, str], reaching: Api, script: Script) -> None:
+    answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": tools})
+    assert error(answer) == (400, *expected)
+
+
+def test_a_choice_names_a_server_that_is_there(reaching: Api, script: Script, served: McpServer) -> None:
+    choice = {"type": "mcp", "server_label": "other"}
+    body = {"model": script.model, "input": "Hi", "tools": [tool(served)], "tool_choice": choice}
+    assert error(reaching.post("/responses", body)) == (400, "tool_choice", "invalid_value")
+
+
+def test_the_echo_is_normalised(reaching: Api, script: Script, served: McpServer) -> None:
+    script.say("Hi.")
+    mcp = {"type": "mcp", "server_label": "box", "server_url": f"{served.url}?key=secret"}
+    response = ok(reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [mcp]}))
+    origin = served.url.removesuffix("/mcp")
+    assert response["tools"] == [
+        {
+            "type": "mcp",
+            "server_label": "box",
+            "server_url": origin,
+            "connector_id": None,
+            "server_description": None,
+            "headers": None,
+            "allowed_tools": None,
+            "require_approval": "always",
+        }
+    ]
