@@ -45,14 +45,16 @@ def answered(given: Sequence[object], items: Sequence[StoredItem]) -> list[Answe
 
     A client that keeps its own context sends old answers along: those whose call stands in it are history.
     """
+    responses = [item for item in given if isinstance(item, McpApprovalResponse)]
+    if not responses:
+        return []
     requests = {item.id: item for item in items if isinstance(item, McpApprovalRequest)}
     made = {item.approval_request_id for item in items if isinstance(item, McpCall)}
-    found = []
-    for item in given:
-        if isinstance(item, McpApprovalResponse) and item.approval_request_id not in made:
-            request = requests[item.approval_request_id]
-            found.append(Answered(request=request, request_id=item.approval_request_id, approve=item.approve))
-    return found
+    return [
+        Answered(request=requests[one.approval_request_id], request_id=one.approval_request_id, approve=one.approve)
+        for one in responses
+        if one.approval_request_id not in made
+    ]
 
 
 def check_labels(answers: Sequence[Answered], labels: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from conversations.items import StoredItem
 from kernel import egress
 from kernel.dbthreads import in_db_thread
-from responses import approvals
+from responses import approvals, toolset
 from responses.approvals import Granted
 from responses.engine.tools import NoTools, Toolbox
 from responses.models import Response
@@ -21,6 +21,7 @@ from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
 from responses.tools.mcp.toolbox import Approved, McpToolbox
+from responses.tools.tool_search.toolbox import searches
 from responses.wire import input_items
 from tenants.capabilities import Capabilities
 from tenants.principal import Principal
@@ -50,20 +51,26 @@ async def hosted(
         return Hosted(toolbox=NoTools())
     servers = await mcp.servers(body.tools or (), principal=principal)
     answers = approvals.answered(input_items(body), items)
+    shown = [tool.shown() for tool in body.tools or ()]
+    search = searches(shown, toolset.shown_choice(body), items)
     if not servers and not answers:
-        return Hosted(toolbox=NoTools())
+        return Hosted(toolbox=combined(search))
     approvals.check_labels(answers, [server.label for server in servers])
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
     boxes = _toolboxes(servers, word.granted, sees_images=can.vision, answers_http=answers_http)
-    return Hosted(toolbox=combined(boxes), calls=word.calls, secrets=mcp.sealed(servers) if body.background else "")
+    return Hosted(
+        toolbox=combined([*boxes, *search]), calls=word.calls, secrets=mcp.sealed(servers) if body.background else ""
+    )
 
 
 def restored(response: Response, items: Sequence[StoredItem], can: Capabilities) -> Toolbox:
     """The tools of a run that is taken over; those whose secrets were not kept cannot be called any more."""
     servers = mcp.unsealed(response.secrets, response.parameters["tools"])
     granted = approvals.granted_in(response.pk, items)
-    return combined(_toolboxes(servers, granted, sees_images=can.vision, answers_http=False))
+    shown, choice = response.parameters["tools"], response.parameters["tool_choice"]
+    boxes = _toolboxes(servers, granted, sees_images=can.vision, answers_http=False)
+    return combined([*boxes, *searches(shown, choice, items)])
 
 
 def _toolboxes(
