@@ -91,7 +91,7 @@ def tools(client: OpenAI, model: str) -> None:
 
 def streamed_tools(client: OpenAI, model: str) -> None:
     """The helper accumulates parallel calls; the next response takes their outputs."""
-    with client.responses.stream(model=model, input="Look!", tools=[TOOL]) as live:
+    with client.responses.stream(model=model, input="Look!", tools=[TOOL, {**TOOL, "name": "listen"}]) as live:
         first = live.get_final_response()
     outputs: Any = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "a cat"}
@@ -107,7 +107,7 @@ def feed_back(client: OpenAI, model: str) -> None:
     """The listed input items, dumped with every null of the SDK, are an input as well."""
     first = client.responses.create(model=model, input="Look!", tools=[TOOL])
     call_id: Any = getattr(first.output[-1], "call_id", None)
-    parts: Any = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+    parts: Any = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]
     output: Any = {"type": "function_call_output", "call_id": call_id, "output": parts}
     seen: Any = {"role": "user", "content": parts}
     second = client.responses.create(model=model, input=[output, seen], previous_response_id=first.id)

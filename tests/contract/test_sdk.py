@@ -15,6 +15,7 @@ from tenants import services
 from tests.contract.scenario import STEPS
 from tests.support.api import Caller
 from tests.support.chunks import calls, chunk, completion, text
+from tests.support.sdk import checking_client
 from tests.support.upstream import Cut, Script, ScriptedUpstream, stream, whole
 from tests.support.web import ROOT, WebProcess
 
@@ -65,7 +66,9 @@ def prepare(upstream: ScriptedUpstream, database: None) -> Iterator[Prepare]:
 def sdk(request: pytest.FixtureRequest, caller: Caller) -> Iterator[OpenAI]:
     """The SDK of this environment, on both servers."""
     server: WebProcess = request.getfixturevalue(request.param)
-    with OpenAI(base_url=f"{server.url}/v1", api_key=caller.secret, max_retries=0) as client:
+    with OpenAI(
+        base_url=f"{server.url}/v1", api_key=caller.secret, max_retries=0, http_client=checking_client()
+    ) as client:
         yield client
 
 
