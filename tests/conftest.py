@@ -20,6 +20,7 @@ pytest.register_assert_rewrite("tests.support")
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
+from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
 
@@ -148,7 +149,8 @@ def outsider(make_api: MakeApi) -> Api:
 @pytest.fixture
 def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
     """The openai SDK in the name of `caller`."""
-    with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0) as client:
+    http = checking_client()
+    with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0, http_client=http) as client:
         yield client
 
 
