@@ -19,10 +19,9 @@ from kernel.validation import kind_of
 from responses.engine.converter import Chunk, read_usage
 from responses.engine.events import DONE_FRAME
 from responses.engine.turns import Usage
-from responses.ledger import RoutedCall
+from responses.ledger import RequestInfo, RoutedCall
 from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.services import RequestInfo
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal

@@ -12,6 +12,14 @@ from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInfo:
+    """What the platform notes of the HTTP request behind a call."""
+
+    request_id: str
+    client_request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
     """One upstream call in the name of a principal, from the moment it is made."""
 

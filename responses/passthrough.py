@@ -20,10 +20,9 @@ from kernel.validation import TAG, validate
 from responses.engine.converter import Chunk, read_usage
 from responses.engine.estimate import tokens
 from responses.engine.turns import Usage
-from responses.ledger import RoutedCall
+from responses.ledger import RequestInfo, RoutedCall
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.services import RequestInfo
 from tenants import directory
 from tenants.directory import Route
 from tenants.models import Scope

@@ -21,6 +21,7 @@ from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
 from responses.hosting import hosted
+from responses.ledger import RequestInfo
 from responses.models import Mode, Response
 from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
@@ -32,14 +33,6 @@ from tenants import directory, scope
 from tenants.audit import audit
 from tenants.models import Scope
 from tenants.principal import Principal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInfo:
-    """What the platform notes of the HTTP request behind a call."""
-
-    request_id: str
-    client_request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

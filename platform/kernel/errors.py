@@ -15,6 +15,7 @@
     │   ├── PreviousResponseNotFound      previous_response_not_found
     │   ├── ContextTooLong                context_length_exceeded
     │   ├── ToolCallMismatch              (code null)
+    │   ├── ContentFlagged                content_policy_violation
     │   ├── InvalidEncryptedContent       invalid_encrypted_content
     │   ├── InvalidImageUrl               invalid_image_url
     │   ├── InvalidBase64Image            invalid_base64_image
@@ -200,6 +201,12 @@ class ToolCallMismatch(BadRequest):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, param="input")
+
+
+class ContentFlagged(BadRequest):
+    """A moderation model flagged the content, and the request's policy stops what is flagged."""
+
+    default_code = "content_policy_violation"
 
 
 class InvalidEncryptedContent(BadRequest):

@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from conversations.items import INCLUDABLE
 from kernel.asgi import Scope, header
 from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
+from responses.ledger import RequestInfo
 from responses.models import Status
 from responses.selectors import ResponseFilter
-from responses.services import RequestInfo
 from tenants.principal import Principal
 
 _PAGE = ("limit", "order", "after", "before")

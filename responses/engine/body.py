@@ -14,7 +14,8 @@ from responses.engine.turns import Usage
 class Ending(NamedTuple):
     """How a response ended, as its public object shows it. `completed_at` in Unix seconds, only with `completed`.
 
-    `failure` is not shown: it says which HTTP error a JSON request gets for a failed run.
+    `moderation` is shown where it was asked for. `failure` is not shown: it says which HTTP error a JSON request gets
+    for a failed run.
     """
 
     status: str
@@ -23,6 +24,7 @@ class Ending(NamedTuple):
     incomplete_reason: str | None = None
     service_tier: str = "default"
     failure: Failure | None = None
+    moderation: Body | None = None
 
 
 def response_body(
@@ -37,7 +39,7 @@ def response_body(
     ending = ending or Ending(status=status)
     reason = ending.incomplete_reason
     running = status in {"queued", "in_progress"}
-    return {
+    body = {
         **parameters,
         "status": status,
         "completed_at": ending.completed_at,
@@ -47,6 +49,9 @@ def response_body(
         "service_tier": parameters["service_tier"] if running else ending.service_tier,
         "usage": usage_body(usage) if usage else None,
     }
+    if ending.moderation is not None:
+        body["moderation"] = ending.moderation
+    return body
 
 
 def usage_body(usage: Usage) -> Body:
