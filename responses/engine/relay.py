@@ -193,6 +193,7 @@ class RelayConverter:
                 message = self._segments[event["output_index"]]
                 if isinstance(message, RelayedMessage):
                     events += message.cite(event["content_index"], event["annotation"])
+                    self._show(message, events)
 
     def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
         segment = self._segments[event["output_index"]]
@@ -201,11 +202,13 @@ class RelayConverter:
         index = event["summary_index" if kind == "summary_text" else "content_index"]
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
         events += segment.write(kind, index, _text(event["delta"]), logprobs)
+        self._show(segment, events)
 
     def _part(self, event: UpstreamEvent, index: int, events: list[Event]) -> None:
         segment, kind = self._segments[event["output_index"]], _PARTS.get(event["part"]["type"])
         if isinstance(segment, RelayedText) and kind is not None:
             events += segment.begin(kind, index)
+            self._show(segment, events)
 
     def _added(self, index: int, item: Body, events: list[Event]) -> None:
         if index in self._segments:

@@ -9,6 +9,7 @@ from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
 from responses.engine.reasoning import Seal, Thought
+from responses.engine.relayed import ENCRYPTED
 
 Message = dict[str, Any]
 # The fields that hold entries of the upstream's own, with signatures, instead of text.
@@ -50,7 +51,9 @@ class ThoughtWriter:
 
     def _add(self, message: Message) -> None:
         if self._field in _ENTRIES:
-            entries = [entry for thought in self._waiting for entry in thought.details]
+            kept = (entry for thought in self._waiting for entry in thought.details)
+            # What an upstream of Responses has encrypted is of no use to any other.
+            entries = [entry for entry in kept if entry.get("type") != ENCRYPTED]
             if entries:
                 message[self._field] = [*message.get(self._field, ()), *entries]
             return

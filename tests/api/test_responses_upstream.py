@@ -2,8 +2,11 @@
 
 import pytest
 
-from tests.support.api import Api
+from responses.models import Turn
+from tenants import scope
+from tests.support.api import Api, Caller
 from tests.support.responses_upstream import (
+    USAGE,
     added,
     answer,
     called,
@@ -15,13 +18,14 @@ from tests.support.responses_upstream import (
     function_call,
     message,
     reasoning,
+    response,
     said,
     texts,
     thought,
     unstreamed,
 )
 from tests.support.streams import types
-from tests.support.upstream import Answer, Script, stream
+from tests.support.upstream import Answer, Gate, Script, stream
 
 CITATION = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0, "end_index": 2}
 RAW = {"output_index": 0, "content_index": 0, "item_id": "rs_theirs"}
@@ -29,6 +33,8 @@ REFUSAL = {"output_index": 0, "content_index": 0, "item_id": "msg_theirs"}
 REFUSED = {**message(""), "content": [{"type": "refusal", "refusal": "I won't."}]}
 PROGRAM = {"id": "prog_theirs", "type": "program", "call_id": "call_1", "code": "1", "fingerprint": "f"}
 CUSTOM = {"output_index": 0, "item_id": "ctc_theirs"}
+
+
 ANSWERS: dict[str, Answer] = {
     "text": answer(said("Hel", "lo")),
     "two parts": answer(
@@ -125,3 +131,103 @@ def test_what_is_streamed_is_what_is_stored(api: Api, relayed: Script, what: str
     terminal = events[-1]["response"]
     assert api.retrieve(terminal["id"]) == terminal
     assert "theirs" not in str(terminal)
+
+
+def test_items_that_are_written_side_by_side_follow_on_each_other(api: Api, relayed: Script) -> None:
+    relayed.then(ANSWERS["items side by side"])
+    events = api.events(model=relayed.model, input="Hi")
+    deltas = [(event["output_index"], event["delta"]) for event in events if "delta" in event]
+    assert deltas == [(0, "Let "), (0, "me see."), (1, "{}")]
+
+
+def test_each_delta_leaves_as_it_comes(api: Api, relayed: Script) -> None:
+    gate = Gate()
+    place = {"output_index": 0, "content_index": 0, "logprobs": []}
+    first, second = (event("output_text.delta", **place, delta=piece) for piece in ("Hel", "lo"))
+    relayed.then(answer([added(0, message("")), first], gate, [second, done(0, message("Hello"))]))
+    with api.stream(model=relayed.model, input="Hi") as live:
+        assert next(event for event in live.events if "delta" in event)["delta"] == "Hel"
+        gate.open()
+        assert live.rest()[-1]["type"] == "response.completed"
+
+
+def test_ids_are_ours_and_call_ids_are_theirs(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Let me see."), called("look", "{}", index=1)))
+    text, call = api.create(model=relayed.model, input="Hi")["output"]
+    assert text["id"].startswith("msg_")
+    assert call["id"].startswith("fc_")
+    assert "theirs" not in str([text, call])
+    assert call["call_id"] == "call_look"
+
+
+def test_calls_with_one_id_get_two(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("look", "{}"), called("look", "{}", index=1), called("l" * 70, "{}", index=2)))
+    output = api.create(model=relayed.model, input="Hi")["output"]
+    assert len({call["call_id"] for call in output}) == 3
+    assert all(len(call["call_id"]) <= 64 for call in output)
+
+
+def test_citations_follow_the_text_that_they_cite(api: Api, relayed: Script) -> None:
+    relayed.then(ANSWERS["a citation"])
+    events = api.events(model=relayed.model, input="Hi")
+    kinds = [kind.removeprefix("response.") for kind in types(events)[4:-3]]
+    assert kinds == [
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.annotation.added",
+        "output_text.done",
+    ]
+    assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [CITATION]
+
+
+def test_log_probabilities_come_where_they_were_asked_for(api: Api, relayed: Script) -> None:
+    logprob = {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Ho", "logprob": -1.0}] * 3}
+    delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi", logprobs=[logprob])
+    relayed.always(answer([added(0, message("")), delta, done(0, message("Hi"))]))
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    for sent, expected in ((include, [2]), ({}, [])):
+        (text,) = api.create(model=relayed.model, input="Hi", **sent)["output"]
+        assert [len(entry["top_logprobs"]) for entry in text["content"][0]["logprobs"]] == expected
+
+
+def test_phases_are_passed_on(api: Api, relayed: Script) -> None:
+    relayed.then(answer([done(0, message("Wait.", phase="commentary")), done(1, message("Yes."))]))
+    first, second = api.create(model=relayed.model, input="Hi")["output"]
+    assert first["phase"] == "commentary"
+    assert "phase" not in second
+
+
+def test_its_usage_and_tier_are_the_responses(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello"), service_tier="flex"))
+    made = api.create(model=relayed.model, input="Hi")
+    assert (made["usage"], made["service_tier"]) == (USAGE, "flex")
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"), [("cut by its length", "max_output_tokens"), ("cut by a filter", "content_filter")]
+)
+def test_a_cut_answer_is_incomplete(api: Api, relayed: Script, what: str, reason: str) -> None:
+    relayed.then(ANSWERS[what])
+    made = api.create(model=relayed.model, input="Hi")
+    assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": reason})
+
+
+def test_a_cut_answer_that_is_called_completed_is_incomplete(api: Api, relayed: Script) -> None:
+    cut_short = response("incomplete", incomplete_details={"reason": "max_output_tokens"})
+    relayed.then(stream(*said("Hel"), event("completed", response=cut_short), done=False))
+    assert api.create(model=relayed.model, input="Hi")["status"] == "incomplete"
+
+
+def test_an_item_of_another_type_is_passed_on(api: Api, relayed: Script) -> None:
+    relayed.then(ANSWERS["an item of another type"])
+    (item,) = api.create(model=relayed.model, input="Hi")["output"]
+    assert {**item, "id": ""} == {**PROGRAM, "id": ""}
+    assert item["id"] != PROGRAM["id"]
+
+
+def test_its_name_of_the_request_is_noted(api: Api, relayed: Script, caller: Caller) -> None:
+    whole = answer(said("Hello"))
+    relayed.then(stream(*whole.pieces, done=False, headers={"x-request-id": "req_theirs"}))
+    api.create(model=relayed.model, input="Hi")
+    with scope.team(caller.team.pk):
+        assert Turn.objects.get().upstream_request_id == "req_theirs"

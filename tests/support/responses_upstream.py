@@ -44,6 +44,12 @@ def running_responses_upstream() -> Iterator[ScriptedUpstream]:
         yield upstream
 
 
+def function(name: str) -> dict[str, Any]:
+    """A function tool without parameters, as a request has it."""
+    parameters = {"type": "object", "properties": {}}
+    return {"type": "function", "name": name, "description": f"{name.title()}s.", "parameters": parameters}
+
+
 # -- events ------------------------------------------------------------------------------------------------------------
 
 

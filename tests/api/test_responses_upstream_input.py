@@ -1,0 +1,188 @@
+"""What an upstream that speaks Responses itself is sent: parameters, the conversation, tools."""
+
+from typing import Any
+
+from tests.support.api import Api
+from tests.support.responses_upstream import (
+    answer,
+    called,
+    custom_call,
+    done,
+    function,
+    responses_script,
+    said,
+)
+from tests.support.upstream import Script, ScriptedUpstream
+
+
+def test_it_is_sent_no_more_than_the_client_has_said(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    api.create(model=relayed.model, input="Hi")
+    assert relayed.bodies == [
+        {
+            "model": relayed.model,
+            "input": [{"type": "message", "role": "user", "content": "Hi"}],
+            "stream": True,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+        }
+    ]
+    assert relayed.received[0].headers["Authorization"] == "Bearer upstream-secret"
+
+
+def test_every_parameter_arrives_under_its_own_name(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    sent: dict[str, Any] = {
+        "instructions": "Be kind.",
+        "max_output_tokens": 100,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "top_logprobs": 2,
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "service_tier": "flex",
+        "safety_identifier": "somebody",
+        "prompt_cache_key": "a key",
+        "user": "u",
+    }
+    api.create(model=relayed.model, input="Hi", include=["message.output_text.logprobs"], **sent)
+    assert {name: relayed.bodies[0].get(name) for name in sent} == sent
+    assert relayed.bodies[0]["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+
+
+def test_formats_and_verbosity_stay_flat(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said('{"a":1}')))
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    sent = {"type": "json_schema", "name": "n", "schema": schema, "strict": False}
+    api.create(model=relayed.model, input="Hi", text={"format": sent, "verbosity": "low"})
+    assert relayed.bodies[0]["text"] == {"format": sent, "verbosity": "low"}
+
+
+def test_tools_and_choices_stay_flat(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("look", "{}")))
+    tools = [function("look"), function("listen")]
+    choice = {"type": "function", "name": "look"}
+    api.create(model=relayed.model, input="Hi", tools=tools, tool_choice=choice, parallel_tool_calls=False)
+    body = relayed.bodies[0]
+    assert body["tools"][0] == {
+        "type": "function",
+        "name": "look",
+        "description": "Looks.",
+        "parameters": {"type": "object", "properties": {}},
+        "strict": None,
+    }
+    assert (len(body["tools"]), body["tool_choice"], body["parallel_tool_calls"]) == (2, choice, False)
+
+
+def test_it_never_hears_of_tools_that_are_not_allowed(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("look", "{}")))
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    api.create(model=relayed.model, input="Hi", tools=[function("look"), function("listen")], tool_choice=allowed)
+    assert [tool["name"] for tool in relayed.bodies[0]["tools"]] == ["look"]
+    assert relayed.bodies[0]["tool_choice"] == "auto"
+
+
+def test_the_conversation_goes_without_ids(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Let me see."), called("look", "{}", index=1)), answer(said("A tree.")))
+    first = api.create(model=relayed.model, input="What is there?", tools=[function("look")])
+    output = {"type": "function_call_output", "call_id": "call_look", "output": "a tree"}
+    api.create(model=relayed.model, input=[output], previous_response_id=first["id"])
+    assert relayed.bodies[1]["input"] == [
+        {"type": "message", "role": "user", "content": "What is there?"},
+        {"type": "message", "role": "assistant", "content": "Let me see."},
+        {"type": "function_call", "call_id": "call_look", "name": "look", "arguments": "{}"},
+        output,
+    ]
+
+
+def test_parts_of_messages_and_outputs_stay_parts(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    image = {"type": "input_image", "image_url": "https://a.example/tree.png", "detail": "original"}
+    text = {"type": "input_text", "text": "This?"}
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [text, image]}
+    api.create(model=relayed.model, input=[call, output, {"role": "user", "content": [text, image]}])
+    assert relayed.bodies[0]["input"] == [
+        call,
+        output,
+        {"type": "message", "role": "user", "content": [text, image]},
+    ]
+
+
+def test_refusals_and_phases_go_back_as_they_were(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    comment = {"role": "assistant", "content": "Wait.", "phase": "commentary"}
+    api.create(model=relayed.model, input=[refusal, comment, {"role": "user", "content": "Go on."}])
+    sent = relayed.bodies[0]["input"]
+    assert [{"type": "message", **refusal}, {"type": "message", **comment}] == sent[:2]
+
+
+def test_developers_speak_as_the_model_knows_them(
+    api: Api, relayed: Script, responses_upstream: ScriptedUpstream
+) -> None:
+    with responses_script(responses_upstream, developer_role=True) as modern:
+        for script, role in ((relayed, "system"), (modern, "developer")):
+            script.then(answer(said("Hello")))
+            api.create(model=script.model, input=[{"role": "developer", "content": "Be kind."}])
+            assert script.bodies[0]["input"][0]["role"] == role
+
+
+def test_a_call_that_is_still_worked_on_has_an_output(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("look", "{}")), answer(said("Still looking.")))
+    tools = [{**function("look"), "async": True}]
+    first = api.create(model=relayed.model, input="Hi", tools=tools)
+    api.create(model=relayed.model, input="And?", previous_response_id=first["id"], tools=tools)
+    call, output = relayed.bodies[1]["input"][1:3]
+    assert (call["type"], output["type"], output["call_id"]) == ("function_call", "function_call_output", "call_look")
+
+
+def test_custom_tools_stay_custom_where_they_are_known(api: Api, responses_upstream: ScriptedUpstream) -> None:
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z -]+"}
+    tools = [{"type": "custom", "name": "sh", "description": "Runs.", "format": grammar}]
+    with responses_script(responses_upstream, custom_tools=True) as script:
+        script.then(answer([done(0, custom_call("sh", "ls -l"))]), answer(said("Two files.")))
+        first = api.create(model=script.model, input="Hi", tools=tools, tool_choice={"type": "custom", "name": "sh"})
+        output = {"type": "custom_tool_call_output", "call_id": "call_sh", "output": "a b"}
+        api.create(model=script.model, input=[output], previous_response_id=first["id"], tools=tools)
+        assert (script.bodies[0]["tools"], script.bodies[0]["tool_choice"]) == (tools, {"type": "custom", "name": "sh"})
+        assert script.bodies[1]["input"][1:] == [
+            {"type": "custom_tool_call", "call_id": "call_sh", "name": "sh", "input": "ls -l"},
+            output,
+        ]
+
+
+def test_custom_tools_are_functions_where_they_are_not_known(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("sh", '{"inp', 'ut":"ls \\', '"-l\\""}')), answer(said("Two files.")))
+    tools = [{"type": "custom", "name": "sh"}]
+    first = api.create(model=relayed.model, input="Hi", tools=tools)
+    (call,) = first["output"]
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "sh", 'ls "-l"')
+    output = {"type": "custom_tool_call_output", "call_id": "call_sh", "output": "a b"}
+    api.create(model=relayed.model, input=[output], previous_response_id=first["id"], tools=tools)
+    assert relayed.bodies[0]["tools"][0]["parameters"]["required"] == ["input"]
+    assert relayed.bodies[1]["input"][1:] == [
+        {"type": "function_call", "call_id": "call_sh", "name": "sh", "arguments": '{"input":"ls \\"-l\\""}'},
+        {"type": "function_call_output", "call_id": "call_sh", "output": "a b"},
+    ]
+
+
+def test_a_computer_is_a_function_whose_screen_is_its_output(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("computer", '{"actions":[{"type":"screenshot"}]}')), answer(said("A tree.")))
+    first = api.create(model=relayed.model, input="Hi", tools=[{"type": "computer"}])
+    (call,) = first["output"]
+    assert (call["type"], call["actions"]) == ("computer_call", [{"type": "screenshot"}])
+    screen = {"type": "computer_screenshot", "image_url": "https://a.example/screen.png"}
+    output = {"type": "computer_call_output", "call_id": "call_computer", "output": screen}
+    api.create(model=relayed.model, input=[output], previous_response_id=first["id"], tools=[{"type": "computer"}])
+    *_, answered = relayed.bodies[1]["input"]
+    assert answered["type"] == "function_call_output"
+    assert [part["type"] for part in answered["output"]] == ["input_text", "input_image"]
+
+
+def test_one_call_at_a_time_is_kept_to(api: Api, relayed: Script) -> None:
+    relayed.then(answer(called("look", "{}"), called("listen", "{}", index=1)))
+    tools = [function("look"), function("listen")]
+    made = api.create(model=relayed.model, input="Hi", tools=tools, parallel_tool_calls=False)
+    assert [item["name"] for item in made["output"]] == ["look"]
