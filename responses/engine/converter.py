@@ -12,6 +12,7 @@ import orjson
 
 from kernel.clock import now
 from kernel.errors import Failure
+from responses.engine.call_extras import ExtrasSegment, extras_of
 from responses.engine.call_segments import CallSegment
 from responses.engine.events import Body, Event
 from responses.engine.reasoning import Piece, ReasoningSegment, Seal, piece_of
@@ -49,6 +50,7 @@ class ChatConverter:
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
         self._made: list[CallSegment] = []
+        self._late_extras: list[tuple[CallSegment, Body]] = []
         self._call_ids: set[str] = set()
         self._seal = seal
         self._raw_reasoning = raw_reasoning
@@ -91,6 +93,8 @@ class ChatConverter:
         events = self._end_tags()
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             self._say("output_text", "", [], events)  # (12) no text followed
+        if self._late_extras and self._seal is not None:
+            events += self._queue.push(ExtrasSegment(self._seal, self._late_extras))
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
         return events + self._queue.end(status)
 
@@ -232,13 +236,24 @@ class ChatConverter:
             )
             self._made.append(segment)
             segment.write(name, arguments)
+            if extras := extras_of(call):
+                self._keep(segment, extras, events)
             events += self._queue.push(segment)
             return
         if given and not segment.upstream_id:
             segment.adopt(given, self._usable(given))
+        if extras := extras_of(call):
+            self._late_extras.append((segment, extras))
         events += segment.write(name, arguments)
         if not segment.live:
             events += self._queue.show()
+
+    def _keep(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
+        """(30) In front of its call; of one whose id is still to come, at the end of the turn."""
+        if self._seal is not None and call.upstream_id:
+            events += self._queue.push(ExtrasSegment(self._seal, [(call, extras)]))
+        else:
+            self._late_extras.append((call, extras))
 
     def _usable(self, given: str | None) -> str | None:
         """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""

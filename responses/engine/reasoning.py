@@ -31,10 +31,14 @@ _GROWING = ("text", "summary", "thinking")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
-    """What a reasoning item holds out of sight: the raw words, and the upstream's own entries to send back as such."""
+    """What a reasoning item holds out of sight: the raw words, and the upstream's own entries to send back as such.
+
+    `calls` is what the upstream wants back with its calls, each entry with `call_id`, `name` and `extras`.
+    """
 
     text: str = ""
     details: Sequence[Body] = ()
+    calls: Sequence[Body] = ()
 
 
 class Seal(Protocol):

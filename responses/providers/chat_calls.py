@@ -34,6 +34,7 @@ from conversations.items import (
 )
 from responses.engine.call_segments import CUSTOM_INPUT
 from responses.engine.forms import qualified
+from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter
 
 Message = dict[str, Any]
@@ -46,18 +47,20 @@ class CallWriter:
     """Writes calls and outputs for one turn. `custom_tools`: the upstream knows custom tools itself."""
 
     parts: PartWriter = field(default_factory=PartWriter)
+    extras: CallExtras = field(default_factory=CallExtras)
     custom_tools: bool = False
 
     def call(self, item: StoredItem) -> Message | None:
         """A call, as it stands among the `tool_calls` of an assistant message; None for any other item."""
         if isinstance(item, CustomToolCall) and self.custom_tools:
             custom = {"name": qualified(item.namespace, item.name), "input": item.input}
-            return {"id": item.call_id, "type": "custom", "custom": custom}
-        function = _function(item)
-        if function is None:
+            return self.extras.added_to({"id": item.call_id, "type": "custom", "custom": custom})
+        called = _function(item)
+        if called is None:
             return None
-        call_id, name, arguments = function
-        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        call_id, name, arguments = called
+        function = {"name": name, "arguments": arguments}
+        return self.extras.added_to({"id": call_id, "type": "function", "function": function})
 
     def output(self, item: StoredItem) -> tuple[Message, list[Message]] | None:
         """The output of a call, and what the user has to show beside it; None for any other item."""

@@ -11,6 +11,7 @@ from responses.engine.attachments import Attachments
 from responses.engine.converter import ChatConverter, Chunk
 from responses.engine.events import Event
 from responses.engine.turns import Sampling, TurnRequest, TurnResult
+from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_messages import messages
 from responses.providers.chat_parts import PartWriter
 from responses.providers.chat_thoughts import ThoughtWriter
@@ -188,7 +189,12 @@ def request_body(
     body: dict[str, Any] = {
         "model": request.model,
         "messages": messages(
-            request.instructions, request.items, parts=parts, thoughts=thoughts, custom_tools=can.custom_tools
+            request.instructions,
+            request.items,
+            parts=parts,
+            thoughts=thoughts,
+            extras=CallExtras(request.seal, request.items),
+            custom_tools=can.custom_tools,
         ),
         "stream": True,
         "stream_options": {"include_usage": True},

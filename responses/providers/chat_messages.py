@@ -13,6 +13,7 @@ from conversations.items import (
     StoredItem,
 )
 from responses.providers.chat_calls import CallWriter, settled, unrepeated
+from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter, shown_by_user
 from responses.providers.chat_thoughts import ThoughtWriter
 
@@ -25,11 +26,12 @@ def messages(
     *,
     parts: PartWriter | None = None,
     thoughts: ThoughtWriter | None = None,
+    extras: CallExtras | None = None,
     custom_tools: bool = False,
 ) -> list[Message]:
     """The conversation as an upstream reads it. Without `thoughts`, reasoning is not sent back."""
     parts = parts or PartWriter()
-    calls = CallWriter(parts=parts, custom_tools=custom_tools)
+    calls = CallWriter(parts=parts, extras=extras or CallExtras(), custom_tools=custom_tools)
     written: list[Message] = []
     shown: list[Message] = []
     if instructions:
