@@ -186,7 +186,7 @@ class TeamContent:
             raise ImageFileNotFound(error.message) from error
         except FileTooLarge as error:
             raise ImageTooLarge(error.message) from error
-        return self._image(content)
+        return await self._image(content)
 
     async def _remote_image(self, url: str) -> ImageBytes:
         accept = ("image/*", "application/octet-stream")
@@ -194,9 +194,9 @@ class TeamContent:
             fetched = await egress.default().get(url, max_bytes=MAX_IMAGE, timeout=_FETCH_SECONDS, accept=accept)
         except EgressFailed as error:
             raise ImageNotDownloaded(error.message.replace("The URL", "The image")) from error
-        return self._image(fetched.content)
+        return await self._image(fetched.content)
 
-    def _image(self, content: bytes) -> ImageBytes:
+    async def _image(self, content: bytes) -> ImageBytes:
         if not content:
             raise EmptyImage
         kind = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), None)
@@ -205,7 +205,7 @@ class TeamContent:
         if kind is None:
             raise UnsupportedImageType
         self._count(content)
-        return ImageBytes(url=_data_url(content, kind))
+        return ImageBytes(url=await _data_url(content, kind))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class TeamContent:
         if not content:
             raise InvalidFile("The file is empty.")
         if can.files:
-            return FileBytes(filename=filename, url=_data_url(content, kind))
+            return FileBytes(filename=filename, url=await _data_url(content, kind))
         read = partial(extract_text, content, filename=filename, content_type=kind)
         text = await asyncio.get_running_loop().run_in_executor(_READERS, read)
         return Words(text=f"{filename}\n\n{text}")
@@ -311,5 +311,7 @@ def _type_of(filename: str) -> str:
     return mimetypes.guess_type(filename)[0] or "application/octet-stream"
 
 
-def _data_url(content: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+async def _data_url(content: bytes, kind: str) -> str:
+    encode = base64.b64encode
+    encoded = encode(content) if len(content) < _SMALL else await asyncio.to_thread(encode, content)
+    return f"data:{kind};base64,{encoded.decode()}"

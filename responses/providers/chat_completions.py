@@ -183,8 +183,8 @@ def request_body(
     request: TurnRequest, can: Capabilities | None = None, attachments: Attachments | None = None
 ) -> dict[str, Any]:
     """The body of the upstream call. What the client did not send is not sent."""
-    parts = PartWriter(attachments=attachments or {})
     can = can or Capabilities()
+    parts = PartWriter(attachments=attachments or {}, vision=can.vision)
     thoughts = _thoughts(request, can)
     body: dict[str, Any] = {
         "model": request.model,

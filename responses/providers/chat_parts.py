@@ -18,6 +18,7 @@ class PartWriter:
     """Writes parts for one turn."""
 
     attachments: Attachments = field(default_factory=dict)
+    vision: bool = True
 
     def content(self, parts: Sequence[InputPart]) -> str | list[Message]:
         """What a message says; a lone text is a plain string."""
@@ -29,6 +30,9 @@ class PartWriter:
         """One part. One that nobody has found anything for is said to be missing, and not left out."""
         if isinstance(part, InputText):
             return {"type": "text", "text": part.text}
+        if not (self.vision or isinstance(part, InputFile)):
+            # A request with one was refused, so this is a tool's.
+            return {"type": "text", "text": "[An image stands here, which you cannot see.]"}
         name = name_of(part) if self.attachments else None
         match self.attachments.get(name) if name else None:
             case Words(text=text):
