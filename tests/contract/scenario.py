@@ -107,11 +107,13 @@ def feed_back(client: OpenAI, model: str) -> None:
     """The listed input items, dumped with every null of the SDK, are an input as well."""
     first = client.responses.create(model=model, input="Look!", tools=[TOOL])
     call_id: Any = getattr(first.output[-1], "call_id", None)
-    parts: Any = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]
+    image: Any = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    parts: Any = [{"type": "input_text", "text": "a"}, image]
     output: Any = {"type": "function_call_output", "call_id": call_id, "output": parts}
     seen: Any = {"role": "user", "content": parts}
     second = client.responses.create(model=model, input=[output, seen], previous_response_id=first.id)
-    listed = list(client.responses.input_items.list(second.id, order="asc"))
+    shown: Any = ["message.input_image.image_url"]
+    listed = list(client.responses.input_items.list(second.id, order="asc", include=shown))
     dumped: Any = [item.model_dump() for item in [*listed, *second.output]]
     assert [item["type"] for item in dumped] == ["message", *[item.type for item in first.output], *OUTPUT_MESSAGES]
     assert client.responses.create(model=model, input=dumped).output_text == "Bye."
