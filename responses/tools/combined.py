@@ -26,8 +26,6 @@ class _Combined:
 
     def __init__(self, boxes: Sequence[Toolbox]) -> None:
         self._boxes = boxes
-        # The item of a call does not name its tool, so that its box is kept from its opening to its end.
-        self._makers: dict[str, Toolbox] = {}
 
     @property
     def concurrency(self) -> int:
@@ -66,10 +64,7 @@ class _Combined:
 
     def opened(self, call: Call) -> Body:
         """The item that its own toolbox makes."""
-        box = self._known(call.name)
-        body = box.opened(call)
-        self._makers[body["id"]] = box
-        return body
+        return self._known(call.name).opened(call)
 
     def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events that its own toolbox makes."""
@@ -79,9 +74,9 @@ class _Combined:
         """Let its own toolbox make the call."""
         return await self._known(call.name).call(call)
 
-    def closed(self, body: Body, result: ToolResult, output_index: int) -> Closed:
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
         """The final item that its own toolbox makes."""
-        return self._makers.pop(body["id"]).closed(body, result, output_index)
+        return self._known(call.name).closed(body, call, result, output_index)
 
     async def close(self) -> None:
         """Close all of them."""

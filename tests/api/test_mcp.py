@@ -6,37 +6,10 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error, ok
-from tests.support.chunks import chunk, usage
+from tests.support.mcp_requests import calling, of, tool
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
 from tests.support.streams import types
-from tests.support.upstream import Script, stream
-
-
-def tool(running: McpServer, label: str = "box", **fields: Any) -> dict[str, Any]:
-    """The server in a request; its tools run without approval unless `fields` say otherwise."""
-    return {"type": "mcp", "server_label": label, "server_url": running.url, "require_approval": "never", **fields}
-
-
-def calling(*calls: tuple[str, str]) -> Any:
-    """An answer that calls these functions, each with an id of its own."""
-    return stream(
-        chunk(role="assistant", content=None),
-        *(
-            chunk(
-                tool_calls=[
-                    {"index": i, "id": f"call_{i}", "type": "function", "function": {"name": n, "arguments": a}}
-                ]
-            )
-            for i, (n, a) in enumerate(calls)
-        ),
-        chunk(finish="tool_calls"),
-        usage(),
-    )
-
-
-def of(response: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The items of this type in the output."""
-    return [item for item in response["output"] if item["type"] == kind]
+from tests.support.upstream import Script
 
 
 @pytest.fixture(params=["streamable", "legacy"])

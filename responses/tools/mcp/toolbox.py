@@ -76,7 +76,6 @@ class McpToolbox:
         self._sees_images = sees_images
         self._answers_http = answers_http
         self._fresh: dict[str, list[ListedTool]] = {}
-        self._arguments: dict[str, str] = {}
         self._choice: Any = None
         self._state = RunState()
 
@@ -125,7 +124,7 @@ class McpToolbox:
 
     def _calls_to_make(self, state: RunState) -> list[CallRecord]:
         """The approved calls, but for those that a predecessor of this run has made or begun."""
-        begun = {pending.call.call_id for pending in state.pending}
+        begun: set[str | None] = {pending.call.call_id for pending in state.pending}
         begun |= {item.body.get("approval_request_id") for item in state.output}
         waiting = [one for one in self._approved.values() if one.request_id not in begun]
         return [CallRecord(call=one.call, turn=0, kind=KIND, state="pending") for one in waiting]
@@ -186,7 +185,6 @@ class McpToolbox:
 
     def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The arguments are known as a whole by now."""
-        self._arguments[body["id"]] = call.arguments
         place = {"item_id": body["id"], "output_index": output_index}
         return [
             McpCallInProgress(**place),
@@ -212,7 +210,7 @@ class McpToolbox:
         item = {
             **body,
             "status": "failed" if error else "completed",
-            "arguments": self._arguments.pop(body["id"]),
+            "arguments": call.arguments,
             "output": None if error else result.output,
             "error": error,
         }
