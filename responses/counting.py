@@ -1,7 +1,8 @@
 """`POST /v1/responses/input_tokens`: how many tokens a response would read, before anybody pays for it.
 
 The body is that of `POST /v1/responses` without what has no effect on the input, and all of it is optional. It is
-checked and read as there, so that a count and the response after it agree; nothing is stored and no model is asked.
+checked and read as there, so that a count and the response after it agree; nothing is stored and no model answers. An
+upstream that can count is asked to; for others four characters are a token.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from responses import context, demands, effective, wire
 from responses.content import admit
 from responses.context import Reading
 from responses.engine import estimate
+from responses.engine.turns import TurnRequest
+from responses.providers import token_counts
 from responses.schema import CreateResponse, parse_create
-from responses.sealing import refuse_foreign
+from responses.sealing import TeamSeal, refuse_foreign
 from tenants import directory
 from tenants.capabilities import Capabilities
 from tenants.models import Scope
@@ -71,7 +74,10 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
 
 
 async def count_input_tokens(*, principal: Principal, request: CountRequest) -> int:
-    """The estimate for what would be sent. The scope is that of creating: who may not ask a model need not count."""
+    """What the upstream counts in what would be sent, or else an estimate.
+
+    The scope is that of creating: who may not ask a model need not count.
+    """
     principal.require(Scope.RESPONSES_WRITE)
     body = request.body
     route = await directory.aroute(principal, request.model) if request.model is not None else None
@@ -83,6 +89,18 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     content = await admit(principal=principal, body=body, reading=reading, can=can)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
     sampling = wire.sampling(parameters, wire.hidden_options(body), reading.items)
+    asked = TurnRequest(
+        model=route.upstream_model if route else "",
+        instructions=body.instructions,
+        items=reading.items,
+        sampling=sampling,
+        first_output_index=0,
+        content=content,
+        seal=TeamSeal(principal.team_id),
+    )
+    counted = await token_counts.count(route, asked) if route and (asked.items or asked.instructions) else None
+    if counted is not None:
+        return counted
     return estimate.input_tokens(
         instructions=body.instructions, items=reading.items, sampling=sampling, content=content
     )

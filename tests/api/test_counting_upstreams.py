@@ -1,0 +1,87 @@
+"""`POST /v1/responses/input_tokens` where the upstream can count: it is asked, and what it says is the answer."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web as aiohttp
+
+from tenants import services
+from tests.support.api import Api, ok
+from tests.support.serving import serving
+from tests.support.upstream import Answer, Script, ScriptedUpstream, refusal, whole
+
+LOOK = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+PATHS = ["/tokenize", "/v1/responses/input_tokens"]
+
+
+@pytest.fixture(scope="module")
+def counters() -> Iterator[dict[str, ScriptedUpstream]]:
+    """Scripted upstreams that count and do nothing else, by the path of their endpoint."""
+    app = aiohttp.Application()
+    upstreams = {path: ScriptedUpstream() for path in PATHS}
+    for path, upstream in upstreams.items():
+        app.router.add_post(path, upstream.answer)
+    with serving(app) as url:
+        for upstream in upstreams.values():
+            upstream.url = url
+        yield upstreams
+
+
+@pytest.fixture(params=["tokenize", "responses"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Each way to count."""
+    return str(request.param)
+
+
+@pytest.fixture
+def script(counters: dict[str, ScriptedUpstream], how: str, database: None) -> Iterator[Script]:
+    """What a model's upstream says when it is asked to count in this way."""
+    upstream = counters[PATHS[how == "responses"]]
+    with upstream.script() as script:
+        can = {"token_counting": how, "files": False}
+        name = f"counter {uuid.uuid4().hex}"
+        services.add_upstream(name=name, base_url=upstream.url, models=[script.model], capabilities=can)
+        yield script
+
+
+def counted(tokens: Any) -> Answer:
+    """A count, as either endpoint gives it."""
+    return whole({"object": "response.input_tokens", "input_tokens": tokens, "count": tokens, "max_model_len": 4096})
+
+
+def count(api: Api, script: Script, **body: Any) -> int:
+    """The tokens that are counted for a body."""
+    found: int = ok(api.post("/responses/input_tokens", {"model": script.model, **body}))["input_tokens"]
+    return found
+
+
+def test_the_upstream_counts(api: Api, script: Script) -> None:
+    script.then(counted(1234))
+    assert count(api, script, input="abcd", instructions="Be brief.") == 1234
+
+
+def test_it_sees_what_the_model_would_see(api: Api, script: Script, how: str) -> None:
+    script.then(counted(7))
+    count(api, script, input="abcd", instructions="Be brief.", tools=[LOOK])
+    body = script.bodies[0]
+    if how == "tokenize":
+        assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abcd"}]
+        assert body.keys() == {"model", "messages", "tools"}
+    else:
+        assert (body["instructions"], body["input"][0]["role"]) == ("Be brief.", "user")
+        assert body.keys() == {"model", "input", "instructions", "tools"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(400), refusal(404), counted("many"), counted(None), counted(-1), counted(True), whole(b"[]"), whole(b"{")],
+)
+def test_without_its_word_there_is_an_estimate(api: Api, script: Script, answer: Answer) -> None:
+    script.then(answer)
+    assert count(api, script, input="abcdefgh") == 2
+
+
+def test_it_is_not_asked_about_nothing(api: Api, script: Script) -> None:
+    assert count(api, script) == 0
