@@ -195,6 +195,7 @@ def request_body(
             thoughts=thoughts,
             extras=CallExtras(request.seal, request.items),
             custom_tools=can.custom_tools,
+            developer_role=can.developer_role,
         ),
         "stream": True,
         "stream_options": {"include_usage": True},

@@ -28,6 +28,7 @@ def messages(
     thoughts: ThoughtWriter | None = None,
     extras: CallExtras | None = None,
     custom_tools: bool = False,
+    developer_role: bool = False,
 ) -> list[Message]:
     """The conversation as an upstream reads it. Without `thoughts`, reasoning is not sent back."""
     parts = parts or PartWriter()
@@ -40,7 +41,7 @@ def messages(
         match item:
             case InputMessage():
                 written += _shown(shown)
-                written.append({"role": _role(item.role), "content": parts.content(item.parts())})
+                written.append({"role": _role(item.role, known=developer_role), "content": parts.content(item.parts())})
             case AssistantMessage():
                 written += _shown(shown)
                 written.append(_assistant(item))
@@ -59,9 +60,9 @@ def _shown(parts: list[Message]) -> list[Message]:
     return shown
 
 
-def _role(role: str) -> str:
-    """`developer` is OpenAI's newer name, which many servers do not know."""
-    return "system" if role == "developer" else role
+def _role(role: str, *, known: bool) -> str:
+    """`developer` is OpenAI's newer name for it, which many servers do not know."""
+    return "system" if role == "developer" and not known else role
 
 
 def _assistant(item: AssistantMessage) -> Message:

@@ -1,0 +1,71 @@
+"""Calls and outputs as messages: each output right behind its call, whatever stands between them (39, 40)."""
+
+from typing import Any
+
+import pytest
+
+from conversations.items import from_wire
+from responses.providers.chat_messages import messages
+
+
+def call(call_id: str, name: str = "look", **more: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}", **more}
+
+
+def output(call_id: str, words: str = "ok") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": words}
+
+
+def said(role: str, words: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": words}
+
+
+def written(*items: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    return messages(None, [from_wire(item) for item in items], **options)
+
+
+def told(found: list[dict[str, Any]]) -> list[str]:
+    """Roles, with the id or the words of each message."""
+    ids = [",".join(one["id"] for one in message.get("tool_calls", ())) for message in found]
+    return [
+        f"{message['role']} {call_ids or message.get('tool_call_id') or message['content']}"
+        for message, call_ids in zip(found, ids, strict=True)
+    ]
+
+
+def test_40_calls_in_a_row_are_one_message_and_their_outputs_follow_in_order() -> None:
+    found = written(call("a"), call("b"), output("b"), output("a"))
+    assert told(found) == ["assistant a,b", "tool a", "tool b"]
+
+
+def test_40_an_output_that_comes_late_stands_behind_its_call() -> None:
+    found = written(call("a", **{"async": True}), said("assistant", "Wait."), said("user", "And?"), output("a", "done"))
+    assert told(found) == ["assistant a", "tool a", "assistant Wait.", "user And?"]
+    assert found[1]["content"] == "done"
+
+
+def test_40_a_call_without_an_output_is_said_to_go_on() -> None:
+    found = written(call("a", **{"async": True}), said("user", "And?"))
+    assert told(found) == ["assistant a", "tool a", "user And?"]
+    assert "no output yet" in found[1]["content"]
+
+
+def test_40_an_id_may_be_used_again_in_a_later_turn() -> None:
+    found = written(call("a"), output("a", "1"), said("user", "Again"), call("a"), output("a", "2"))
+    assert [message["content"] for message in found if message["role"] == "tool"] == ["1", "2"]
+
+
+def test_what_a_model_said_and_called_in_one_turn_is_one_message() -> None:
+    found = written(said("assistant", "Let me see."), call("a"), output("a"))
+    assert (found[0]["content"], len(found[0]["tool_calls"])) == ("Let me see.", 1)
+
+
+@pytest.mark.parametrize(("known", "role"), [(False, "system"), (True, "developer")])
+def test_41_developers_are_the_system_where_upstreams_do_not_know_them(known: bool, role: str) -> None:
+    assert written(said("developer", "Be brief."), developer_role=known)[0]["role"] == role
+
+
+def test_settings_among_the_items_are_no_messages() -> None:
+    tools = {"type": "additional_tools", "role": "developer", "tools": []}
+    update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    assert told(written(tools, update, said("user", "Hi"))) == ["user Hi"]
