@@ -21,7 +21,7 @@ Calls = Mapping[str, ToolCall]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A piece of a message: text, a refusal, or an image that is described and never loaded."""
+    """A piece of a message: text, a refusal, or an image or a file that is described and never loaded."""
 
     kind: str
     body: Shown
@@ -129,18 +129,27 @@ def _part(part: dict[str, Any]) -> Part:
             return Part(kind="text", body=shown(part["text"]))
         case "refusal":
             return Part(kind="refusal", body=shown(part["refusal"]))
-        case "input_image":
-            return Part(kind="image", body=Shown(_described(part["image_url"])))
+        case "input_image" | "input_file":
+            return Part(kind="image", body=Shown(_source(part)))
     return Part(kind="json", body=pretty(part))
 
 
-def _described(url: str) -> str:
-    """An image's address as text; what a data URL carries is only measured."""
-    data = _DATA_URL.match(url)
-    if data is None:
-        return shown(url).text
-    length = len(url) - data.end()
-    return f"data image, {data[1] or 'unknown type'}, {size(length * 3 // 4 if data[2] else length)}"
+def _source(part: dict[str, Any]) -> str:
+    """Where an image or a file comes from, as text; what is brought along is only measured."""
+    what = "image" if part["type"] == "input_image" else "file"
+    named = f"{part['filename']}, " if part.get("filename") else ""
+    source = part.get("file_id") or part.get("file_url") or part.get("image_url")
+    if source and not _DATA_URL.match(source):
+        return named + shown(source).text
+    return named + _measured(source or part.get("file_data") or "", what)
+
+
+def _measured(data: str, what: str) -> str:
+    head = _DATA_URL.match(data)
+    length = len(data) - (head.end() if head else 0)
+    in_base64 = head is None or head[2]
+    kind = (head[1] if head else "") or "unknown type"
+    return f"data {what}, {kind}, {size(length * 3 // 4 if in_base64 else length)}"
 
 
 def _call(body: dict[str, Any], row: ToolCall | None, *, in_context: bool) -> Call:
@@ -170,4 +179,6 @@ def _answer(body: dict[str, Any], row: ToolCall | None, *, in_context: bool) -> 
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    return {**part, "image_url": _described(part["image_url"])} if "image_url" in part else part
+    if part["type"] == "input_text":
+        return part
+    return {"type": part["type"], "source": _source(part)}

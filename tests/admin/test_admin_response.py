@@ -90,6 +90,19 @@ def test_images_are_described_and_never_loaded(lead: Client, response: Response)
     assert "AAAA" not in page
 
 
+def test_files_are_named_and_never_shown(lead: Client, response: Response) -> None:
+    parts = [
+        {"type": "input_image", "file_id": "file-1"},
+        {"type": "input_file", "file_url": "https://elsewhere.example/a.pdf"},
+        {"type": "input_file", "filename": "b.pdf", "file_data": "A" * 8000},
+    ]
+    say(response, Section.INPUT, {"type": "message", "role": "user", "content": parts})
+    page = text(lead.get(page_of(response)))
+    named = ("file-1", "https://elsewhere.example/a.pdf", "b.pdf, data file, unknown type, 6.0 KB")
+    assert missing(page, *named) == []
+    assert "AAAA" not in page
+
+
 def test_long_payloads_are_cut_with_a_note(lead: Client, response: Response) -> None:
     say(response, Section.OUTPUT, model_says("a" * 65536 + "BEYOND"))
     page = text(lead.get(page_of(response)))
