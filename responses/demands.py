@@ -4,11 +4,18 @@ What is only forwarded is never refused without reason: a capability that nobody
 section 6.3 of the API surface specification (`unsupported_value`, `unsupported_parameter`).
 """
 
-from kernel.errors import UnsupportedParameter, UnsupportedValue
+from typing import Any
+
+from kernel.errors import ContextTooLong, UnsupportedParameter, UnsupportedValue
+from responses.engine.state import RunContext, Traits
+from responses.engine.window import fit, is_too_long
 from responses.schema import CreateResponse
 from responses.wire import EXTRA_SAMPLING, LOGPROBS
+from tenants.capabilities import Capabilities
 from tenants.directory import Route
 from tenants.models import WireApi
+
+_TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
 
 
 def check(body: CreateResponse, route: Route) -> None:
@@ -16,6 +23,30 @@ def check(body: CreateResponse, route: Route) -> None:
     _check_logprobs(body, route)
     _check_reasoning(body, route)
     _check_extra_sampling(body, route)
+
+
+def traits(can: Capabilities) -> Traits:
+    """What the engine has to know of the model."""
+    return Traits(
+        structured_output=can.structured_output,
+        forced_tool_choice=can.forced_tool_choice,
+        context_window=can.context_window,
+    )
+
+
+def check_length(given: RunContext) -> None:
+    """Refuse what the model cannot read, where its window is known and nothing may be left out, or not enough."""
+    around: dict[str, Any] = {
+        "window": given.traits.context_window,
+        "instructions": given.instructions,
+        "sampling": given.sampling,
+        "content": given.content,
+    }
+    items = given.items
+    if is_too_long(items=items, **around) and given.parameters["truncation"] == "auto":
+        items = fit(items, halved=False, **around)
+    if is_too_long(items=items, **around):
+        raise ContextTooLong(_TOO_LONG)
 
 
 def _check_logprobs(body: CreateResponse, route: Route) -> None:

@@ -11,10 +11,20 @@ from responses.content import TeamContent
 from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
-from responses.engine.state import Aside, OutputItem, PendingCall, RunContext, RunState, answer, enclosure
+from responses.engine.state import (
+    Aside,
+    Discarded,
+    OutputItem,
+    PendingCall,
+    RunContext,
+    RunState,
+    Traits,
+    answer,
+    enclosure,
+)
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
-from responses.models import EventBatch, Response, ToolCall
+from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.recorder import Progress, Recorder, RunIdentity
 from responses.sealing import TeamSeal
 
@@ -74,6 +84,8 @@ def _state(response: Response, fold: Fold) -> RunState:
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
     calls = _calls(response)
+    discarded = _discarded(response)
+    last = discarded.get(response.turns - 1)
     loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
         turn=response.turns,
@@ -81,6 +93,9 @@ def _state(response: Response, fold: Fold) -> RunState:
         pending=_pending(calls),
         fragments=loose,
         asides=_asides(calls),
+        discarded=len(discarded),
+        repairs=last if last and last.defect is not None else None,
+        shortened=any(turn.defect is None for turn in discarded.values()),
         waiting=any(call.status in {"waiting", "asked"} for call in calls),
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
@@ -90,6 +105,12 @@ def _state(response: Response, fold: Fold) -> RunState:
             reasoning_tokens=response.reasoning_tokens,
         ),
     )
+
+
+def _discarded(response: Response) -> dict[int, Discarded]:
+    """The turns that do not count, by their numbers."""
+    turns = Turn.objects.filter(response=response, discarded__isnull=False)
+    return {turn.number: Discarded(**turn.discarded) for turn in turns if turn.discarded}
 
 
 def _calls(response: Response) -> list[ToolCall]:
@@ -143,6 +164,7 @@ def _context(response: Response) -> RunContext:
         content=TeamContent(response.team_id),
         seal=TeamSeal(response.team_id),
         items=items,
+        traits=Traits(**response.options.get("traits", {})),
         sampling=wire.sampling(response.parameters, response.options, items) if response.parameters else Sampling(),
     )
 

@@ -137,6 +137,8 @@ class Turn(models.Model):
     started_at = models.DateTimeField()
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
+    # Why the turn does not count, and what it had brought; nobody but the turn after it gets to read that.
+    discarded = models.JSONField(null=True)
     finish_reason = models.CharField(max_length=40, null=True)
     upstream_request_id = models.CharField(max_length=200, null=True)
     input_tokens = models.PositiveIntegerField(default=0)

@@ -6,7 +6,7 @@ committed before their bytes are handed out; deltas go out at once and are store
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -28,6 +28,7 @@ from responses.engine.steps import (
     ToolFinished,
     ToolsReturned,
     ToolsStarted,
+    TurnDiscarded,
     TurnEnded,
     TurnRecord,
 )
@@ -196,6 +197,8 @@ class Recorder:
                 return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
             case Prepared():
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
+            case TurnDiscarded():
+                return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
             case FragmentsClosed() | ToolFinished():
                 return self._item_rows(step.items)
             case ToolsStarted() | ToolsReturned() | Emitted():
@@ -211,7 +214,7 @@ class Recorder:
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
         }
-        outcome = "failed" if result.finish is Finish.ERROR else str(result.finish)
+        outcome = _outcome(turn)
         row = Turn(
             team_id=who.team_id,
             response_id=who.response_id,
@@ -221,6 +224,7 @@ class Recorder:
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
             # Upstreams may say anything; the columns have their limits.
+            discarded=_discarded(turn) if who.stored else None,
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             **tokens,
@@ -349,6 +353,17 @@ class Recorder:
             error_code=ending.error["code"] if ending.error else None,
             incomplete_reason=ending.incomplete_reason,
         )
+
+
+def _outcome(turn: TurnRecord) -> str:
+    if turn.result.finish is Finish.ERROR:
+        return "failed"
+    return "discarded" if turn.discarded is not None else str(turn.result.finish)
+
+
+def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
+    """What the turn after it has to know, whoever samples it."""
+    return asdict(turn.discarded) if turn.discarded is not None else None
 
 
 def placed(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -94,7 +94,20 @@ async def start_response(
     await toolset.check_grammars(body)
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
-    options = wire.hidden_options(body)
+    traits = demands.traits(route.capabilities)
+    options = {**wire.hidden_options(body), "traits": asdict(traits)}
+    given = RunContext(
+        response_id=response_id,
+        parameters=parameters,
+        model=route.upstream_model,
+        instructions=body.instructions,
+        items=reading.items,
+        content=content,
+        seal=TeamSeal(principal.team_id),
+        sampling=wire.sampling(parameters, options, reading.items),
+        traits=traits,
+    )
+    demands.check_length(given)
     tools = await hosted(
         principal=principal,
         body=body,
@@ -112,16 +125,7 @@ async def start_response(
     answers = [*_answered_calls(body, reading), *tools.calls]
     state = RunState()
     run = (Run if body.generates else _WarmUp)(
-        RunContext(
-            response_id=response_id,
-            parameters=parameters,
-            model=route.upstream_model,
-            instructions=body.instructions,
-            items=reading.items,
-            content=content,
-            seal=TeamSeal(who.team_id),
-            sampling=wire.sampling(parameters, options, reading.items),
-        ),
+        given,
         state,
         model=model_for(route),
         tools=tools.toolbox,

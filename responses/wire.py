@@ -83,7 +83,7 @@ def public_parameters(
         "tools": [tool.shown() for tool in body.tools or []],
         "top_logprobs": plain["top_logprobs"],
         "top_p": plain["top_p"],
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": plain["user"],
         "metadata": body.metadata or {},

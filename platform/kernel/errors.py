@@ -192,8 +192,8 @@ class ContextTooLong(BadRequest):
 
     default_code = "context_length_exceeded"
 
-    def __init__(self) -> None:
-        super().__init__(param="input")
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message, param="input")
 
 
 class ToolCallMismatch(BadRequest):

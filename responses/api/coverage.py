@@ -143,7 +143,7 @@ PARAMETERS = (
         "`effort`, `summary`, `context`; of modes only `standard`",
         refused={"mode": "pro"},
     ),
-    _honoured("truncation", "disabled", "a conversation that is too long is an error", refused="auto"),
+    _honoured("truncation", "auto", "`auto` drops items from the beginning; `disabled`: too long is an error"),
     _honoured("service_tier", "flex", "sent on; the response ends with the tier that the upstream reports"),
     _honoured("user", "u1", "sent on; kept as the response's end user"),
     _honoured("safety_identifier", "u1", "the same"),

@@ -1,16 +1,19 @@
 """Who makes the calls that a turn asked for: we, the client, somebody once it is approved of, or nobody."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses.engine.calls import Ask, Make, Refuse
 from responses.engine.events import Body
+from responses.engine.forms import shape_defect
+from responses.engine.grammars import text_defect
 from responses.engine.state import Aside, RunContext, RunState, answer
 from responses.engine.steps import CallRecord, CallState
 from responses.engine.tools import Toolbox
-from responses.engine.turns import Call, TurnResult
+from responses.engine.turns import Call, FunctionTool, TurnResult
 
 _CLIENTS = "function"
+_WITHHELD = "error: this call was not made, since another one beside it is wrong; make both again"
 
 
 @dataclass(slots=True)
@@ -28,9 +31,20 @@ class Sorted:
         return bool(self.admitted or self.asked or self.refused)
 
     @property
+    def gets_on(self) -> bool:
+        """Whether anybody makes a call."""
+        return bool(self.admitted or self.asked or self.left)
+
+    @property
     def asked_for(self) -> list[Body]:
         """The items that ask for approval."""
         return [ask.item for _, _, ask in self.asked]
+
+    def withhold(self, item_ids: Container[str]) -> None:
+        """The client does not get to see these items, since a call among them is wrong: the others go with it."""
+        for call in [call for call in self.left if call.item_id in item_ids]:
+            self.left.remove(call)
+            self.refused.append((call, _CLIENTS, _WITHHELD))
 
     def records(self, *, turn: int, after: int) -> list[CallRecord]:
         """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
@@ -45,7 +59,9 @@ class Sorted:
         ]
 
 
-def sort_out(result: TurnResult, *, context: RunContext, state: RunState, tools: Toolbox) -> Sorted:
+async def sort_out(
+    result: TurnResult, *, offered: Mapping[str, FunctionTool], context: RunContext, state: RunState, tools: Toolbox
+) -> Sorted:
     """Sort the calls of a finished turn: the client makes those that the turn has shown it.
 
     `max_tool_calls` counts those that we make, over the whole run.
@@ -56,16 +72,27 @@ def sort_out(result: TurnResult, *, context: RunContext, state: RunState, tools:
     for call in result.calls:
         kind = tools.kind(call.name)
         if kind is None:
-            if call.item_id in shown:
+            wrong = await _client_defect(call, offered.get(call.name), is_shown=call.item_id in shown)
+            if wrong is None:
                 found.left.append(call)
             else:
-                found.refused.append((call, "unknown", f"error: there is no tool named {call.name!r}"))
+                found.refused.append((call, _CLIENTS, f"error: {wrong}"))
         elif limit is not None and state.hosted_calls + len(found.admitted) >= limit:
             reason = f"error: this call was not made; no more than {limit} calls of tools are allowed here"
             found.refused.append((call, kind, reason))
         else:
             _ask(call, kind, tools, found)
     return found
+
+
+async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: bool) -> str | None:
+    """Why the client does not get to make a call."""
+    if tool is not None and (wrong := shape_defect(tool, call.arguments)) is not None:
+        return wrong
+    if tool is not None and tool.grammar is not None:
+        wrong = await text_defect(tool.grammar, call.arguments)
+        return f"The input of '{tool.name}' breaks its grammar: {wrong}." if wrong else None
+    return None if is_shown else f"There is no tool named {call.name!r}."
 
 
 def _ask(call: Call, kind: str, tools: Toolbox, found: Sorted) -> None:

@@ -1,22 +1,22 @@
 """The loop: sample a turn, look at what it asked for, run tools or end. The same for JSON, streams and workers."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
 from conversations.items import plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
-from responses.engine import admission, estimate, structured
+from responses.engine import admission, asking, estimate
 from responses.engine.admission import Sorted
 from responses.engine.body import Ending, response_body
 from responses.engine.endings import closing, failed
 from responses.engine.events import Body, Event
 from responses.engine.fragments import OpenItem, close_fragment
+from responses.engine.gate import Gate, gate_for
 from responses.engine.hosted import HostedCalls, whole_item
-from responses.engine.state import OutputItem, PendingCall, RunContext, RunState
+from responses.engine.state import Discarded, OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
     CallRecord,
     Emitted,
@@ -24,43 +24,13 @@ from responses.engine.steps import (
     Prepared,
     RunEnded,
     Step,
+    TurnDiscarded,
     TurnEnded,
     TurnRecord,
 )
 from responses.engine.tools import Toolbox
-from responses.engine.turns import Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
-
-# So many turns in a row may do nothing but call what does not exist or is not allowed.
-_FUTILE_TURNS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class GoOn:
-    """The turn asked for hosted tools."""
-
-    calls: Sorted
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Nothing is left to do for us; calls to the client's functions may be outstanding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incomplete:
-    """A limit or a filter cut the answer."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The run cannot go on."""
-
-    failure: Failure
-
-
-NextStep = GoOn | Finished | Incomplete | Failed
+from responses.engine.turns import Model, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.verdicts import AskAgain, Court, Failed, Finished, GoOn, Incomplete
 
 
 class Run:
@@ -75,10 +45,12 @@ class Run:
         self._tools = tools
         self._now = now
         self._hosted = HostedCalls(state, tools, now=now)
+        self._court = Court(context=context, state=state, tools=tools)
         self._open_item = OpenItem()
         self._stream: TurnStream | None = None
+        self._request: TurnRequest | None = None
+        self._gate: Gate | None = None
         self._turn_started = now()
-        self._futile_turns = 0
         self._service_tier = "default"
 
     async def steps(self) -> AsyncGenerator[Step, None]:
@@ -103,7 +75,7 @@ class Run:
                 async with aclosing(self._sample()) as sampling:
                     async for emitted in sampling:
                         yield emitted
-                yield (over := self._turn_over())
+                yield (over := await self._turn_over())
                 if isinstance(over, RunEnded):
                     return
             yield end
@@ -116,8 +88,8 @@ class Run:
         self._stream = None
         if result is None:
             return self.end_dead(ending)
-        items, turn = _output(result), self._record(result)
-        return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+        items, turn = _output(result.items), self._record(result)
+        return self._end(ending, at=self._now(), events=[*self._released(), *events], items=items, turn=turn)
 
     def end_dead(self, ending: Ending) -> RunEnded:
         """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
@@ -157,120 +129,106 @@ class Run:
         """Why no model is asked, though the calls that we make are made."""
         if self._state.waiting:
             return self._end(self._completed(self._now()), at=self._now())
+        left = asking.tokens_left(self._context, self._state)
+        if left is not None and left <= 0:
+            return self._end(self._incomplete("max_output_tokens"), at=self._now())
         return None
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     async def _sample(self) -> AsyncGenerator[Emitted, None]:
+        context, state = self._context, self._state
         self._turn_started = self._now()
-        self._stream = self._model.open(self._request())
+        self._request = asking.request(context, state, self._tools)
+        self._gate = gate_for(
+            self._request.sampling,
+            text=context.sampling.response_format is not None and context.traits.structured_output != "native",
+            choice=asking.due(context, state),
+        )
+        self._stream = self._model.open(self._request)
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
-                if events:
-                    yield Emitted(events)
+                passed = events if self._gate is None else self._gate.let_through(events)
+                if passed:
+                    yield Emitted(passed)
 
-    def _request(self) -> TurnRequest:
-        context, state = self._context, self._state
-        return TurnRequest(
-            model=context.model,
-            instructions=context.instructions,
-            items=[*context.items, *state.context_items()],
-            sampling=self._sampling(),
-            first_output_index=state.next_output_index,
-            content=context.content,
-            seal=context.seal,
-        )
-
-    def _sampling(self) -> Sampling:
-        sampling = self._context.sampling if self._state.turn == 0 else self._later_sampling()
-        if functions := self._tools.functions():
-            sampling = replace(sampling, tools=(*sampling.tools, *functions))
-        return sampling
-
-    def _later_sampling(self) -> Sampling:
-        """Of the turns after the first: with what is left of the tokens, and free to end with words."""
-        sampling = self._context.sampling
-        if sampling.max_output_tokens is not None:
-            left = max(1, sampling.max_output_tokens - self._state.usage.output_tokens)
-            sampling = replace(sampling, max_output_tokens=left)
-        if sampling.tool_choice not in {None, "none", "auto"}:
-            sampling = replace(sampling, tool_choice="auto")
-        return sampling
-
-    def _take_result(self) -> TurnResult:
-        stream, self._stream = self._stream, None
-        if stream is None:
-            msg = "a turn was ended that never began"
-            raise RuntimeError(msg)
-        return stream.result()
+    def _released(self) -> list[Event]:
+        """What is still held of the turn."""
+        return self._gate.release() if self._gate is not None else []
 
     # -- what next -----------------------------------------------------------------------------------------------------
 
-    def _turn_over(self) -> TurnEnded | RunEnded:
-        result = self._take_result()
-        match self._next(result):
-            case GoOn(calls):
-                return self._turn_ended(result, calls)
+    async def _turn_over(self) -> TurnEnded | TurnDiscarded | RunEnded:
+        if self._stream is None or self._request is None:
+            msg = "a turn was ended that never began"
+            raise RuntimeError(msg)
+        result = self._stream.result()
+        verdict = await self._court.judge(result, request=self._request, gate=self._gate)
+        # Only now: who interrupts the run while a turn is judged finds the turn.
+        self._stream = None
+        match verdict:
+            case GoOn(calls, kept):
+                return self._turn_ended(result, calls, kept)
+            case AskAgain(discarded):
+                return self._turn_discarded(result, discarded)
             case Finished() | Incomplete() | Failed() as end:
                 return self._run_ended(result, end)
             case never:
                 assert_never(never)
 
-    def _next(self, result: TurnResult) -> NextStep:
-        if result.failure is not None:
-            return Failed(result.failure)
-        match result.finish:
-            case Finish.LENGTH:
-                return Incomplete("max_output_tokens")
-            case Finish.CONTENT_FILTER:
-                return Incomplete("content_filter")
-        calls = admission.sort_out(result, context=self._context, state=self._state, tools=self._tools)
-        if not calls.concern_us:
-            wrong = structured.defect(result.items, self._context.sampling.response_format)
-            return Failed(Failure(code="server_error", message=wrong)) if wrong else Finished()
-        return self._bounded(calls) or GoOn(calls)
-
-    def _bounded(self, calls: Sorted) -> Failed | None:
-        """Every run ends: so many turns it may take, and so many of them without getting anywhere."""
-        self._futile_turns = 0 if calls.admitted else self._futile_turns + 1
-        if self._state.turn + 1 >= self._context.max_turns:
-            return Failed(
-                Failure(code="server_error", message=f"The run was stopped after {self._context.max_turns} turns.")
-            )
-        if self._futile_turns > _FUTILE_TURNS:
-            message = "The model did not stop calling tools that it does not have."
-            return Failed(Failure(code="server_error", message=message))
-        return None
-
-    # -- endings -------------------------------------------------------------------------------------------------------
-
-    def _turn_ended(self, result: TurnResult, calls: Sorted) -> TurnEnded:
-        record, items, events = self._record(result), _output(result), list[Event]()
-        self._state.output += items
+    def _turn_ended(self, result: TurnResult, calls: Sorted, kept: int) -> TurnEnded:
+        record, items = self._record(result), _output(result.items[:kept])
+        events = self._released() if kept == len(result.items) else []
+        state = self._state
+        state.output += items
+        state.repairs = None
+        state.futile_turns = 0 if calls.gets_on else state.futile_turns + 1
         for body in calls.asked_for:
-            events += whole_item(body, output_index=self._state.next_output_index)
+            events += whole_item(body, output_index=state.next_output_index)
             items = [*items, OutputItem(body=body)]
-            self._state.output.append(items[-1])
-        records = calls.records(turn=record.number, after=len(self._state.output))
+            state.output.append(items[-1])
+        records = calls.records(turn=record.number, after=len(state.output))
         self._take_in(records)
         return TurnEnded(events=events, turn=record, items=items, calls=records)
 
+    def _turn_discarded(self, result: TurnResult, discarded: Discarded) -> TurnDiscarded:
+        record = self._record(result, discarded)
+        items = _output(result.items[: len(result.items) - len(discarded.items)])
+        state = self._state
+        state.output += items
+        state.discarded += 1
+        if discarded.defect is None:
+            state.shortened = True
+        else:
+            state.repairs = discarded
+        return TurnDiscarded(turn=record, items=items)
+
+    # -- endings -------------------------------------------------------------------------------------------------------
+
     def _run_ended(self, result: TurnResult, end: Finished | Incomplete | Failed) -> RunEnded:
-        record = self._record(result)
+        discarded = end.discarded if isinstance(end, Failed) else None
+        record = self._record(result, discarded)
         match end:
             case Finished():
                 ending = self._completed(record.ended_at)
             case Incomplete(reason):
-                ending = Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
+                ending = self._incomplete(reason)
             case Failed(failure):
                 ending = failed(failure)
+        if discarded is not None:
+            items = _output(result.items[: len(result.items) - len(discarded.items)])
+            return self._end(ending, at=record.ended_at, items=items, turn=record)
         calls = admission.unmade(result.calls, turn=record.number, tools=self._tools)
-        return self._end(ending, at=record.ended_at, items=_output(result), turn=record, calls=calls)
+        items = _output(result.items)
+        return self._end(ending, at=record.ended_at, events=self._released(), items=items, turn=record, calls=calls)
+
+    def _incomplete(self, reason: str) -> Ending:
+        return Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
 
     def _completed(self, at: datetime) -> Ending:
         return Ending(status="completed", completed_at=unix(at), service_tier=self._service_tier)
 
-    def _record(self, result: TurnResult) -> TurnRecord:
+    def _record(self, result: TurnResult, discarded: Discarded | None = None) -> TurnRecord:
         """Close the books of a turn: its tokens are the run's, whatever became of it."""
         usage = result.usage or self._estimate(result)
         record = TurnRecord(
@@ -279,6 +237,7 @@ class Run:
             ended_at=self._now(),
             result=result,
             usage=usage,
+            discarded=discarded,
         )
         self._state.turn += 1
         self._state.usage += usage
@@ -341,10 +300,10 @@ class Run:
         return events, items
 
 
-def _output(result: TurnResult) -> list[OutputItem]:
+def _output(items: Sequence[Body]) -> list[OutputItem]:
     """What a turn brought, as output. A call that was cut is shown; a model would stumble over its arguments."""
-    return [OutputItem(body=body, in_context=not _is_cut_call(body)) for body in result.items]
+    return [OutputItem(body=body, in_context=not _is_cut_call(body)) for body in items]
 
 
 def _is_cut_call(body: Body) -> bool:
-    return bool(body["type"] == "function_call" and body["status"] == "incomplete")
+    return bool(body["type"].endswith("_call") and body["status"] == "incomplete")

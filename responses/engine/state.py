@@ -14,6 +14,19 @@ from responses.engine.turns import Call, Sampling, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """How far a model can be trusted, and how much it can read.
+
+    `structured_output`: "checked", what it says is held back until it was checked; "native", its server enforces the
+    format; "prompted", it is asked for in words, and checked. `context_window` in tokens; None: not known.
+    """
+
+    structured_output: str = "checked"
+    forced_tool_choice: bool = True
+    context_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """What does not change while a response runs. `parameters` is the constant part of the public object."""
 
@@ -23,6 +36,7 @@ class RunContext:
     instructions: str | None
     items: Sequence[StoredItem]
     sampling: Sampling
+    traits: Traits = Traits()
     content: Content | None = None
     seal: Seal | None = None
     max_turns: int = 32
@@ -72,6 +86,24 @@ def enclosure(*, after: int, parts: Sequence[Body]) -> Aside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """Why a turn does not count, and what it had brought. `defect` None: the upstream could not read so much."""
+
+    defect: str | None
+    items: list[Body] = field(default_factory=list)
+
+    def told(self) -> tuple[StoredItem, ...]:
+        """How the next turn hears of it."""
+        if self.defect is None:
+            return ()
+        said = [from_wire(item) for item in self.items if item["type"] == "message"]
+        complaint = (
+            f"[Automatic check] Your last answer cannot be used. {self.defect} Answer again, without this fault."
+        )
+        return (*said, from_wire({"type": "message", "role": "user", "content": complaint}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
     """An item of a cut turn: its `output_item.added` is in the log, its turn was never committed.
 
@@ -92,7 +124,9 @@ class RunState:
 
     `turn` counts finished upstream calls, `hosted_calls` the calls of hosted tools that were let through. `fragments`
     are the items of a turn that was cut: those still open are closed as incomplete before anything else happens.
-    `waiting`: the client has calls to answer, or to approve of, before a model is asked again.
+    `waiting`: the client has calls to answer, or to approve of, before a model is asked again. `discarded` counts the
+    turns that do not count, `repairs` is the one right before the next turn; `shortened`: one of them was too long to
+    be read. `futile_turns` counts those since the last that got anywhere.
     """
 
     turn: int = 0
@@ -103,6 +137,10 @@ class RunState:
     hosted_calls: int = 0
     waiting: bool = False
     asides: list[Aside] = field(default_factory=list)
+    discarded: int = 0
+    repairs: Discarded | None = None
+    shortened: bool = False
+    futile_turns: int = 0
 
     @property
     def next_output_index(self) -> int:
@@ -117,7 +155,8 @@ class RunState:
                 items += self._asides_after(position)
             if item.in_context:
                 items.append(from_wire(item.body))
-        return items + self._asides_after(len(self.output))
+        items += self._asides_after(len(self.output))
+        return [*items, *self.repairs.told()] if self.repairs else items
 
     def _asides_after(self, position: int) -> list[StoredItem]:
         return [item for aside in self.asides if aside.after == position for item in aside.items]

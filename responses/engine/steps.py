@@ -12,7 +12,7 @@ from kernel.errors import Failure
 from responses.engine.body import Ending
 from responses.engine.calls import Ask, ToolResult
 from responses.engine.events import Body, Event
-from responses.engine.state import OutputItem, PendingCall
+from responses.engine.state import Discarded, OutputItem, PendingCall
 from responses.engine.turns import Call, TurnResult, Usage
 
 
@@ -25,13 +25,17 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """One upstream call, for the ledger and the admin. `usage` is never None here: counted by us if need be."""
+    """One upstream call, for the ledger and the admin. `usage` is never None here: counted by us if need be.
+
+    `discarded`: what it brought was not accepted.
+    """
 
     number: int
     started_at: datetime
     ended_at: datetime
     result: TurnResult
     usage: Usage
+    discarded: Discarded | None = None
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]
@@ -71,6 +75,15 @@ class TurnEnded:
     turn: TurnRecord
     items: list[OutputItem]
     calls: list[CallRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDiscarded:
+    """A turn was not accepted, and another one is to do better. `items` are those of it that had been told already."""
+
+    turn: TurnRecord
+    items: list[OutputItem]
+    events: list[Event] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,4 +145,14 @@ class RunEnded:
     abandoned: list[PendingCall] = field(default_factory=list)
 
 
-Step = Emitted | FragmentsClosed | Prepared | TurnEnded | ToolsStarted | ToolsReturned | ToolFinished | RunEnded
+Step = (
+    Emitted
+    | FragmentsClosed
+    | Prepared
+    | TurnEnded
+    | TurnDiscarded
+    | ToolsStarted
+    | ToolsReturned
+    | ToolFinished
+    | RunEnded
+)

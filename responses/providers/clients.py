@@ -7,6 +7,7 @@ they would ask a silent upstream three times and sleep for as long as a full one
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -25,6 +26,11 @@ from tenants.directory import Upstream
 # Before the first byte only; a connection that breaks later has said something already.
 _RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
+# OpenAI's, vLLM's, llama.cpp's and others' words for an input that does not fit.
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|maximum context|prompt is too long|input is too long|too many tokens",
+    re.IGNORECASE,
+)
 _Clients = dict[tuple[str, str, str], AsyncOpenAI]
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
 
@@ -148,12 +154,23 @@ def failure_of_status(status: int, body: object, *, retry_after: str | None = No
     if status == httpx2.codes.NOT_FOUND:
         text = "The requested model does not exist."
         return Failure(code="model_not_found", message=text, param="model", status=400)
+    if _is_too_long(status, body, message):
+        text = f"The input is too long for the model: {message}" if message else "The input is too long for the model."
+        return Failure(code="context_length_exceeded", message=text, param="input", status=400)
     if httpx2.codes.is_client_error(status):
         text = f"The model's server rejected the request: {message}" if message else "The request was rejected."
         return Failure(code="invalid_prompt", message=text, status=400)
     if status == httpx2.codes.SERVICE_UNAVAILABLE:
         return Failure(code="server_is_overloaded", message="The model's server is overloaded.", status=503)
     return Failure(code="server_error", message=f"The model's server failed (HTTP {status}).", status=500)
+
+
+def _is_too_long(status: int, body: object, message: str) -> bool:
+    """Whether a server could not read so much: it has a code for it, or one of the usual sentences."""
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]:
+        return True
+    return bool(httpx2.codes.is_client_error(status) and _TOO_LONG.search(message))
 
 
 def _message_in(body: object) -> str:

@@ -21,7 +21,7 @@ from kernel.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from kernel.validation import TAG, first_defect, path
+from kernel.validation import TAG, first_defect
 from responses.schema.choices import ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.nulls import MOST_ROUNDS, drop_unknown_nulls
@@ -82,7 +82,7 @@ class CreateResponse(Wire):
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     instructions: str | None = None
     store: bool | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
@@ -140,9 +140,9 @@ def _validated(sent: dict[str, Any]) -> CreateResponse:
             return CreateResponse.model_validate(sent)
         except ValidationError as error:
             if not drop_unknown_nulls(sent, error):
-                raise _in_our_words(error) from error
+                raise tool_defect(error) or first_defect(error) from error
             defect = error
-    raise _in_our_words(defect) from defect
+    raise tool_defect(defect) or first_defect(defect) from defect
 
 
 def check_together(body: CreateResponse) -> None:
@@ -189,29 +189,3 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
         if name not in CreateResponse.model_fields and name not in _REFUSED:
             near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
             raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
-
-
-_ONE_VALUE: dict[tuple[int | str, ...], str] = {
-    ("truncation",): "Truncation is not supported by this server; only 'disabled' is.",
-}
-
-
-def _in_our_words(error: ValidationError) -> BadRequest:
-    """What the wire knows and this server does not do is `unsupported_value`, not a mistake of the client's."""
-    for detail in error.errors(include_url=False):
-        where = tuple(step for step in detail["loc"] if not str(step).startswith(TAG))
-        if (
-            where in _ONE_VALUE
-            and detail["type"] in {"literal_error", "none_required"}
-            and _is_known(where, detail["input"])
-        ):
-            return UnsupportedValue(_ONE_VALUE[where], param=path(detail["loc"]))
-        break
-    return tool_defect(error) or first_defect(error)
-
-
-def _is_known(where: tuple[int | str, ...], value: object) -> bool:
-    known: dict[tuple[int | str, ...], tuple[object, ...]] = {
-        ("truncation",): ("auto",),
-    }
-    return value in known[where]

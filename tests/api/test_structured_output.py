@@ -9,9 +9,10 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.support.api import Api, error
-from tests.support.chunks import calls, chunk, text
+from tests.support.capable import describe
+from tests.support.chunks import USAGE, calls, chunk, text
 from tests.support.streams import assert_stream_equals_stored
-from tests.support.upstream import Script, stream
+from tests.support.upstream import Gate, Script, stream
 
 SCHEMA = {
     "type": "object",
@@ -34,27 +35,62 @@ def test_an_answer_of_the_schema_is_completed(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_an_answer_that_breaks_the_schema_fails(api: Api, script: Script, what: str) -> None:
-    answer = api.post("/responses", {"model": script.say(BROKEN[what]).model, "input": "Hi", "text": strict()})
+def test_an_answer_that_breaks_the_schema_is_asked_for_once_more_and_fails(api: Api, script: Script, what: str) -> None:
+    model = script.say(BROKEN[what]).say(BROKEN[what]).model
+    answer = api.post("/responses", {"model": model, "input": "Hi", "text": strict()})
     assert error(answer) == (500, None, "server_error")
     assert "format" in answer.json()["error"]["message"]
 
 
+def test_an_answer_that_is_mended_is_completed(api: Api, script: Script) -> None:
+    response = api.create(model=script.say("It is cold.").say(KEPT).model, input="Hi", text=strict())
+    assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", KEPT)
+    assert len(response["output"]) == 1
+    assert response["usage"]["output_tokens"] == 2 * USAGE["completion_tokens"]
+    said, complaint = script.bodies[1]["messages"][-2:]
+    assert (said["content"], "is not JSON" in complaint["content"]) == ("It is cold.", True)
+
+
+def test_a_stream_tells_of_the_answer_that_was_accepted_only(api: Api, script: Script) -> None:
+    events = api.events(model=script.say("It is ", "cold.").say(KEPT).model, input="Hi", text=strict())
+    assert "cold" not in orjson.dumps(events).decode()
+    assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
+
+
 def test_a_stream_of_a_broken_answer_ends_failed(api: Api, script: Script) -> None:
-    events = api.events(model=script.say("It is ", "cold.").model, input="Hi", text=strict())
+    events = api.events(model=script.say("It is ", "cold.").say("Very.").model, input="Hi", text=strict())
     assert events[-1]["type"] == "response.failed"
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
+
+
+def test_an_answer_of_a_model_whose_server_enforces_schemas_is_streamed_as_it_comes(api: Api, script: Script) -> None:
+    gate = Gate()
+    describe(script, structured_output="native")
+    script.then(stream(chunk(content=KEPT[:5]), gate, chunk(content=KEPT[5:]), chunk(finish="stop")))
+    with api.stream(model=script.model, input="Hi", text=strict()) as events:
+        while (event := events.next())["type"] != "response.output_text.delta":
+            pass
+        gate.open()
+        assert (event["delta"], events.rest()[-1]["type"]) == (KEPT[:5], "response.completed")
+
+
+def test_a_model_that_knows_no_formats_is_asked_for_it_in_words(api: Api, script: Script) -> None:
+    describe(script, structured_output="prompted").say(KEPT)
+    assert api.create(model=script.model, input="Hi", text=strict())["status"] == "completed"
+    assert "response_format" not in script.bodies[0]
+    assert '"degrees"' in script.bodies[0]["messages"][0]["content"]
 
 
 def test_without_strict_the_schema_is_a_wish_but_json_is_not(api: Api, script: Script, other_script: Script) -> None:
     loose = strict(strict=False)
     assert api.create(model=script.say('{"a":1}').model, input="Hi", text=loose)["status"] == "completed"
-    body = {"model": other_script.say("no").model, "input": "Hi", "text": loose}
+    body = {"model": other_script.say("no").say("no").model, "input": "Hi", "text": loose}
     assert error(api.post("/responses", body))[0] == 500
 
 
 def test_a_json_object_must_be_json(api: Api, script: Script) -> None:
-    body = {"model": script.say("{").model, "input": "JSON please", "text": {"format": {"type": "json_object"}}}
+    model = script.say("{").say("{").model
+    body = {"model": model, "input": "JSON please", "text": {"format": {"type": "json_object"}}}
     assert error(api.post("/responses", body))[0] == 500
 
 
@@ -91,18 +127,19 @@ def test_a_schema_that_is_none_is_refused(api: Api, what: str) -> None:
 
 def test_a_pattern_that_never_ends_holds_up_nobody(api: Api, script: Script) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
-    script.say(orjson.dumps({"a": "a" * 60 + "!"}).decode())
+    answer_of_the_model = orjson.dumps({"a": "a" * 60 + "!"}).decode()
+    script.say(answer_of_the_model).say(answer_of_the_model)
     began = time.monotonic()
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "text": strict(schema=schema)})
     assert error(answer)[0] == 500
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3
 
 
 def test_a_schema_that_unfolds_without_end_holds_up_nobody(api: Api, script: Script) -> None:
     steps = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
     schema = {"$ref": "#/$defs/a0", "$defs": {**steps, "a40": {"type": "object"}}}
     began = time.monotonic()
-    body = {"model": script.say("{}").model, "input": "Hi", "text": strict(schema=schema)}
+    body = {"model": script.say("{}").say("{}").model, "input": "Hi", "text": strict(schema=schema)}
     assert error(api.post("/responses", body))[0] == 500
     assert time.monotonic() - began < 3
 

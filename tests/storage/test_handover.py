@@ -22,7 +22,7 @@ from responses import handover
 from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold
 from responses.engine.loop import Run
-from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
+from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscarded, TurnEnded
 from responses.engine.turns import Call, CallForm, FunctionTool
 from responses.models import Response, ToolCall
 from responses.providers.chat_messages import messages
@@ -160,7 +160,7 @@ def result_of(life: Life) -> Result:
         fragments=[item for item, read in shown if not read],
         usage=body["usage"],
         status=body["status"],
-        reads={turn: messages(None, items) for turn, items in sorted(life.reads.items())},
+        reads=without_ids([messages(None, items) for _, items in sorted(life.reads.items())]),
     )
 
 
@@ -318,3 +318,18 @@ async def test_a_successor_reads_answers_and_images_that_are_no_items(database: 
     assert [step async for step in taken.run.steps()][-1].ending.status == "completed"  # type: ignore[union-attr]
     kinds = [type(item).__name__ for item in second.requests[0].items]
     assert kinds == ["InputMessage", "McpCall", "InputMessage", "FunctionCall", "FunctionCallOutput"]
+
+
+async def test_a_successor_knows_that_an_answer_was_not_accepted(database: None, caller: Caller) -> None:
+    tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
+    begun = await abegin(caller, tools=[tool], tool_choice="required")
+    async with aclosing(begun.run(ScriptedModel(text("No."))).steps()) as made:
+        await begun.recorder.record(step := await anext(made))
+    assert isinstance(step, TurnDiscarded)
+    second = ScriptedModel(text("No!"))
+    taken = await in_db_thread(lambda: load(begun, ScriptedTools(), second))
+    end = [step async for step in taken.run.steps()][-1]
+    assert isinstance(end, RunEnded)
+    assert (second.requests[0].sampling.tool_choice, end.ending.status) == ("required", "failed")
+    complaint = messages(None, second.requests[0].items)[-1]["content"]
+    assert "did not call a tool" in complaint

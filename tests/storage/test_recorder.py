@@ -173,7 +173,7 @@ async def test_the_response_carries_the_totals(database: None, caller: Caller) -
 
 
 async def test_tool_calls_are_kept_with_what_became_of_them(database: None, caller: Caller) -> None:
-    begun = await abegin(caller)
+    begun = await abegin(caller, tools=[{"type": "function", "name": "get_time", "parameters": {}, "strict": False}])
     tools = ScriptedTools(search=["a page"])
     await record_all(begun, calls(search='{"q":1}', get_time="{}"), tools=tools)
     found = await in_db_thread(lambda: rows(begun, ToolCall))
@@ -300,3 +300,15 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
     preview = (await in_db_thread(lambda: response_of(begun))).output_preview
     assert preview.startswith("One two three")
     assert len(preview) <= PREVIEW_LENGTH
+
+
+async def test_a_discarded_turn_is_in_the_ledger_and_leaves_no_item(database: None, caller: Caller) -> None:
+    tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
+    begun = await abegin(caller, tools=[tool], tool_choice="required")
+    await record_all(begun, text("No."), calls(look="{}"))
+    first, second = await in_db_thread(lambda: rows(begun, Turn))
+    assert (first.state, second.state, second.discarded) == ("discarded", "stop", None)
+    assert first.discarded["defect"] == "The model did not call a tool, though it had to."
+    assert [line.outcome for line in await in_db_thread(lambda: ledger(begun))] == ["discarded", "stop"]
+    body = await in_db_thread(lambda: body_of(begun))
+    assert ([item["type"] for item in body["output"]], body["usage"]["output_tokens"]) == (["function_call"], 6)

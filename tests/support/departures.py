@@ -42,6 +42,9 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ("code", "model_not_found"): _Value(
         "what a JSON request gets for the same; the wire has codes of its own", "server_error"
     ),
+    ("code", "context_length_exceeded"): _Value(
+        "what a JSON request gets for the same, and what clients of the wire look for", "invalid_prompt"
+    ),
     ("code", "server_is_overloaded"): _Value(
         "on the wire of OpenAI; the SDK's type has not heard of it", "server_error"
     ),

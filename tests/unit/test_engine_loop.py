@@ -86,7 +86,8 @@ async def test_a_tool_runs_only_after_its_turn_was_told() -> None:
 
 async def test_28_a_turn_that_calls_hosted_and_client_functions_runs_its_own_and_stops() -> None:
     tools = ScriptedTools(search=["a page"])
-    played = await play(calls(search="{}", get_time="{}"), hosted=tools)
+    own = {"type": "function", "name": "get_time", "parameters": {}, "strict": False}
+    played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[own])
     assert kinds(played.steps) == ["TurnEnded", "ToolsStarted", "ToolFinished", "RunEnded"]
     assert (played.end.ending.status, played.end.turn) == ("completed", None)
     turn_ended = next(step for step in played.steps if isinstance(step, TurnEnded))
@@ -161,10 +162,17 @@ async def test_one_estimated_turn_makes_the_sum_an_estimate() -> None:
 
 
 async def test_later_turns_get_what_is_left_of_the_tokens() -> None:
-    turns = [[*calls(search="{}")[:-1], usage(prompt_tokens=1, completion_tokens=n)] for n in (30, 80)]
+    turns = [[*calls(search="{}")[:-1], usage(prompt_tokens=1, completion_tokens=n)] for n in (30, 60)]
     model, tools = ScriptedModel(*turns, text("Done")), ScriptedTools(search=["a", "b"])
     _ = [step async for step in begin(model, tools, max_output_tokens=100).steps()]
-    assert [request.sampling.max_output_tokens for request in model.requests] == [100, 70, 1]
+    assert [request.sampling.max_output_tokens for request in model.requests] == [100, 70, 10]
+
+
+async def test_when_no_tokens_are_left_no_model_is_asked() -> None:
+    first = [*calls(search="{}")[:-1], usage(prompt_tokens=1, completion_tokens=100)]
+    played = await play(first, hosted=ScriptedTools(search=["a"]), max_output_tokens=100)
+    assert (played.end.ending.status, played.end.ending.incomplete_reason) == ("incomplete", "max_output_tokens")
+    assert item_types(played) == ["mcp_call"]
 
 
 async def test_29_a_forced_call_is_forced_in_the_first_turn_only() -> None:

@@ -1,0 +1,79 @@
+"""What is left of a conversation that is longer than a model can read."""
+
+from typing import Any
+
+from conversations.items import from_wire
+from responses.engine.turns import Sampling
+from responses.engine.window import fit, is_too_long
+
+WORDS = "x" * 400  # a hundred tokens
+
+
+def message(role: str, text: str = WORDS) -> dict[str, Any]:
+    """What somebody said."""
+    if role == "assistant":
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "message", "role": role, "id": "msg_1", "status": "completed", "content": [part]}
+    return {"type": "message", "role": role, "content": text}
+
+
+def call(call_id: str) -> dict[str, Any]:
+    """A call of a function."""
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": WORDS}
+
+
+def output(call_id: str) -> dict[str, Any]:
+    """What the function gave."""
+    return {"type": "function_call_output", "call_id": call_id, "output": WORDS}
+
+
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
+def left(*bodies: dict[str, Any], window: int | None, halved: bool = False) -> list[int]:
+    """The positions of the items that are left."""
+    items = [from_wire(body) for body in bodies]
+    kept = fit(items, window=window, instructions=None, sampling=Sampling(), halved=halved)
+    return [position for position, item in enumerate(items) if any(item is other for other in kept)]
+
+
+def test_what_fits_is_left_alone() -> None:
+    assert left(message("user"), message("assistant"), message("user"), window=300) == [0, 1, 2]
+
+
+def test_the_oldest_goes_first() -> None:
+    assert left(message("user"), message("assistant"), message("user"), window=200) == [1, 2]
+
+
+def test_the_last_word_of_the_user_stays() -> None:
+    assert left(message("user"), message("user"), message("assistant"), window=1) == [1]
+
+
+def test_what_the_developer_and_the_system_said_stays() -> None:
+    assert left(message("developer"), message("user"), message("system"), message("user"), window=300) == [0, 2, 3]
+
+
+def test_a_call_goes_with_its_output_and_its_reasoning() -> None:
+    turn = [REASONING, call("a"), output("a")]
+    assert left(*turn, message("assistant"), message("user"), window=250) == [3, 4]
+
+
+def test_calls_at_the_same_time_go_each_with_its_own_output() -> None:
+    turn = [call("a"), call("b"), output("a"), output("b")]
+    assert left(message("user"), *turn, window=310) == [0, 2, 4]
+
+
+def test_without_a_known_window_half_is_left() -> None:
+    items = [message("user")] * 4
+    assert len(left(*[dict(item) for item in items], window=None, halved=True)) == 2
+
+
+def test_instructions_take_their_part_of_the_window() -> None:
+    items = [from_wire(message("user")), from_wire(message("user"))]
+    assert not is_too_long(window=200, instructions=None, items=items, sampling=Sampling())
+    assert is_too_long(window=200, instructions="Be kind.", items=items, sampling=Sampling())
+    assert len(fit(items, window=200, instructions="Be kind.", sampling=Sampling(), halved=False)) == 1
+
+
+def test_nothing_is_too_long_for_a_window_that_nobody_knows() -> None:
+    assert not is_too_long(window=None, instructions=WORDS, items=[], sampling=Sampling())
