@@ -1,0 +1,178 @@
+"""Relayed items: whole and in order, however an upstream cuts and mixes them."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernel.errors import Failure
+from responses.engine.events import Event
+from responses.engine.fold import Fold
+from responses.engine.fragments import close_fragment
+from responses.engine.relay import RelayConverter
+from responses.engine.turns import CallForm, Finish, FunctionTool, Sampling
+from tests.support.responses_upstream import added, called, done, end, event, function_call, message, reasoning
+from tests.support.runs import on_the_wire
+from tests.support.streams import assert_items
+
+Upstream = dict[str, Any]
+WORDS = st.text(max_size=4)
+LOOK = FunctionTool(name="look")
+HOSTED = FunctionTool(name="search", form=CallForm.HOSTED)
+
+
+def converter(*tools: FunctionTool, first: int = 0) -> RelayConverter:
+    """A converter of a turn with these tools."""
+    return RelayConverter(
+        first_output_index=first,
+        sampling=Sampling(tools=tools),
+        upstream_id="upst_1",
+        failure_of=lambda error: Failure(code="server_error", message=str(error)),
+    )
+
+
+def converted(events: list[Upstream], made: RelayConverter | None = None) -> list[dict[str, Any]]:
+    """What becomes of these events, one read for each."""
+    made = made or converter(LOOK)
+    told: list[Event] = [event for one in events for event in made.feed([one])]
+    return on_the_wire([*told, *made.end()])
+
+
+def a_message(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+    """The events of a message with these parts, each cut into these pieces."""
+    content = [{"type": "output_text", "text": "".join(pieces), "annotations": []} for pieces in parts]
+    deltas = [
+        event("output_text.delta", output_index=index, content_index=number, delta=piece)
+        for number, pieces in enumerate(parts)
+        for piece in pieces[: len(pieces) if tells_all or number < len(parts) - 1 else 1]
+    ]
+    return [added(index, message("")), *deltas, done(index, message("", content=content))]
+
+
+def a_thought(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+    """The events of reasoning with these paragraphs of a summary."""
+    whole = ["".join(pieces) for pieces in parts]
+    deltas = [
+        event("reasoning_summary_text.delta", output_index=index, summary_index=number, delta=piece)
+        for number, pieces in enumerate(parts)
+        for piece in pieces[: len(pieces) if tells_all or number < len(parts) - 1 else 1]
+    ]
+    return [added(index, reasoning()), *deltas, done(index, reasoning(*whole))]
+
+
+def a_call(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+    """The events of a call whose arguments are these pieces."""
+    pieces = [piece for part in parts for piece in part]
+    deltas = [
+        event("function_call_arguments.delta", output_index=index, delta=piece)
+        for piece in (pieces if tells_all else pieces[:1])
+    ]
+    return [added(index, function_call("look", "")), *deltas, done(index, function_call("look", "".join(pieces)))]
+
+
+PARTS = st.lists(st.lists(WORDS, min_size=1, max_size=3), min_size=1, max_size=3)
+KINDS = st.sampled_from([a_message, a_thought, a_call])
+ITEMS = st.lists(st.tuples(KINDS, PARTS, st.booleans()), min_size=1, max_size=4)
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[list[Upstream], list[list[str]]]:
+    """Items side by side: their events mixed at will, each item's in order; and the words of each."""
+    items = draw(ITEMS)
+    streams = [make(index, parts, tells_all=all_) for index, (make, parts, all_) in enumerate(items)]
+    mixed: list[Upstream] = [stream.pop(0) for stream in streams]
+    while any(streams):
+        mixed.append(draw(st.sampled_from([stream for stream in streams if stream])).pop(0))
+    return mixed, [["".join(pieces) for pieces in parts] for _, parts, _ in items]
+
+
+def words(item: dict[str, Any]) -> list[str]:
+    """The words of an item, part by part."""
+    parts = item.get("content") or item.get("summary") or []
+    return [part["text"] for part in parts] if "arguments" not in item else [item["arguments"]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(mixtures())
+def test_items_come_out_whole_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
+    upstream, expected = mixture
+    made = converter(LOOK)
+    told = converted([*upstream, end()], made)
+    assert_items(told)
+    output = made.result().items
+    assert Fold(told).output == output
+    for item, parts in zip(output, expected, strict=True):
+        is_call = item["type"] == "function_call"
+        assert words(item) == (["".join("".join(parts)) or "{}"] if is_call else parts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(mixtures(), st.integers(0, 40))
+def test_a_cut_anywhere_leaves_items_that_can_be_closed(
+    mixture: tuple[list[Upstream], list[list[str]]], length: int
+) -> None:
+    made = converter(LOOK)
+    told = on_the_wire([event for one in mixture[0][:length] for event in made.feed([one])])
+    closed = [event for fragment in Fold(told).fragments for event in close_fragment(fragment)[1]]
+    assert_items([*told, *on_the_wire(closed)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(mixtures(), st.integers(0, 40))
+def test_an_interruption_anywhere_closes_what_is_open(
+    mixture: tuple[list[Upstream], list[list[str]]], length: int
+) -> None:
+    made = converter(LOOK)
+    told = [event for one in mixture[0][:length] for event in made.feed([one])]
+    events = on_the_wire([*told, *made.interrupt()])
+    assert_items(events)
+    result = made.result(interrupted=True)
+    assert (result.finish, Fold(events).output) == (Finish.INTERRUPTED, result.items)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+KEYS = ("type", "output_index", "content_index", "summary_index", "item", "part", "delta", "response", "annotation")
+
+
+@settings(max_examples=300, deadline=None)
+@given(mixtures(), st.integers(0, 30), st.sampled_from(KEYS), JSON)
+def test_nonsense_ends_the_turn_and_nothing_else(
+    mixture: tuple[list[Upstream], list[list[str]]], position: int, key: str, nonsense: Any
+) -> None:
+    upstream = [*mixture[0], end()]
+    at = position % len(upstream)
+    upstream[at] = {**upstream[at], key: nonsense}
+    made = converter(LOOK)
+    converted(upstream, made)
+    assert made.result().finish in {Finish.STOP, Finish.ERROR}
+
+
+def test_it_goes_on_where_earlier_items_ended() -> None:
+    told = converted([done(0, message("Hello")), end()], converter(first=3))
+    assert {one["output_index"] for one in told} == {3}
+
+
+def test_a_call_of_a_hosted_tool_is_no_item() -> None:
+    made = converter(LOOK, HOSTED)
+    upstream = [*called("search", '{"q":1}'), *called("look", "{}", index=1), end()]
+    told = converted(upstream, made)
+    assert [item["name"] for item in Fold(told).output] == ["look"]
+    assert [(call.name, call.arguments) for call in made.result().calls] == [("search", '{"q":1}'), ("look", "{}")]
+
+
+def test_a_message_that_waits_for_words_holds_nothing_back_after_its_end() -> None:
+    made = converter(LOOK)
+    told = converted([added(0, message("")), *called("look", "{}", index=1), done(0, message("")), end()], made)
+    assert [item["type"] for item in Fold(told).output] == ["function_call"]
+
+
+def test_the_first_event_says_when_the_first_token_came() -> None:
+    made = converter()
+    made.feed([added(0, message(""))])
+    assert made.first_token_at is None
+    made.feed([event("output_text.delta", output_index=0, content_index=0, delta="Hi")])
+    assert made.first_token_at is not None
