@@ -1,0 +1,206 @@
+"""A run with MCP calls is cut after every step and taken over: its server is called as often as without a cut."""
+
+import itertools
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from conversations.items import McpApprovalRequest
+from kernel.addresses import AllowList
+from kernel.dbthreads import in_db_thread
+from kernel.egress import Egress
+from responses import approvals, handover
+from responses.engine.calls import request_digest
+from responses.engine.loop import Run
+from responses.engine.steps import RunEnded
+from responses.models import Approval, Response
+from responses.recorder import Recorder
+from responses.tools.mcp import request as mcp
+from responses.tools.mcp.catalogue import Known
+from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, Server
+from responses.tools.mcp.sessions import Sessions
+from responses.tools.mcp.toolbox import Approved, McpToolbox
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import Chunk, chunk, text, usage
+from tests.support.mcp_requests import tool
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, body_of, everything_written
+
+OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
+
+
+@pytest.fixture
+def served() -> Iterator[McpServer]:
+    """An open server."""
+    with mcp_server() as running:
+        yield running
+
+
+def called(*calls: tuple[str, str]) -> list[Chunk]:
+    """A turn that calls these functions."""
+    functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    return [
+        *(
+            chunk(tool_calls=[{"index": i, "id": f"call_{f['name']}_{i}", "function": f}])
+            for i, f in enumerate(functions)
+        ),
+        chunk(finish="tool_calls"),
+        usage(),
+    ]
+
+
+TURNS = [called(("box__add", '{"a":1}'), ("box__add", '{"a":2}')), called(("box__add", '{"a":3}')), text("Done.")]
+
+
+class Life:
+    """All processes that have had a hand in one response. Each knows of the servers what the row says."""
+
+    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[Approved, ...] = ()) -> None:
+        self.begun = begun
+        self.turns = turns
+        self.approved = approved
+
+    async def first(self, steps: int) -> bool:
+        """The process that created the response makes so many steps; whether the run ended."""
+        run = self.begun.run(ScriptedModel(*self.turns), await in_db_thread(self._tools))
+        return await self._live(run, self.begun.recorder, steps)
+
+    async def next(self) -> bool:
+        """Another process takes over."""
+        taken = await in_db_thread(self._load)
+        return await self._live(taken.run, taken.recorder, 1000)
+
+    def _tools(self) -> McpToolbox:
+        with scope.team(self.begun.who.team_id):
+            row = Response.objects.get(pk=self.begun.who.response_id)
+        servers = mcp.unsealed(row.secrets, row.parameters["tools"])
+        return McpToolbox(servers, Sessions(OPEN), approved=self.approved)
+
+    def _load(self) -> handover.Taken:
+        tools = self._tools()
+        with scope.team(self.begun.who.team_id):
+            done = Response.objects.get(pk=self.begun.who.response_id).turns
+            model = ScriptedModel(*self.turns[done:])
+            return handover.load(response_id=self.begun.who.response_id, tools=tools, model=model)
+
+    async def _live(self, run: Run, recorder: Recorder, steps: int) -> bool:
+        ended = False
+        async with aclosing(run.steps()) as made:
+            while steps and not ended:
+                step = await anext(made)
+                await recorder.record(step)
+                ended, steps = isinstance(step, RunEnded), steps - 1
+        recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+        await everything_written(self.begun)
+        return ended
+
+
+async def begin(caller: Caller, running: McpServer) -> Begun:
+    """A response whose row keeps the server, as that of a background run would."""
+    begun = await abegin(caller, input="Go.", tools=[tool(running)])
+    sealed = mcp.sealed([Server(label="box", url=running.url, headers={"X-Key": "secret-in-row"})])
+
+    def keep() -> None:
+        with scope.team(begun.who.team_id):
+            Response.objects.filter(pk=begun.who.response_id).update(secrets=sealed)
+
+    await in_db_thread(keep)
+    return begun
+
+
+async def lives(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Life, int], None]:
+    """A response for each place at which its run can be cut, cut there."""
+    for cut in itertools.count():
+        life = Life(await begin(caller, running), TURNS)
+        running.calls.clear()
+        running.lists = 0
+        if await life.first(cut):
+            return
+        yield life, cut
+
+
+async def test_no_tool_is_called_twice_wherever_the_run_was_cut(
+    database: None, caller: Caller, served: McpServer
+) -> None:
+    cuts = 0
+    async for life, cut in lives(caller, served):
+        assert await life.next()
+        body = await in_db_thread(lambda begun=life.begun: body_of(begun))
+        made = [item for item in body["output"] if item["type"] == "mcp_call" and item["status"] == "completed"]
+        assert [item["output"] for item in made] == ["1", "2", "3"]
+        assert (cut, sorted(arguments["a"] for _, arguments in served.calls)) == (cut, [1, 2, 3])
+        finished = [item for item in body["output"] if item["type"] == "mcp_list_tools" and item["error"] is None]
+        assert len(finished) == 1
+        cuts += 1
+    assert cuts > 10
+
+
+async def test_the_secrets_are_gone_once_the_run_has_ended(database: None, caller: Caller, served: McpServer) -> None:
+    life = Life(await begin(caller, served), TURNS)
+
+    def secrets() -> str:
+        with scope.team(caller.team.pk):
+            return Response.objects.get(pk=life.begun.who.response_id).secrets
+
+    await life.first(3)
+    kept = await in_db_thread(secrets)
+    assert kept
+    assert "secret-in-row" not in kept
+    assert await life.next()
+    assert await in_db_thread(secrets) == ""
+    assert {headers["x-key"] for headers in served.headers} == {"secret-in-row"}
+
+
+async def test_an_approved_call_is_made_once_or_not_at_all(database: None, caller: Caller, served: McpServer) -> None:
+    note = ListedTool(name="note", **_described(served, "note"))
+    definition = Known(server=Server(label="box", url=served.url), tool=note).definition
+    one = Approved(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
+    outcomes = set()
+    for cut in itertools.count():
+        life = Life(await begin(caller, served), [text("Done.")], approved=(one,))
+        served.calls.clear()
+        if await life.first(cut):
+            break
+        assert await life.next()
+        status = (await in_db_thread(lambda begun=life.begun: body_of(begun)))["status"]
+        # A call that writes and may have been made is not repeated.
+        assert served.names() == (["note"] if status == "completed" else [])
+        outcomes.add(status)
+    assert outcomes == {"completed", "failed"}
+
+
+def _described(running: McpServer, name: str) -> dict[str, Any]:
+    found = next(entry for entry in running.tools if entry.name == name)
+    hints = found.annotations.model_dump(by_alias=True, exclude_none=True) if found.annotations else None
+    return {"description": found.description, "input_schema": found.input_schema, "annotations": hints}
+
+
+async def test_a_successor_knows_what_was_granted(database: None, caller: Caller) -> None:
+    begun = await abegin(caller, input="Go.")
+    item = {"id": "mcpr_granted", "server_label": "box", "name": "note", "arguments": "{}"}
+
+    def granted() -> list[approvals.Granted]:
+        with scope.team(caller.team.pk):
+            Approval.objects.create(
+                id=item["id"],
+                team=caller.team,
+                response_id=begun.who.response_id,
+                call_id="call_1",
+                request=request_digest(item),
+                definition="d",
+                state="granted",
+                answered_in=begun.who.response_id,
+            )
+            return approvals.granted_in(begun.who.response_id, [McpApprovalRequest(**item)])
+
+    found = await in_db_thread(granted)
+    assert [(one.request_id, one.request.name, one.definition) for one in found] == [("mcpr_granted", "note", "d")]
+
+
+def test_the_policy_without_a_word_asks_for_everything() -> None:
+    tools = [ListedTool(name="t", description=None, input_schema={}, annotations=hints) for hints in (None, {})]
+    assert [ApprovalPolicy.parse(None).asks_for(one) for one in tools] == [True, True]
