@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 
 Connect = Callable[[], AbstractContextManager[Socket]]
-_ID = re.compile(rb'_[0-9a-f]{36}\b|"(created_at|completed_at)":\d+|"obfuscation":"[^"]*"')
+_ID = re.compile(rb'_[0-9a-f]{36}\b|"(created_at|completed_at)":\d+|"(obfuscation|encrypted_content)":"[^"]*"')
 ANSWERS: dict[str, Answer] = {
     "text": stream(*text("Hel", "lo")),
     "words and calls": stream(chunk(content="Let me see."), *calls(look="{}", listen='{"to": "it"}')),

@@ -22,7 +22,10 @@ def test_a_lone_text_is_a_plain_string() -> None:
 
 def test_what_was_found_takes_the_place_of_a_part() -> None:
     image, file = InputImage(file_id="file-1", detail="low"), InputFile(file_id="file-1")
-    found: dict[str, Attachment] = {named(image): ImageBytes(url="data:x"), named(file): FileBytes(filename="a.pdf", url="data:y")}
+    found: dict[str, Attachment] = {
+        named(image): ImageBytes(url="data:x"),
+        named(file): FileBytes(filename="a.pdf", url="data:y"),
+    }
     writer = PartWriter(attachments=found)
     assert writer.part(image) == {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
     assert writer.part(file) == {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:y"}}
