@@ -167,3 +167,27 @@ def test_two_tools_may_not_have_one_name(api: Api) -> None:
     twice = [{"type": "custom", "name": "a"}, {"type": "function", "name": "a"}]
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": twice})
     assert error(answer) == (400, "tools[1].name", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("tool", "function", "arguments", "kind"),
+    [
+        ({"type": "computer"}, "computer", {"actions": [CLICK]}, "computer_call"),
+        (PREVIEW, "computer", {"action": CLICK}, "computer_call"),
+        ({"type": "shell"}, "shell", {"commands": ["ls", "pwd"]}, "shell_call"),
+        ({"type": "local_shell"}, "local_shell", {"command": ["ls"]}, "local_shell_call"),
+        ({"type": "apply_patch"}, "apply_patch", {"operation": CREATE}, "apply_patch_call"),
+        ({"type": "tool_search", "execution": "client"}, "tool_search", {"query": "x"}, "tool_search_call"),
+    ],
+)
+def test_streams_and_bodies_tell_the_same(
+    api: Api, script: Script, tool: dict[str, Any], function: str, arguments: dict[str, Any], kind: str
+) -> None:
+    script.call(**{function: orjson.dumps(arguments).decode()})
+    events = api.events(model=script.model, input="Do it", tools=[tool])
+    final = events[-1]["response"]
+    assert [item["type"] for item in final["output"]] == [kind]
+    assert api.retrieve(final["id"]) == final
+    assert [event["type"] for event in events].count("response.shell_call_command.done") == len(
+        arguments.get("commands", [])
+    )

@@ -27,6 +27,7 @@ NAME = "tool_search"
 _MOST = 5
 # Of the best one's score: what only shares a small word with the query is not worth loading.
 _ENOUGH = 0.3
+_MEANINGFUL = 3
 _MAX_LISTED = 50
 _WORD = regex.compile(r"[^\W_]+")
 _CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
@@ -55,7 +56,7 @@ class ToolSearch:
         self._deferred = {offer.tool.name: offer for offer in deferred}
         self._found: dict[str, FunctionTool] = {}
         self._description = description
-        self._words = {name: _words(_text(offer)) for name, offer in self._deferred.items()}
+        self._words = {name: _words_of(offer) for name, offer in self._deferred.items()}
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run that was taken over has found before what its output says."""
@@ -172,13 +173,14 @@ def _is_namespace(tool: Shown) -> bool:
     return bool(tool["type"] == "namespace")
 
 
-def _text(offer: Offer) -> str:
-    """Everything that a tool says of itself."""
+def _words_of(offer: Offer) -> set[str]:
+    """The words of all that a tool says of itself; of its sentences only those that may mean something."""
     tool = offer.tool
-    return " ".join([tool.name, tool.description or "", *((tool.parameters or {}).get("properties") or {})])
+    names = " ".join([tool.name, *((tool.parameters or {}).get("properties") or {})])
+    return _words(names) | {word for word in _words(tool.description or "") if len(word) >= _MEANINGFUL}
 
 
 def _words(text: str) -> set[str]:
     """The words of a text in lower case, without a plural's `s`; a name's parts are words of their own."""
     found = {word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text))}
-    return {word[:-1] if len(word) > len("abc") and word.endswith("s") else word for word in found}
+    return {word[:-1] if len(word) > _MEANINGFUL and word.endswith("s") else word for word in found}
