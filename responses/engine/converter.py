@@ -14,6 +14,7 @@ from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.call_extras import ExtrasSegment, extras_of
 from responses.engine.call_segments import CallSegment
+from responses.engine.citations import flat_citations
 from responses.engine.events import Body, Event
 from responses.engine.reasoning import Piece, ReasoningSegment, Seal, piece_of
 from responses.engine.segments import ItemStatus, MessageSegment, SegmentQueue
@@ -58,6 +59,7 @@ class ChatConverter:
         self._logprobs = logprobs
         self._top_logprobs = top_logprobs or 0
         self._loose_logprobs: list[Body] = []
+        self._citations: list[Body] = []
         self._usage: Usage | None = None
         self._service_tier: str | None = None
         self._failure: Failure | None = None
@@ -170,6 +172,8 @@ class ChatConverter:
                 self._divide(self._think_tags.feed(text), logprobs, events)
         elif logprobs:
             self._loose_logprobs += logprobs  # (12) belongs to the text that follows
+        if self._citations or delta.get("annotations"):
+            self._cite(delta)
         if refusal := delta.get("refusal"):
             self._say("refusal", str(refusal), [], events)
         if calls := delta.get("tool_calls"):
@@ -177,6 +181,12 @@ class ChatConverter:
                 self._call(call, position, events)
         if legacy := delta.get("function_call"):  # (24)
             self._call({"index": 0, "function": legacy}, 0, events)
+
+    def _cite(self, delta: Chunk) -> None:
+        """(11) Citations belong to the text before them, or wait for the first there is."""
+        self._citations += flat_citations(delta.get("annotations") or ())
+        if isinstance(tail := self._queue.tail, MessageSegment) and tail.cite(self._citations):
+            self._citations = []
 
     def _say(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if self._loose_logprobs and kind == "output_text":

@@ -5,13 +5,12 @@ follow on each other, and what an item's end has more than its deltas is said as
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
-from pydantic import ValidationError
 from typing_extensions import override
 
-from conversations.items import OutputText
+from responses.engine.citations import citations
 from responses.engine.events import (
     Body,
     ContentPartAdded,
@@ -56,18 +55,6 @@ def rest_of(said: str, whole: object) -> str:
     if not whole.startswith(said):
         raise Contradiction
     return whole[len(said) :]
-
-
-def _citations(annotations: Iterable[Body]) -> list[Body]:
-    """Those that clients know. The words count without them, so one of another kind does not end the turn."""
-    known: list[Body] = []
-    for annotation in annotations:
-        try:
-            part = OutputText.model_validate({"text": "", "annotations": [annotation]})
-        except ValidationError:
-            continue
-        known += [citation.model_dump() for citation in part.annotations or ()]
-    return known
 
 
 def _phase(item: Body) -> str | None:
@@ -161,7 +148,7 @@ class RelayedText(Segment):
     def cite(self, given: int, annotation: Body) -> list[Event]:
         """Note a citation of a part of text."""
         events = self.begin("output_text", given)
-        self.parts[-1].annotations += _citations([annotation])
+        self.parts[-1].annotations += citations([annotation])
         return events
 
     @abstractmethod
@@ -227,7 +214,7 @@ class RelayedMessage(RelayedText):
                 raise ValueError(kind)
             events += self._complete(kind, position, final)
             part = self.parts[position]
-            part.annotations = _citations(final.get("annotations") or ()) or part.annotations
+            part.annotations = citations(final.get("annotations") or ()) or part.annotations
             part.logprobs = part.logprobs or self._read_logprobs(final.get("logprobs"))
         self.phase = _phase(item) or self.phase
         return events

@@ -18,6 +18,7 @@ from responses.engine.events import (
     Event,
     OutputItemAdded,
     OutputItemDone,
+    OutputTextAnnotationAdded,
     OutputTextDelta,
     OutputTextDone,
     RefusalDelta,
@@ -97,12 +98,15 @@ class _TextPart:
         self.kind = kind
         self.text: list[str] = []
         self.logprobs: list[Body] = []
+        self.annotations: list[Body] = []
 
     def body(self, *, empty: bool = False) -> Body:
         text = "" if empty else "".join(self.text)
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": [] if empty else self.logprobs}
+        if empty:
+            return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
 
 
 class MessageSegment(Segment):
@@ -137,6 +141,13 @@ class MessageSegment(Segment):
                 part.logprobs.extend(logprobs)
             return [self._delta(kind, text, logprobs)]
         return self._begin_or_wait(kind, text, logprobs)
+
+    def cite(self, annotations: list[Body]) -> bool:
+        """(11) Put these to the text that is being written; false when there is none. They are told when it is done."""
+        if not self.parts or self.parts[-1].kind != "output_text":
+            return False
+        self.parts[-1].annotations += annotations
+        return True
 
     def _begin_or_wait(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> list[Event]:
         events: list[Event] = []
@@ -184,9 +195,12 @@ class MessageSegment(Segment):
         part = self.parts[-1]
         text = "".join(part.text)
         done: Event
+        cited: list[Event] = []
         if part.kind == "refusal":
             done = RefusalDone(item_id=self.id, output_index=self.output_index, content_index=index, refusal=text)
         else:
+            place = (self.id, self.output_index, index)
+            cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in enumerate(part.annotations)]
             done = OutputTextDone(
                 item_id=self.id,
                 output_index=self.output_index,
@@ -195,7 +209,7 @@ class MessageSegment(Segment):
                 logprobs=part.logprobs,
             )
         closed = ContentPartDone(item_id=self.id, output_index=self.output_index, content_index=index, part=part.body())
-        return [done, closed]
+        return [*cited, done, closed]
 
     def _delta(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> Event:
         index = len(self.parts) - 1

@@ -1,0 +1,397 @@
+"""What real upstreams send, over real HTTP. The numbers are those of the list of edge cases in the specification.
+
+Each case is asked for as JSON and as a stream, which have to say the same; that a stream is well formed and tells what
+is stored is checked wherever one is read.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from tests.support.api import Api, Event, MakeCaller
+from tests.support.chunks import Chunk, calls, chunk, text, usage
+from tests.support.streams import types
+from tests.support.upstream import Answer, Cut, Gate, Pause, Piece, Script, ScriptedUpstream, stream, whole
+from tests.support.waiting import eventually
+from tests.support.web import running_web
+
+STOP = chunk(finish="stop")
+TOOLS = [{"type": "function", "name": name} for name in ("look", "listen")]
+LOGPROBS = {"include": ["message.output_text.logprobs"]}
+_MADE_UP = re.compile(rb'"(msg|fc|rs|resp|call)_[0-9a-f]{36}"|"(created|completed)_at":\d+')
+
+
+class Ask:
+    """Asks the scripted upstream; what it answers is told as JSON and as a stream."""
+
+    def __init__(self, api: Api, script: Script) -> None:
+        self.api = api
+        self.script = script
+
+    def __call__(self, *pieces: Piece, done: bool = True, **body: Any) -> Event:
+        """The response to these pieces of a stream."""
+        return self.to(stream(*pieces, done=done), **body)
+
+    def to(self, answer: Answer, **body: Any) -> Event:
+        """The response to this answer."""
+        self.script.then(answer, answer)
+        asked = {"model": self.script.model, "input": "Hi", **body}
+        streamed: Event = self.api.events(**asked)[-1]["response"]
+        as_json = self.api.post("/responses", asked)
+        if streamed["status"] == "failed":
+            assert as_json.json()["error"]["message"] == streamed["error"]["message"]
+        else:
+            assert _MADE_UP.sub(b"", as_json.content) == _MADE_UP.sub(b"", orjson.dumps(streamed))
+        return streamed
+
+    def events(self, *pieces: Piece, **body: Any) -> list[Event]:
+        """The events of a stream only."""
+        self.script.then(stream(*pieces))
+        return self.api.events(model=self.script.model, input="Hi", **body)
+
+
+@pytest.fixture
+def ask(api: Api, script: Script) -> Ask:
+    return Ask(api, script)
+
+
+@pytest.fixture
+def impatient(upstream: ScriptedUpstream, http: httpx2.Client, make_caller: MakeCaller) -> Iterator[Api]:
+    """The API of a web process that waits a second for its upstreams."""
+    with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
+        yield Api(http, url=process.url, caller=make_caller())
+
+
+def words(response: Event) -> list[str]:
+    """The text of each message."""
+    return ["".join(p["text"] for p in item["content"]) for item in response["output"] if item["type"] == "message"]
+
+
+def kinds(response: Event) -> list[str]:
+    """The types of the items."""
+    return [item["type"] for item in response["output"]]
+
+
+def call(index: int, name: str, *, id: str | None = None, arguments: str = "{}") -> Chunk:  # noqa: A002 - the wire's name
+    """A whole call in one delta."""
+    head = {"index": index, "id": id or f"call_{name}", "type": "function"}
+    return chunk(tool_calls=[{**head, "function": {"name": name, "arguments": arguments}}])
+
+
+def with_choice(given: Chunk, **changes: Any) -> Chunk:
+    """The chunk with other fields in its choice."""
+    return {**given, "choices": [{**given["choices"][0], **changes}]}
+
+
+# -- the shape of chunks -----------------------------------------------------------------------------------------------
+
+
+def test_01_chunks_without_choices_carry_nothing_but_usage(ask: Ask) -> None:
+    preamble = {**usage(prompt_tokens=5, completion_tokens=2), "prompt_filter_results": [{"prompt_index": 0}]}
+    response = ask(preamble, chunk(content="Hi"), {"choices": []}, STOP)
+    assert (words(response), response["usage"]["input_tokens"]) == (["Hi"], 5)
+
+
+@pytest.mark.parametrize("delta", [None, {}, {"content": None}, {"content": ""}])
+def test_02_deltas_without_content_say_nothing(ask: Ask, delta: Any) -> None:
+    empty = with_choice(STOP, delta=delta, finish_reason=None)
+    assert words(ask(empty, chunk(content="Hi"), empty, STOP)) == ["Hi"]
+
+
+def test_03_only_the_first_choice_counts(ask: Ask) -> None:
+    other = with_choice(chunk(content="no", finish="length"), index=1)
+    response = ask(chunk(content="yes"), other, STOP)
+    assert (words(response), response["status"]) == (["yes"], "completed")
+
+
+def test_04_repeated_roles_and_unknown_fields_are_passed_over(ask: Ask) -> None:
+    noisy = {**chunk(role="assistant", content="Hi", obfuscation="xyz"), "system_fingerprint": "fp", "x_groq": {"a": 1}}
+    assert words(ask(noisy, noisy, {**STOP, "provider": "somebody"})) == ["HiHi"]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [chunk(content="Hi"), {**STOP, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}],
+        [chunk(content="Hi"), STOP, usage(prompt_tokens=7, completion_tokens=3)],
+        [
+            *({**chunk(content="H"), "usage": {"prompt_tokens": 7, "completion_tokens": n}} for n in (1, 3)),
+            STOP,
+        ],
+    ],
+    ids=["with the last chunk", "apart", "in every chunk"],
+)
+def test_05_usage_is_found_wherever_it_stands(ask: Ask, pieces: list[Chunk]) -> None:
+    found = ask(*pieces)["usage"]
+    assert (found["input_tokens"], found["output_tokens"], found["total_tokens"]) == (7, 3, 10)
+
+
+def test_05_without_usage_it_is_estimated(ask: Ask) -> None:
+    found = ask(chunk(content="12345678"), STOP, input="1234")["usage"]
+    assert (found["input_tokens"], found["output_tokens"]) == (1, 2)
+
+
+def test_06_done_or_a_finish_reason_ends_a_turn(ask: Ask) -> None:
+    assert ask(chunk(content="Hi"), done=True)["status"] == "completed"
+    assert ask(chunk(content="Hi"), STOP, done=False)["status"] == "completed"
+
+
+def test_06_neither_of_them_is_a_failure(ask: Ask) -> None:
+    response = ask(chunk(content="Hi"), done=False)
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert (words(response), response["output"][0]["status"]) == (["Hi"], "incomplete")
+
+
+def test_07_comments_carriage_returns_and_data_in_many_lines_are_read(ask: Ask) -> None:
+    spread = orjson.dumps(chunk(content="Hi"), option=orjson.OPT_INDENT_2).split(b"\n")
+    raw = b": hello\r\n\r\nevent: x\r\n" + b"".join(b"data: " + line + b"\r\n" for line in spread) + b"\r\n"
+    assert words(ask(raw, STOP)) == ["Hi"]
+
+
+BROKEN: dict[str, Answer] = {
+    "an error inside of the stream": stream(chunk(content="Hel"), {"error": {"message": "gone", "code": 500}}),
+    "an error inside of a 200": whole({"error": {"message": "gone", "code": 500}}),
+    "what is no JSON": stream(chunk(content="Hel"), b"data: oops\n\n"),
+    "half a line": stream(chunk(content="Hel"), b'data: {"choices": [{"del', Cut()),
+    "half a line at the end": stream(chunk(content="Hel"), b'data: {"choices": [{"del', done=False),
+    "half a character": stream(b'data: {"choices":[{"index":0,"delta":{"content":"Gr\xc3"}}]}\n\n'),
+    "no UTF-8": stream(b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n'),
+    "a cut": stream(chunk(content="Hel"), Cut()),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_07_a_broken_stream_fails_and_keeps_what_came_before(ask: Ask, what: str) -> None:
+    response = ask.to(BROKEN[what])
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert words(response) in (["Hel"], [])
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def test_08_a_message_opens_with_its_first_words_and_closes_in_order(ask: Ask) -> None:
+    events = ask.events(chunk(role="assistant", content=""), chunk(content="Hi"), STOP)
+    assert [name.removeprefix("response.") for name in types(events)[2:-1]] == [
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+
+
+def test_09_text_before_between_and_after_calls_stands_in_messages_of_its_own(ask: Ask) -> None:
+    first, second = call(0, "look"), call(1, "listen")
+    said = [chunk(content=word) for word in ("before", "between", "after")]
+    response = ask(said[0], first, said[1], second, said[2], STOP, tools=TOOLS)
+    assert kinds(response) == ["message", "function_call"] * 2 + ["message"]
+    assert words(response) == ["before", "between", "after"]
+
+
+def test_10_blanks_between_reasoning_and_text_are_the_same_in_deltas_and_text(ask: Ask) -> None:
+    events = ask.events(chunk(reasoning_content="Hm."), chunk(content="\n\n"), chunk(content="Hi"), STOP)
+    said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert words(events[-1]["response"]) == [said] == ["\n\nHi"]
+
+
+def test_11_citations_become_annotations_of_the_text(ask: Ask) -> None:
+    cited = {"url": "https://a.example", "title": "A", "start_index": 0, "end_index": 2}
+    annotation = {"type": "url_citation", "url_citation": cited}
+    events = ask.events(chunk(content="Hi"), chunk(annotations=[annotation]), STOP)
+    shown = {"type": "url_citation", **cited}
+    assert [e["annotation"] for e in events if e["type"] == "response.output_text.annotation.added"] == [shown]
+    assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [shown]
+
+
+def test_12_logprobs_are_left_out_unless_they_are_included_and_cut_to_their_number(ask: Ask) -> None:
+    tops = [{"token": token, "logprob": -0.5, "bytes": [72]} for token in ("Hi", "Ho", "Ha")]
+    given = {"content": [{**tops[0], "top_logprobs": tops}]}
+    written = with_choice(chunk(content="Hi"), logprobs=given)
+    assert ask(written, STOP)["output"][0]["content"][0]["logprobs"] == []
+    asked = ask(written, STOP, top_logprobs=2, **LOGPROBS)["output"][0]["content"][0]["logprobs"]
+    assert [top["token"] for top in asked[0]["top_logprobs"]] == ["Hi", "Ho"]
+
+
+def test_12_logprobs_without_text_are_not_lost(ask: Ask) -> None:
+    given = {"content": [{"token": "\ufffd", "logprob": -0.5, "bytes": [240], "top_logprobs": []}]}
+    silent = with_choice(chunk(), logprobs=given)
+    (part,) = ask(silent, chunk(content="Hi"), STOP, **LOGPROBS)["output"][0]["content"]
+    assert [one["token"] for one in part["logprobs"]] == ["\ufffd"]
+
+
+# -- refusals and filters ----------------------------------------------------------------------------------------------
+
+
+def test_13_text_and_a_refusal_are_two_parts_of_one_message(ask: Ask) -> None:
+    (message,) = ask(chunk(content="Well, "), chunk(refusal="I "), chunk(refusal="won't."), STOP)["output"]
+    assert [part["type"] for part in message["content"]] == ["output_text", "refusal"]
+    assert message["content"][1]["refusal"] == "I won't."
+
+
+@pytest.mark.parametrize("said", ["Well", ""])
+def test_14_a_filter_never_completes(ask: Ask, said: str) -> None:
+    response = ask(chunk(content=said), chunk(finish="content_filter"))
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
+    assert words(response) == [said][: bool(said)]
+
+
+# -- tool calls --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [
+            {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": "{"}},
+            {"index": 0, "function": {"arguments": "}"}},
+        ],
+        [{"index": 7, "id": "call_1", "function": {"name": "look", "arguments": "{}"}}],
+        [{"id": "call_1", "function": {"name": "look", "arguments": "{}"}}],
+        [
+            {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": "{"}},
+            {"index": 0, "id": "call_1", "function": {"arguments": "}"}},
+        ],
+    ],
+    ids=["two entries", "another index", "no index", "the id again"],
+)
+def test_20_calls_are_told_apart_by_whatever_there_is(ask: Ask, entries: list[Any]) -> None:
+    (item,) = ask(chunk(tool_calls=entries), chunk(tool_calls=[]), STOP, tools=TOOLS)["output"]
+    assert (item["call_id"], item["name"], item["arguments"]) == ("call_1", "look", "{}")
+
+
+def test_20_the_same_index_under_another_id_is_another_call(ask: Ask) -> None:
+    response = ask(call(0, "look"), call(0, "listen"), STOP, tools=TOOLS)
+    assert [item["call_id"] for item in response["output"]] == ["call_look", "call_listen"]
+
+
+@pytest.mark.parametrize("names", [["look"], ["lo", "ok"], ["look", "look"], [None, "look"]])
+def test_21_a_name_comes_whole_in_pieces_again_or_late(ask: Ask, names: list[str | None]) -> None:
+    deltas = [chunk(tool_calls=[{"index": 0, "id": "call_1", "function": {"name": name}}]) for name in names]
+    arguments = chunk(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}])
+    (item,) = ask(*deltas, arguments, STOP, tools=TOOLS)["output"]
+    assert (item["name"], item["arguments"]) == ("look", "{}")
+
+
+@pytest.mark.parametrize(
+    "pieces", [[None], [""], ['{"a": 1}'], list('{"a": 1}')], ids=["null", "empty", "whole", "pieces"]
+)
+def test_22_arguments_come_in_every_size_and_are_never_empty(ask: Ask, pieces: list[str | None]) -> None:
+    opening = chunk(tool_calls=[{"index": 0, "id": "call_1", "function": {"name": "look"}}])
+    rest = [chunk(tool_calls=[{"index": 0, "function": {"arguments": piece}}]) for piece in pieces]
+    (item,) = ask(opening, *rest, STOP, tools=TOOLS)["output"]
+    assert item["arguments"] == ("".join(piece or "" for piece in pieces) or "{}")
+
+
+def test_23_calls_that_interleave_are_told_one_after_the_other(ask: Ask) -> None:
+    opening = [call(0, "look", arguments="{"), call(1, "listen", arguments="{")]
+    rest = [chunk(tool_calls=[{"index": index, "function": {"arguments": "}"}}]) for index in (0, 1)]
+    response = ask(*opening, *rest, STOP, tools=TOOLS)
+    assert [(item["name"], item["arguments"]) for item in response["output"]] == [("look", "{}"), ("listen", "{}")]
+
+
+def test_24_calls_with_the_wrong_reason_or_in_the_old_shape_are_calls(ask: Ask) -> None:
+    old = chunk(function_call={"name": "look", "arguments": "{}"})
+    assert kinds(ask(call(0, "look"), STOP, tools=TOOLS)) == ["function_call"]
+    assert kinds(ask(old, chunk(finish="function_call"), tools=TOOLS)) == ["function_call"]
+
+
+def test_24_announced_calls_that_never_come_are_a_failure(ask: Ask) -> None:
+    assert ask(chunk(content="Hm."), chunk(finish="tool_calls"), tools=TOOLS)["status"] == "failed"
+
+
+def test_25_a_call_that_was_cut_is_incomplete(ask: Ask) -> None:
+    response = ask(call(0, "look", arguments='{"a'), chunk(finish="length"), tools=TOOLS)
+    assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
+    assert response["output"][0]["arguments"] == '{"a'
+
+
+def test_26_broken_arguments_for_a_function_of_the_client_are_its_own_affair(ask: Ask) -> None:
+    response = ask(call(0, "look", arguments="{oops"), chunk(finish="tool_calls"), tools=TOOLS)
+    assert (response["status"], response["output"][0]["arguments"]) == ("completed", "{oops")
+
+
+# -- the envelope ------------------------------------------------------------------------------------------------------
+
+
+def test_31_created_comes_before_the_upstream_answers_and_the_terminal_event_tells_the_status(
+    api: Api, script: Script
+) -> None:
+    for finish, status in (("stop", "completed"), ("length", "incomplete")):
+        gate = Gate()
+        script.then(stream(gate, *text("Hi", finish=finish)))
+        with api.stream(model=script.model, input="Hi") as live:
+            assert types([live.next(), live.next()]) == ["response.created", "response.in_progress"]
+            gate.open()
+            assert live.rest()[-1]["type"] == f"response.{status}"
+
+
+def test_32_the_first_events_carry_every_parameter_and_nothing_of_the_run(ask: Ask) -> None:
+    created, running, *_, last = ask.events(*text("Hi"), temperature=0.25, metadata={"a": "b"}, tools=TOOLS)
+    assert created["response"] == running["response"]
+    assert (created["response"]["output"], created["response"]["usage"]) == ([], None)
+    changed = {"status", "output", "usage", "completed_at", "service_tier"}
+    assert {key for key in last["response"] if last["response"][key] != created["response"][key]} == changed
+
+
+def test_35_what_is_stored_is_what_was_sent_to_the_byte(api: Api, script: Script) -> None:
+    script.then(stream(chunk(reasoning="Hm."), chunk(content="Hi"), *calls(look="{}")))
+    with api.stream(model=script.model, input="Hi", tools=TOOLS) as live:
+        events = live.rest()
+    replay = api.get(f"/responses/{events[0]['response']['id']}", stream="true")
+    assert replay.text == "\n".join([*live.raw, ""])
+
+
+def test_36_a_client_that_leaves_ends_what_is_not_stored_and_nothing_else(api: Api, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), Gate()), stream(chunk(content="Hel"), gate, *text("lo")))
+    body = {"model": script.model, "input": "Hi"}
+    with api.open("/responses", {**body, "stream": True, "store": False}):
+        script.wait_for_call()
+    assert script.received[0].was_closed_within(2)
+    with api.stream(**body) as live:
+        response_id = live.next()["response"]["id"]
+        gate.wait_until_reached()
+    gate.open()
+    assert eventually(lambda: api.retrieve(response_id)["status"] == "completed")
+
+
+@pytest.mark.slow
+def test_37_a_silent_upstream_is_bridged_by_comments(api: Api, script: Script) -> None:
+    script.then(stream(Pause(11), *text("Hi")))
+    with api.stream(model=script.model, input="Hi") as live:
+        assert live.rest()[-1]["type"] == "response.completed"
+    assert ": ping" in live.raw
+
+
+def test_37_one_that_stays_silent_is_a_failure(impatient: Api, script: Script) -> None:
+    script.then(stream(chunk(content="Hel"), Gate()))
+    response = impatient.events(model=script.model, input="Hi")[-1]["response"]
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert script.received[0].was_closed_within(2)
+
+
+@pytest.mark.parametrize("content", ["Hi", [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]])
+def test_38_a_whole_body_in_place_of_a_stream_is_read(ask: Ask, content: Any) -> None:
+    answer = whole(
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]}
+    )
+    assert words(ask.to(answer)) == ["Hi"]
+
+
+def test_38_a_whole_body_with_calls_and_no_content_is_read(ask: Ask) -> None:
+    asked = [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    message = {"role": "assistant", "content": None, "tool_calls": asked}
+    answer = whole({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    assert kinds(ask.to(answer, tools=TOOLS)) == ["function_call"]
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": None}, {"error": {"message": "gone"}}])
+def test_38_a_whole_body_without_an_answer_is_a_failure(ask: Ask, body: Any) -> None:
+    response = ask.to(whole(body))
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
