@@ -33,7 +33,7 @@ def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpSe
     assert (either.lists, either.calls) == (1, [("add", {"a": 2, "b": 3})])
 
 
-def test_the_stream_has_the_events_of_the_grammar(reaching: Api, script: Script, either: McpServer) -> None:
+def test_33_the_stream_has_the_events_of_the_grammar(reaching: Api, script: Script, either: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     events = reaching.events(model=script.model, input="2+3?", tools=[tool(either)])
     names = [kind.removeprefix("response.") for kind in types(events)]
@@ -172,7 +172,7 @@ def test_a_dead_server_fails_its_own_listing_only(reaching: Api, script: Script,
     assert of(events[-1]["response"], "mcp_call")[0]["output"] == "1"
 
 
-def test_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
+def test_28_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
     mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
     script.then(calling(("mine", "{}"), ("box__add", '{"a":1}'))).say("Both.")
     tools = [tool(served), mine]
