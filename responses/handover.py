@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
-from responses import selectors, wire
+from responses import hosting, selectors, wire
 from responses.content import TeamContent
 from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold, read_frames
@@ -56,7 +56,10 @@ def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None 
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
-    run = Run(_context(response), state, model=model or _NoModel(), tools=tools or NoTools(), now=now)
+    context = _context(response)
+    if tools is None:
+        tools = NoTools() if model is None else hosting.restored(response, context.items)
+    run = Run(context, state, model=model or _NoModel(), tools=tools, now=now)
     return Taken(run=run, recorder=Recorder(identity, progress), identity=identity)
 
 

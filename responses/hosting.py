@@ -3,9 +3,10 @@
 `KINDS` is the table of the tools that run here. Each is a folder of the same shape in `responses.tools`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from conversations.items import StoredItem
 from kernel import egress
@@ -23,7 +24,6 @@ from responses.tools.mcp.sessions import Sessions
 from responses.tools.mcp.toolbox import Approved, McpToolbox
 from responses.tools.tool_search.toolbox import searches
 from responses.wire import input_items
-from tenants.capabilities import Capabilities
 from tenants.principal import Principal
 
 
@@ -37,46 +37,23 @@ class Hosted:
     secrets: str = ""
 
 
-async def hosted(
-    *,
-    principal: Principal,
-    body: CreateResponse,
-    items: Sequence[StoredItem],
-    can: Capabilities,
-    response_id: str,
-    answers_http: bool,
-) -> Hosted:
-    """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
-    if not body.generates:
-        return Hosted(toolbox=NoTools())
-    servers = await mcp.servers(body.tools or (), principal=principal)
-    answers = approvals.answered(input_items(body), items)
-    shown = [tool.shown() for tool in body.tools or ()]
-    search = searches(shown, toolset.shown_choice(body), items)
-    if not servers and not answers:
-        return Hosted(toolbox=combined(search))
-    approvals.check_labels(answers, [server.label for server in servers])
-    take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
-    word = await in_db_thread(take) if answers else approvals.Word()
-    boxes = _toolboxes(servers, word.granted, sees_images=can.vision, answers_http=answers_http)
-    return Hosted(
-        toolbox=combined([*boxes, *search]), calls=word.calls, secrets=mcp.sealed(servers) if body.background else ""
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a run is to have. `tools` and `choice` are as the response shows them, `items` is what the model reads.
+
+    `servers` and `granted` are what the response does not show. `answers_http`: the client waits for one JSON body.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    choice: Any
+    items: Sequence[StoredItem]
+    servers: Sequence[Server] = ()
+    granted: Sequence[Granted] = ()
+    answers_http: bool = False
 
 
-def restored(response: Response, items: Sequence[StoredItem], can: Capabilities) -> Toolbox:
-    """The tools of a run that is taken over; those whose secrets were not kept cannot be called any more."""
-    servers = mcp.unsealed(response.secrets, response.parameters["tools"])
-    granted = approvals.granted_in(response.pk, items)
-    shown, choice = response.parameters["tools"], response.parameters["tool_choice"]
-    boxes = _toolboxes(servers, granted, sees_images=can.vision, answers_http=False)
-    return combined([*boxes, *searches(shown, choice, items)])
-
-
-def _toolboxes(
-    servers: Sequence[Server], granted: Sequence[Granted], *, sees_images: bool, answers_http: bool
-) -> list[Toolbox]:
-    if not servers:
+def _mcp(asked: Asked) -> list[Toolbox]:
+    if not asked.servers:
         return []
     approved = [
         Approved(
@@ -86,7 +63,51 @@ def _toolboxes(
             arguments=one.request.arguments,
             definition=one.definition,
         )
-        for one in granted
+        for one in asked.granted
     ]
     sessions = Sessions(egress.default())
-    return [McpToolbox(servers, sessions, approved=approved, sees_images=sees_images, answers_http=answers_http)]
+    return [McpToolbox(asked.servers, sessions, approved=approved, answers_http=asked.answers_http)]
+
+
+def _tool_search(asked: Asked) -> list[Toolbox]:
+    return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items)]
+
+
+KINDS: Sequence[Callable[[Asked], list[Toolbox]]] = (_mcp, _tool_search)
+
+
+async def hosted(
+    *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
+) -> Hosted:
+    """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
+    answers = approvals.answered(input_items(body), items)
+    if not body.generates or not (body.tools or answers):
+        return Hosted(toolbox=NoTools())
+    tools = body.tools or []
+    servers = await mcp.servers(tools, principal=principal)
+    approvals.check_labels(answers, [server.label for server in servers])
+    take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
+    word = await in_db_thread(take) if answers else approvals.Word()
+    asked = Asked(
+        tools=[tool.shown() for tool in tools],
+        choice=toolset.shown_choice(body),
+        items=items,
+        servers=servers,
+        granted=word.granted,
+        answers_http=answers_http,
+    )
+    secrets = mcp.sealed(servers) if servers and body.background else ""
+    return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
+
+
+def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
+    """The tools of a run that is taken over; servers whose secrets were not kept cannot be called any more."""
+    tools = response.parameters["tools"]
+    servers = mcp.unsealed(response.secrets, tools)
+    granted = approvals.granted_in(response.pk, items)
+    choice = response.parameters["tool_choice"]
+    return _toolbox(Asked(tools=tools, choice=choice, items=items, servers=servers, granted=granted))
+
+
+def _toolbox(asked: Asked) -> Toolbox:
+    return combined([box for kind in KINDS for box in kind(asked)])

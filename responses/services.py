@@ -112,7 +112,6 @@ async def start_response(
         principal=principal,
         body=body,
         items=reading.items,
-        can=route.capabilities,
         response_id=response_id,
         answers_http=mode is Mode.JSON,
     )

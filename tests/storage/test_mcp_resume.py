@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,7 +79,10 @@ class Life:
         with scope.team(self.begun.who.team_id):
             row = Response.objects.get(pk=self.begun.who.response_id)
         servers = mcp.unsealed(row.secrets, row.parameters["tools"])
-        return McpToolbox(servers, Sessions(OPEN), approved=self.approved)
+        tools = McpToolbox(servers, Sessions(OPEN), approved=self.approved)
+        # Of calls at the same time one may be under way when another one's step is cut: nobody knows how far it got.
+        tools.concurrency = 1
+        return tools
 
     def _load(self) -> handover.Taken:
         tools = self._tools()
@@ -129,7 +133,7 @@ async def test_no_tool_is_called_twice_wherever_the_run_was_cut(
     cuts = 0
     async for life, cut in lives(caller, served):
         assert await life.next()
-        body = await in_db_thread(lambda begun=life.begun: body_of(begun))
+        body = await in_db_thread(partial(body_of, life.begun))
         made = [item for item in body["output"] if item["type"] == "mcp_call" and item["status"] == "completed"]
         assert [item["output"] for item in made] == ["1", "2", "3"]
         assert (cut, sorted(arguments["a"] for _, arguments in served.calls)) == (cut, [1, 2, 3])
@@ -166,7 +170,7 @@ async def test_an_approved_call_is_made_once_or_not_at_all(database: None, calle
         if await life.first(cut):
             break
         assert await life.next()
-        status = (await in_db_thread(lambda begun=life.begun: body_of(begun)))["status"]
+        status = (await in_db_thread(partial(body_of, life.begun)))["status"]
         # A call that writes and may have been made is not repeated.
         assert served.names() == (["note"] if status == "completed" else [])
         outcomes.add(status)
@@ -181,26 +185,26 @@ def _described(running: McpServer, name: str) -> dict[str, Any]:
 
 async def test_a_successor_knows_what_was_granted(database: None, caller: Caller) -> None:
     begun = await abegin(caller, input="Go.")
-    item = {"id": "mcpr_granted", "server_label": "box", "name": "note", "arguments": "{}"}
+    item = McpApprovalRequest(id="mcpr_granted", server_label="box", name="note", arguments="{}")
 
     def granted() -> list[approvals.Granted]:
         with scope.team(caller.team.pk):
             Approval.objects.create(
-                id=item["id"],
+                id="mcpr_granted",
                 team=caller.team,
                 response_id=begun.who.response_id,
                 call_id="call_1",
-                request=request_digest(item),
+                request=request_digest(item.wire()),
                 definition="d",
                 state="granted",
                 answered_in=begun.who.response_id,
             )
-            return approvals.granted_in(begun.who.response_id, [McpApprovalRequest(**item)])
+            return approvals.granted_in(begun.who.response_id, [item])
 
     found = await in_db_thread(granted)
     assert [(one.request_id, one.request.name, one.definition) for one in found] == [("mcpr_granted", "note", "d")]
 
 
 def test_the_policy_without_a_word_asks_for_everything() -> None:
-    tools = [ListedTool(name="t", description=None, input_schema={}, annotations=hints) for hints in (None, {})]
-    assert [ApprovalPolicy.parse(None).asks_for(one) for one in tools] == [True, True]
+    reading = ListedTool(name="t", description=None, input_schema={}, annotations={"readOnlyHint": True})
+    assert ApprovalPolicy.parse(None).asks_for(reading)

@@ -17,13 +17,13 @@ MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 
-def returned(result: "CallToolResult", *, sees_images: bool) -> ToolResult:
+def returned(result: "CallToolResult") -> ToolResult:
     """The result of a call that came to the tool. Of images the text says that they are there."""
     text = cut("\n".join(_words(block) for block in result.content) or _structured(result))
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
         return ToolResult(output=text, error="mcp_tool_execution_error", fields={"error": error})
-    return ToolResult(output=text, parts=_images(result.content) if sees_images else ())
+    return ToolResult(output=text, parts=_images(result.content))
 
 
 def failed(failure: ServerFailed) -> ToolResult:

@@ -67,13 +67,11 @@ class McpToolbox:
         sessions: Sessions,
         *,
         approved: Sequence[Approved] = (),
-        sees_images: bool = False,
         answers_http: bool = False,
     ) -> None:
         self._catalogue = Catalogue(servers)
         self._sessions = sessions
         self._approved = {one.request_id: one for one in approved}
-        self._sees_images = sees_images
         self._answers_http = answers_http
         self._fresh: dict[str, list[ListedTool]] = {}
         self._choice: Any = None
@@ -202,7 +200,7 @@ class McpToolbox:
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
             return results.failed(failure)
-        return results.returned(result, sees_images=self._sees_images)
+        return results.returned(result)
 
     def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
         """The item with the output, or with the error."""
