@@ -1,7 +1,7 @@
 """Reasoning on its way through clients: sealed for their team when it leaves, checked and opened when it comes back."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import orjson
 
@@ -31,7 +31,7 @@ class TeamSeal:
         except InvalidToken:
             return None
         # Other versions of the platform may have sealed more, or less.
-        return Thought(text=held.get("text", ""), details=held.get("details", ()))
+        return Thought(**{field.name: held[field.name] for field in fields(Thought) if field.name in held})
 
 
 def refuse_foreign(items: Iterable[InputItem], *, team_id: str) -> None:
