@@ -89,6 +89,7 @@ class Response(models.Model):
     error = models.JSONField(null=True)
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
+    moderation = models.JSONField(null=True, help_text="What a moderation model found in input and output.")
 
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)

@@ -352,6 +352,7 @@ class Recorder:
             error=ending.error,
             error_code=ending.error["code"] if ending.error else None,
             incomplete_reason=ending.incomplete_reason,
+            moderation=ending.moderation,
         )
 
 

@@ -105,6 +105,7 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         error=response.error,
         incomplete_reason=response.incomplete_reason,
         service_tier=response.service_tier or "default",
+        moderation=response.moderation,
     )
     known = response.turns if response.ended_at else 0
     body = response_body(

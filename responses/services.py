@@ -14,15 +14,19 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
 from responses import context, demands, effective, pairing, prompts, toolset, wire
-from responses.content import admit
+from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
 from responses.engine.endings import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
+from responses.engine.tools import Toolbox
+from responses.engine.turns import Model
 from responses.hosting import hosted
 from responses.ledger import RequestInfo
 from responses.models import Mode, Response
+from responses.moderated import ModeratedRun
+from responses.moderation import Judge, judge_input
 from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
@@ -108,6 +112,7 @@ async def start_response(
         traits=traits,
     )
     demands.check_length(given)
+    judge = await _judge(principal, request, body, reading, content)
     tools = await hosted(
         principal=principal,
         body=body,
@@ -123,17 +128,30 @@ async def start_response(
     items = _input_rows(who, reading) if who.stored else []
     answers = [*_answered_calls(body, reading), *tools.calls]
     state = RunState()
-    run = (Run if body.generates else _WarmUp)(
-        given,
-        state,
-        model=model_for(route),
-        tools=tools.toolbox,
-        now=now,
-    )
+    run = _run(given, state, generates=body.generates, model=model_for(route), tools=tools.toolbox, judge=judge)
     live = LiveRun(run, recorder, who, opening=first, grace_seconds=principal.grace_seconds)
     change = Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers)
     await _start_when_committed(live, writer.submit(change))
     return Started(run=live, reading=reading, state=state, previous=previous)
+
+
+async def _judge(
+    principal: Principal, request: RequestInfo, body: CreateResponse, reading: Reading, content: TeamContent | None
+) -> Judge | None:
+    """Who judges the answer, once it has judged the input; None: nobody wants it judged."""
+    if body.moderation is None:
+        return None
+    return await judge_input(
+        principal=principal, policy=body.moderation, request=request, body=body, reading=reading, content=content
+    )
+
+
+def _run(
+    given: RunContext, state: RunState, *, generates: bool, model: Model, tools: Toolbox, judge: Judge | None
+) -> Run:
+    if judge is not None:
+        return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=judge)
+    return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
 
 
 def _identity(

@@ -43,6 +43,7 @@ class Advance:
     error: dict[str, Any] | None = None
     error_code: str | None = None
     incomplete_reason: str | None = None
+    moderation: dict[str, Any] | None = None
     output_preview: str = ""
 
 
@@ -104,12 +105,13 @@ _ADVANCED = f"""advanced AS (
         error = new.error,
         error_code = new.error_code,
         incomplete_reason = new.incomplete_reason,
+        moderation = new.moderation,
         output_preview = new.output_preview
     FROM json_to_recordset(%s::json) AS new (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
         cached_tokens integer, output_tokens integer, reasoning_tokens integer, error jsonb, error_code text,
-        incomplete_reason text, output_preview text
+        incomplete_reason text, moderation jsonb, output_preview text
     )
     WHERE response.id = new.response_id
       AND response.lease_token = new.lease_token

@@ -75,7 +75,11 @@ ENDPOINTS = (
     _endpoint("GET /responses/{id}", "responses.read", "JSON; with `stream=true` the events of its run, see below"),
     _endpoint("DELETE /responses/{id}", "responses.delete"),
     _endpoint("GET /responses/{id}/input_items", "responses.read", "the chain before the response, and its own input"),
-    _endpoint("POST /responses/input_tokens", "responses.write", "an estimate, see below"),
+    _endpoint(
+        "POST /responses/input_tokens",
+        "responses.write",
+        "asked of upstreams that can count; or an estimate, see below",
+    ),
     _endpoint(
         "GET /models", "models.read", "the named models that the key may use; what only `*` routes is not listed"
     ),
@@ -158,6 +162,11 @@ PARAMETERS = (
         refused={"context_compression": "enabled"},
     ),
     _echoed("access_programs", {"cyber": "standard"}, "others than `standard` are forbidden"),
+    _depends(
+        "moderation",
+        {"model": "omni-moderation-latest"},
+        "a model with that endpoint judges input and output: `score` shows what it found, `block` stops it",
+    ),
     _depends("top_k", 40, _EXTENSION),
     _depends("seed", 1, _EXTENSION),
     _depends("repetition_penalty", 1.1, _EXTENSION),
@@ -165,7 +174,6 @@ PARAMETERS = (
     _depends("chat_template_kwargs", {"enable_thinking": False}, _EXTENSION),
     _honoured("background", False, "only false", refused=True),  # noqa: FBT003 - the same
     _refused("conversation", "conv_…"),
-    _refused("moderation", {"model": "omni-moderation-latest"}),
     _refused("context_management", [{"type": "compaction"}]),
     _refused("multi_agent", {"enabled": True}, "a beta of OpenAI's"),
 )

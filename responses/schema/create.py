@@ -105,7 +105,7 @@ class CreateResponse(Wire):
 
 
 _MAX_NAME = 64
-_REFUSED = {"conversation", "moderation", "context_management", "multi_agent"}
+_REFUSED = {"conversation", "context_management", "multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -150,6 +150,9 @@ def check_together(body: CreateResponse) -> None:
     if not body.model:
         raise MissingParameter("model")
     _refuse_values(body)
+    if body.moderation and not body.generates:
+        message = "The parameter 'moderation' is about an answer, and no answer is asked for."
+        raise InvalidValue(message, param="moderation")
     check_updates(body.input)
     if body.background:
         raise UnsupportedValue("Background responses are not supported by this server.", param="background")

@@ -89,6 +89,16 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({**HI, "image": {"context_compression": True}}, "image.context_compression", "invalid_type"),
     ({**HI, "access_programs": {"cyber": "x"}}, "access_programs.cyber", "invalid_value"),
     ({**HI, "generate": "no"}, "generate", "invalid_type"),
+    ({**HI, "prompt": "pmpt_1"}, "prompt", "invalid_type"),
+    ({**HI, "prompt": {"version": "1"}}, "prompt.id", "missing_required_parameter"),
+    ({**HI, "prompt": {"id": "pmpt_1", "variables": {"a": 1}}}, "prompt.variables.a", "invalid_type"),
+    ({**HI, "moderation": {}}, "moderation.model", "missing_required_parameter"),
+    (
+        {**HI, "moderation": {"model": "m", "policy": {"input": {"mode": "warn"}}}},
+        "moderation.policy.input.mode",
+        "invalid_value",
+    ),
+    ({**HI, "moderation": {"model": "m"}, "generate": False}, "moderation", "invalid_value"),
     ({**HI, "top_k": 1.5}, "top_k", "invalid_type"),
     ({**HI, "min_p": 2}, "min_p", "decimal_above_max_value"),
     ({**HI, "chat_template_kwargs": []}, "chat_template_kwargs", "invalid_type"),
@@ -108,7 +118,7 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({**HI, "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"),
     ({**HI, "tools": [{"type": "function", "name": NAME_TOO_LONG}]}, "tools[0].name", "string_above_max_length"),
     ({**HI, "tools": [{"type": "function", "name": "a", "parameters": "x"}]}, "tools[0].parameters", "invalid_type"),
-    ({**HI, "tools": [{"type": "nonsense"}]}, "tools[0].type", "unsupported_value"),
+    ({**HI, "tools": [{"type": "nonsense"}]}, "tools[0]", "invalid_value"),
     ({**HI, "tool_choice": "maybe"}, "tool_choice", "invalid_value"),
     ({**HI, "tool_choice": 1}, "tool_choice", "invalid_type"),
     ({**HI, "previous_response_id": "resp_unknown"}, "previous_response_id", "previous_response_not_found"),
@@ -252,7 +262,7 @@ def padded(model: str, size: int, **more: Any) -> bytes:
     image = {"type": "input_image", "image_url": "data:image/png;base64,"}
     asks = {"model": model, "input": [{"role": "user", "content": [image] * -(-size // (16 * MIB))}], **more}
     raw = orjson.dumps(asks)
-    each = (size - len(raw)) // (-(-size // (16 * MIB)))
+    each = (size - len(raw)) // (-(-size // (16 * MIB))) // 4 * 4
     return raw.replace(b";base64,", b";base64," + b"A" * each)
 
 

@@ -78,7 +78,9 @@ def test_what_depends_on_the_model_is_taken_or_refused_by_name(api: Api, script:
     if answer.status_code == 200:
         assert script.bodies[0][one.name] == one.example
     else:
-        assert error(answer) == (400, one.name, "unsupported_parameter")
+        status, param, code = error(answer)
+        assert (status, (param or "").split(".")[0]) == (400, one.name)
+        assert code in UNSUPPORTED
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSALS, ids=[f"{name}: {value}" for name, value in REFUSALS])

@@ -169,7 +169,6 @@ def test_null_is_nothing_for_what_is_refused_otherwise(api: Api, script: Script)
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "conversation": ("conv_1", "conversation"),
-    "moderation": ({"model": "m"}, "moderation"),
     "context_management": ([], "context_management"),
     "multi_agent": ({}, "multi_agent"),
 }
@@ -189,7 +188,7 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [BARE_TOOL, {"type": "mcp", "server_label": "x"}]}, "tools[1].type"),
+        ({"tools": [BARE_TOOL, {"type": "image_generation"}]}, "tools[1].type"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"include": ["web_search_call.rumours"]}, "include[0]"),
     ],

@@ -48,6 +48,9 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ("code", "server_is_overloaded"): _Value(
         "on the wire of OpenAI; the SDK's type has not heard of it", "server_error"
     ),
+    ("code", "content_policy_violation"): _Value(
+        "what a JSON request gets for the same; the type has codes for OpenAI's own policies only", "server_error"
+    ),
     ("purpose", "evals"): _Value(
         "files may be uploaded for it; only the type of the answer has forgotten it", "vision"
     ),
