@@ -98,19 +98,8 @@ async def start_response(
     await toolset.check_grammars(body)
     created_at, response_id = now(), new_id("resp")
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
-    traits = demands.traits(route.capabilities)
-    options = {**wire.hidden_options(body), "traits": asdict(traits)}
-    given = RunContext(
-        response_id=response_id,
-        parameters=parameters,
-        model=route.upstream_model,
-        instructions=body.instructions,
-        items=reading.items,
-        content=content,
-        seal=TeamSeal(principal.team_id),
-        sampling=wire.sampling(parameters, options, reading.items),
-        traits=traits,
-    )
+    options = {**wire.hidden_options(body), "traits": asdict(demands.traits(route.capabilities))}
+    given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
     demands.check_length(given)
     judge = await _judge(principal, request, body, reading, content)
     tools = await hosted(
@@ -152,6 +141,29 @@ def _run(
     if judge is not None:
         return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=judge)
     return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
+
+
+def _context(
+    principal: Principal,
+    route: directory.Route,
+    body: CreateResponse,
+    reading: Reading,
+    content: TeamContent | None,
+    *,
+    parameters: dict[str, Any],
+    options: dict[str, Any],
+) -> RunContext:
+    return RunContext(
+        response_id=parameters["id"],
+        parameters=parameters,
+        model=route.upstream_model,
+        instructions=body.instructions,
+        items=reading.items,
+        content=content,
+        seal=TeamSeal(principal.team_id),
+        sampling=wire.sampling(parameters, options, reading.items),
+        traits=demands.traits(route.capabilities),
+    )
 
 
 def _identity(
