@@ -69,6 +69,10 @@ def read(*, principal: Principal, body: CreateResponse, previous: Remembered | N
     `previous` is the response of `previous_response_id` where the caller has it in memory.
     """
     _refuse_triggers(body)
+    if body.previous_input_messages:
+        # Nothing holds them but the request, like a response that was not stored.
+        told = [item.with_id() for item in body.previous_items()]
+        previous = Remembered(response_id="", follows=None, history=(), unstored=told)
     if not needs_database(body, previous):
         own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
         return _paired(_after(previous, own, body) if previous else own)

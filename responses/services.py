@@ -16,6 +16,7 @@ from kernel.ids import new_id
 from responses import context, demands, effective, pairing, prompts, toolset, wire
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
+from responses.engine import messages
 from responses.engine.endings import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
@@ -101,6 +102,7 @@ async def start_response(
     options = {**wire.hidden_options(body), "traits": asdict(demands.traits(route.capabilities))}
     given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
     demands.check_length(given)
+    _show_messages(body, given)
     judge = await _judge(principal, request, body, reading, content)
     tools = await hosted(
         principal=principal,
@@ -189,6 +191,15 @@ def _identity(
     )
 
 
+def _show_messages(body: CreateResponse, given: RunContext) -> None:
+    """Put what the model reads into the public object, for those who asked to see it."""
+    if body.enable_response_messages:
+        read = [item.wire() for item in given.items]
+        given.parameters["input_messages"] = messages.of_input(
+            instructions=given.instructions, items=read, tools=given.sampling.tools
+        )
+
+
 async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -> None:
     """A client that leaves while its response is being stored leaves a run behind that nobody listens to, not a row
     that nobody runs."""
@@ -235,7 +246,7 @@ def _row(
         upstream_model=who.upstream_model,
         end_user=(body.safety_identifier or body.user or "")[:128] or None,
         request_id=request.request_id,
-        client_request_id=request.client_request_id,
+        client_request_id=request.client_request_id or body.request_id or "",
         lease_owner=PROCESS,
         lease_until=lease_until(),
     )

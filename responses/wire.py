@@ -135,6 +135,8 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
     if body.prompt is not None:
         shown["prompt"] = _prompt(body.prompt)
+    if body.request_id is not None:
+        shown["request_id"] = body.request_id
     if body.prompt_cache_retention is not None:
         shown["prompt_cache_retention"] = body.prompt_cache_retention
     return shown

@@ -12,6 +12,7 @@
     │   ├── InvalidJson                   invalid_json
     │   ├── InvalidMultipart              invalid_multipart
     │   ├── ModelNotFound                 model_not_found
+    │   ├── MutuallyExclusive             mutually_exclusive_parameters
     │   ├── PreviousResponseNotFound      previous_response_not_found
     │   ├── ContextTooLong                context_length_exceeded
     │   ├── ToolCallMismatch              (code null)
@@ -176,6 +177,15 @@ class ModelNotFound(BadRequest):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"The requested model '{model}' does not exist.", param="model")
+
+
+class MutuallyExclusive(BadRequest):
+    """Parameters that say two things about the same."""
+
+    def __init__(self, *names: str) -> None:
+        named = " or ".join(f"'{name}'" for name in names)
+        message = f"Mutually exclusive parameters. Ensure you are only providing one of: {named}."
+        super().__init__(message, code="mutually_exclusive_parameters")
 
 
 class PreviousResponseNotFound(BadRequest):

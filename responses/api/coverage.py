@@ -172,6 +172,17 @@ PARAMETERS = (
     _depends("repetition_penalty", 1.1, _EXTENSION),
     _depends("min_p", 0.1, _EXTENSION),
     _depends("chat_template_kwargs", {"enable_thinking": False}, _EXTENSION),
+    _honoured(
+        "enable_response_messages",
+        True,  # noqa: FBT003 - it is an example
+        "an extension of vLLM's: the response has `input_messages` and `output_messages`",
+    ),
+    _honoured(
+        "previous_input_messages",
+        [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "an extension of vLLM's: a conversation in such messages, in place of `previous_response_id`",
+    ),
+    _echoed("request_id", "mine-1", "an extension of vLLM's: a name for logs; the response's id is the server's"),
     _honoured("background", False, "only false", refused=True),  # noqa: FBT003 - the same
     _refused("conversation", "conv_…"),
     _refused("context_management", [{"type": "compaction"}]),

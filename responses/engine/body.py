@@ -7,6 +7,7 @@ Source: section 2 of the API surface specification.
 from typing import Any, NamedTuple
 
 from kernel.errors import Failure
+from responses.engine import messages
 from responses.engine.events import Body
 from responses.engine.turns import Usage
 
@@ -49,6 +50,8 @@ def response_body(
         "service_tier": parameters["service_tier"] if running else ending.service_tier,
         "usage": usage_body(usage) if usage else None,
     }
+    if "input_messages" in parameters:
+        body["output_messages"] = messages.of_items(body["output"])
     if ending.moderation is not None:
         body["moderation"] = ending.moderation
     return body

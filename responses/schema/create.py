@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, Includable, InputItem, Wire
+from conversations.items import MAX_ITEMS, Includable, InputItem, StoredItem, Wire
 from kernel.errors import (
     BadRequest,
     Forbidden,
     InvalidType,
     InvalidValue,
     MissingParameter,
+    MutuallyExclusive,
     UnknownParameter,
     UnsupportedParameter,
     UnsupportedValue,
@@ -24,6 +25,7 @@ from kernel.errors import (
 from kernel.validation import TAG, first_defect
 from responses.schema.choices import ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
+from responses.schema.messages import PreviousMessage, history
 from responses.schema.nulls import MOST_ROUNDS, drop_unknown_nulls
 from responses.schema.options import (
     AccessPrograms,
@@ -95,6 +97,9 @@ class CreateResponse(Wire):
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    enable_response_messages: bool | None = None
+    previous_input_messages: Annotated[list[PreviousMessage], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
+    request_id: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[ -~]*$")] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200)] = ""
 
     @property
@@ -102,6 +107,11 @@ class CreateResponse(Wire):
         """Whether the model is to answer. A response that it does not answer can be followed all the same."""
         prewarms = self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
         return self.generate is not False and not prewarms
+
+    def previous_items(self) -> list[StoredItem]:
+        """The conversation before the input, where the request brings it as messages."""
+        told = self.previous_input_messages or ()
+        return history(told, instructed=bool(self.instructions), tools=self.tools or ())
 
 
 _MAX_NAME = 64
@@ -124,7 +134,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         if "prompt" not in sent:
             raise MissingParameter("input")
         sent["input"] = []
-    if sent["input"] in ("", []) and not {"previous_response_id", "prompt"} & sent.keys():
+    if sent["input"] == "" and sent.get("previous_input_messages"):
+        sent["input"] = []
+    elsewhere = {"previous_response_id", "prompt"} & sent.keys() or sent.get("previous_input_messages")
+    if sent["input"] in ("", []) and not elsewhere:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     body = _validated(sent)
     # A prompt may bring what others need beside them.
@@ -154,6 +167,8 @@ def check_together(body: CreateResponse) -> None:
         message = "The parameter 'moderation' is about an answer, and no answer is asked for."
         raise InvalidValue(message, param="moderation")
     check_updates(body.input)
+    if body.previous_input_messages and body.previous_response_id:
+        raise MutuallyExclusive("previous_response_id", "previous_input_messages")
     if body.background:
         raise UnsupportedValue("Background responses are not supported by this server.", param="background")
     tools = body.tools or []

@@ -10,6 +10,9 @@ from typing import Any
 Json = dict[str, Any]
 
 EXTRA_KEYS: Mapping[str, str] = {
+    "Response.input_messages": "an extension of vLLM's, only for those who ask for it",
+    "Response.output_messages": "the same",
+    "Response.request_id": "the same",
     "Response.store": "the wire and the Open Responses document have it, the SDK's type does not",
     "Response.presence_penalty": "required by the Open Responses document",
     "Response.frequency_penalty": "required by the Open Responses document",

@@ -1,0 +1,162 @@
+"""What a model read and wrote, as messages with channels and recipients, for clients who work with those of vLLM.
+
+Items stay what is stored and what models get; this is a view of them. Reasoning stands in the channel `analysis`, calls
+in `commentary` with the tool as recipient, answers in `final`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from responses.engine.events import Body
+from responses.engine.forms import qualified
+from responses.engine.turns import FunctionTool
+
+Message = dict[str, Any]
+FUNCTIONS = "functions."
+"""In front of the names of tools that clients run."""
+LEGEND = "Channels of the messages: analysis is reasoning, commentary is calls of tools, final is answers."
+"""The system message where there is none: how to read the others. No model is sent it."""
+TOOLS_TITLE = "# Tools"
+"""How the part of the developer message begins that lists the functions."""
+_ANSWERS = "_output"
+_HEADS = {"id", "type", "status", "call_id"}
+
+
+def of_input(*, instructions: str | None, items: Iterable[Body], tools: Sequence[FunctionTool]) -> list[Message]:
+    """What the model reads: one system message, one of the developer where there are functions, and the rest."""
+    system = [_text(instructions)] if instructions else []
+    developer: list[Body] = []
+    others: list[Message] = []
+    for message in of_items(items):
+        match message["role"]:
+            case "system":
+                system += message["content"]
+            case "developer":
+                developer += message["content"]
+            case _:
+                others.append(message)
+    if tools:
+        developer.append(_text(_listed(tools)))
+    opening = [_message("system", system or [_text(LEGEND)])]
+    return opening + ([_message("developer", developer)] if developer else []) + others
+
+
+def of_items(items: Iterable[Body]) -> list[Message]:
+    """Each item as a message: a call that carries its result as two, a setting as none."""
+    names: dict[str, str] = {}
+    return [message for item in items for message in _of_item(item, names)]
+
+
+def _of_item(item: Body, names: dict[str, str]) -> list[Message]:
+    """`names` are the recipients of the calls so far, by call id: outputs do not say what they answer."""
+    kind = item["type"]
+    if kind == "message":
+        return [_said(item)]
+    if kind == "reasoning":
+        return _thought(item)
+    if kind == "mcp_call":
+        return _remote_call(item)
+    if kind.endswith("_call"):
+        call_id = item.get("call_id") or item["id"]
+        names[call_id] = _recipient(item)
+        return [_call(names[call_id], _arguments(item), call_id=call_id)]
+    if kind.endswith(_ANSWERS):
+        call_id = item.get("call_id") or item["id"]
+        name = names.get(call_id, kind.removesuffix(f"_call{_ANSWERS}"))
+        return [_answer(name, _parts(item.get("output", item.get("tools"))), call_id=call_id)]
+    return []
+
+
+def _said(item: Body) -> Message:
+    message = _message(item["role"], _parts(item["content"]))
+    if item["role"] == "assistant":
+        message["channel"] = "commentary" if item.get("phase") == "commentary" else "final"
+    return message
+
+
+def _thought(item: Body) -> list[Message]:
+    """Raw reasoning, or its summary; what is only sealed is nobody's to read."""
+    parts = [_text(part["text"]) for part in item.get("content") or item["summary"]]
+    return [{**_message("assistant", parts), "channel": "analysis"}] if parts else []
+
+
+def _remote_call(item: Body) -> list[Message]:
+    name, call_id = f"{item['server_label']}.{item['name']}", item["id"]
+    messages = [_call(name, item["arguments"], call_id=call_id)]
+    result = item.get("output") if item.get("error") is None else item["error"]
+    return messages if result is None else [*messages, _answer(name, _parts(result), call_id=call_id)]
+
+
+def _recipient(item: Body) -> str:
+    if item["type"] in {"function_call", "custom_tool_call"}:
+        return FUNCTIONS + qualified(item.get("namespace"), item["name"])
+    return str(item["type"].removesuffix("_call"))
+
+
+def _arguments(item: Body) -> str:
+    """What a tool was called with: as text where it came so, else the fields of the item."""
+    text = item.get("arguments", item.get("input"))
+    return text if isinstance(text, str) else _json({key: value for key, value in item.items() if key not in _HEADS})
+
+
+def _call(recipient: str, text: str, *, call_id: str) -> Message:
+    message = _message("assistant", [_text(text)])
+    return {**message, "channel": "commentary", "recipient": recipient, "call_id": call_id}
+
+
+def _answer(name: str, parts: list[Body], *, call_id: str) -> Message:
+    message = {"role": "tool", "name": name, "author": {"role": "tool", "name": name}, "content": parts}
+    return {**message, "channel": "commentary", "recipient": "assistant", "call_id": call_id}
+
+
+def _message(role: str, parts: list[Body]) -> Message:
+    return {"role": role, "author": {"role": role}, "content": parts}
+
+
+def _parts(content: Any) -> list[Body]:
+    """Words as they are, images and files in words, everything else as JSON."""
+    if isinstance(content, str):
+        return [_text(content)]
+    if isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content):
+        return [_text(_words(part)) for part in content]
+    if isinstance(content, dict) and content.get("type") == "computer_screenshot":
+        return [_text(_words(content))]
+    return [_text(_json(content))]
+
+
+def _words(part: Mapping[str, Any]) -> str:
+    match part["type"]:
+        case "input_text" | "output_text":
+            return str(part["text"])
+        case "refusal":
+            return str(part["refusal"])
+        case "input_image" | "computer_screenshot":
+            return f"[image{_place(part, 'file_id', 'image_url')}]"
+        case "input_file":
+            return f"[file{_place(part, 'filename', 'file_id', 'file_url')}]"
+    return _json(part)
+
+
+def _place(part: Mapping[str, Any], *names: str) -> str:
+    """Where it comes from; a data URL would be the bytes themselves."""
+    found = next((part[name] for name in names if part.get(name)), "")
+    return f": {found}" if found and not found.startswith("data:") else ""
+
+
+def _listed(tools: Sequence[FunctionTool]) -> str:
+    return "\n\n".join([TOOLS_TITLE, *map(_described, tools)])
+
+
+def _described(tool: FunctionTool) -> str:
+    lines = [f"## {FUNCTIONS}{tool.name}", tool.description or "", _json(tool.parameters) if tool.parameters else ""]
+    return "\n".join(line for line in lines if line)
+
+
+def _text(text: str) -> Body:
+    return {"type": "text", "text": text}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

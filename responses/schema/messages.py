@@ -1,0 +1,176 @@
+"""`previous_input_messages`: a conversation in the messages of `engine.messages`, read back into items.
+
+What this server has put into such messages itself is passed over, since each request says anew which tools there are.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import regex
+from pydantic import Discriminator, Field, Tag
+
+from conversations.items import (
+    MAX_TEXT,
+    AssistantMessage,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputMessage,
+    InputPart,
+    InputText,
+    OutputPart,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    StoredItem,
+    Wire,
+)
+from kernel.errors import InvalidValue, MissingParameter
+from kernel.ids import new_id
+from kernel.validation import TAG
+from responses.engine.forms import qualified
+from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
+from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+_PARAM = "previous_input_messages"
+_NO_NAME = regex.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME = 64
+# Recipients that are no tools.
+_READERS = {None, "user", "assistant", "all"}
+
+
+class TextPart(Wire):
+    """Words."""
+
+    type: Literal["text"]
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+class Author(Wire):
+    """Who speaks; a tool has a name."""
+
+    role: Role
+    name: str | None = None
+
+
+def _content_tag(value: Any) -> str:
+    return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
+
+
+class PreviousMessage(Wire):
+    """A message. Its role stands in `role`, in `author`, or in both; `content_type` says how its text is written."""
+
+    role: Role | None = None
+    author: Author | None = None
+    name: str | None = None
+    content: Annotated[
+        Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[list[TextPart], Tag(f"{TAG}parts")],
+        Discriminator(_content_tag),
+    ]
+    channel: Literal["analysis", "commentary", "final"] | None = None
+    recipient: str | None = None
+    call_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    content_type: str | None = None
+
+    def texts(self) -> list[str]:
+        """The words, part by part."""
+        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+
+
+def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Sequence[ToolParam]) -> list[StoredItem]:
+    """The messages as items. `instructed`: the request has instructions of its own, which take the place of the system
+    message; `tools` are its tools, of which those that are custom took free text."""
+    reader = _Reader(instructed=instructed, custom=frozenset(_custom(tools)))
+    for index, message in enumerate(messages):
+        reader.read(message, where=f"{_PARAM}[{index}]")
+    return reader.items
+
+
+class _Reader:
+    """Reads messages one after the other; outputs find their calls by id, or by name in the order of the calls."""
+
+    def __init__(self, *, instructed: bool, custom: frozenset[str]) -> None:
+        self.items: list[StoredItem] = []
+        self._instructed = instructed
+        self._custom = custom
+        self._waiting: dict[str, deque[str]] = defaultdict(deque)
+
+    def read(self, message: PreviousMessage, *, where: str) -> None:
+        """Add the item that a message is."""
+        match _role(message, where=where):
+            case "system" | "developer" | "user" as role:
+                self._heard(message, role)
+            case "assistant":
+                self._said(message)
+            case "tool":
+                self._answered(message, where=where)
+
+    def _heard(self, message: PreviousMessage, role: Literal["system", "developer", "user"]) -> None:
+        if role == "system" and self._instructed:
+            return
+        texts = message.texts()
+        if role != "user":
+            texts = [text for text in texts if text != LEGEND and not text.startswith(TOOLS_TITLE)]
+        if texts:
+            self.items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
+
+    def _said(self, message: PreviousMessage) -> None:
+        if message.recipient not in _READERS:
+            self._called(message, message.recipient or "")
+        elif message.channel == "analysis":
+            thoughts = [ReasoningText(text=text) for text in message.texts()]
+            self.items.append(Reasoning(summary=[], content=thoughts))
+        else:
+            parts: list[OutputPart] = [OutputText(text=text) for text in message.texts()]
+            phase: Literal["commentary"] | None = "commentary" if message.channel == "commentary" else None
+            self.items.append(AssistantMessage(content=parts, phase=phase))
+
+    def _called(self, message: PreviousMessage, recipient: str) -> None:
+        name, call_id = _function(recipient), message.call_id or new_id("call")
+        text = "".join(message.texts())
+        self._waiting[name].append(call_id)
+        if name in self._custom:
+            self.items.append(CustomToolCall(call_id=call_id, name=name, input=text))
+        else:
+            self.items.append(FunctionCall(call_id=call_id, name=name, arguments=text))
+
+    def _answered(self, message: PreviousMessage, *, where: str) -> None:
+        given = message.name or (message.author.name if message.author else None)
+        if given is None:
+            raise MissingParameter(f"{where}.name")
+        name = _function(given)
+        waiting = self._waiting[name]
+        if not waiting or (message.call_id is not None and message.call_id not in waiting):
+            raise InvalidValue(f"No call of '{given}' waits for this output.", param=where)
+        call_id = message.call_id or waiting[0]
+        waiting.remove(call_id)
+        output: list[InputPart] = [InputText(text=text) for text in message.texts()]
+        kind = CustomToolCallOutput if name in self._custom else FunctionCallOutput
+        self.items.append(kind(call_id=call_id, output=output))
+
+
+def _custom(tools: Sequence[ToolParam]) -> Iterator[str]:
+    """What upstreams call the tools that take free text."""
+    for tool in tools:
+        if isinstance(tool, CustomToolParam):
+            yield tool.name
+        elif isinstance(tool, NamespaceToolParam):
+            yield from (qualified(tool.name, inner.name) for inner in tool.tools if isinstance(inner, CustomToolParam))
+
+
+def _role(message: PreviousMessage, *, where: str) -> Role:
+    author = message.author.role if message.author else None
+    role = message.role or author
+    if role is None:
+        raise MissingParameter(f"{where}.role")
+    if author is not None and role != author:
+        raise InvalidValue(f"'{role}' and '{author}' cannot both be its role.", param=f"{where}.role")
+    return role
+
+
+def _function(recipient: str) -> str:
+    """The function that a recipient stands for; tools of other places get a name that upstreams take."""
+    return _NO_NAME.sub("__", recipient.removeprefix(FUNCTIONS))[:_MAX_NAME] or "tool"
