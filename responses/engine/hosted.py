@@ -39,13 +39,14 @@ class HostedCalls:
         running: dict[str, asyncio.Task[PendingCall]] = {}
         try:
             while self._state.pending:
-                if starting := self._startable(running):
+                # Before others are begun: a result that is not kept yet would be lost with them.
+                if (result := self._state.pending[0].result) is not None:
+                    yield self._finished(self._state.pending[0], result, running)
+                elif starting := self._startable(running):
                     begun = self._begun(starting)
                     yield begun
                     for pending in begun.calls:
                         running[pending.call.call_id] = asyncio.create_task(self._make(pending))
-                elif (result := self._state.pending[0].result) is not None:
-                    yield self._finished(self._state.pending[0], result, running)
                 else:
                     await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
                     returned = self._collect(running)

@@ -302,6 +302,19 @@ async def test_results_that_were_kept_are_not_asked_for_again(database: None, ca
     assert sorted(life.tools.made) == sorted(OUTPUTS)
 
 
+async def test_a_call_that_is_made_again_says_how_often(database: None, caller: Caller) -> None:
+    life = await a_life(caller, "stored")
+    await record_until(life, ToolsStarted)
+    assert await life.next()
+
+    def attempts() -> dict[str, int]:
+        with scope.team(caller.team.pk):
+            calls = ToolCall.objects.filter(response_id=life.begun.who.response_id)
+            return {call.name: call.attempt for call in calls}
+
+    assert await in_db_thread(attempts) == {"search": 2, "read": 2, "more": 1}
+
+
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
 
 

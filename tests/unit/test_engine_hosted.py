@@ -96,6 +96,15 @@ async def test_no_more_calls_run_at_once_than_are_allowed() -> None:
     assert [[pending.call.name for pending in step.calls] for step in started] == [["a"], ["b"]]
 
 
+async def test_a_result_is_kept_before_the_next_call_begins() -> None:
+    tools = ScriptedTools(search=["a page"], read=["its text"])
+    tools.concurrency = 1
+    played = await play(calls(search="{}", read="{}"), text("Done"), hosted=tools)
+    kinds = [type(step).__name__ for step in played.steps if not isinstance(step, Emitted)]
+    assert kinds == ["TurnEnded", *["ToolsStarted", "ToolFinished"] * 2, "RunEnded"]
+    assert_well_formed(played.events)
+
+
 async def test_a_call_begins_only_after_that_was_told() -> None:
     tools = GatedTools("a", "b")
     run = begin(ScriptedModel(calls(a="{}", b="{}"), text("Done")), tools).steps()
