@@ -86,9 +86,7 @@ def forced(choice: Any, known_tools: Iterable[Offer]) -> str | FunctionTool | No
     match choice:
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
-        case {"type": "mcp", "name": None}:
-            return "required"
-        case {"type": "mcp"}:
+        case {"type": "mcp", "name": str()}:
             return FunctionTool(name=qualified(choice["server_label"], choice["name"]), form=CallForm.HOSTED)
         case {"type": str() as kind}:
             hosted = FunctionTool(name=kind, form=CallForm.HOSTED)

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from responses.models import Response
+from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import calling, of, tool
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
 from tests.support.streams import types
 from tests.support.upstream import Script
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=["streamable", "legacy"])
@@ -200,6 +203,49 @@ def test_a_choice_forces_a_tool_of_a_server_in_the_first_turn(reaching: Api, scr
     assert response["tool_choice"] == choice
     assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "box__add"}}
     assert script.bodies[1]["tool_choice"] == "auto"
+
+
+def test_a_choice_of_a_server_leaves_only_its_tools_in_the_first_turn(
+    reaching: Api, script: Script, served: McpServer
+) -> None:
+    script.call(box__add='{"a":1}').say("1")
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+    choice = {"type": "mcp", "server_label": "box"}
+    tools = [tool(served), tool(served, "other"), mine]
+    reaching.create(model=script.model, input="Hi", tools=tools, tool_choice=choice)
+    names = [{one["function"]["name"].partition("__")[0] for one in body["tools"]} for body in script.bodies]
+    assert names == [{"mine", "box"}, {"mine", "box", "other"}]
+    assert [body["tool_choice"] for body in script.bodies] == ["required", "auto"]
+
+
+def test_a_choice_of_a_tool_that_the_server_does_not_have(reaching: Api, script: Script, served: McpServer) -> None:
+    choice = {"type": "mcp", "server_label": "box", "name": "nope"}
+    body = {"model": script.model, "input": "Hi", "tools": [tool(served)], "tool_choice": choice}
+    assert error(reaching.post("/responses", body)) == (400, "tool_choice", "invalid_prompt")
+
+
+def test_a_run_that_is_left_stops_waiting_for_a_slow_server(reaching: Api, script: Script, served: McpServer) -> None:
+    script.call(box__wait="{}")
+    body = {"model": script.model, "input": "Wait.", "tools": [tool(served)], "store": False}
+    with reaching.open("/responses", body):
+        served.wait_for_calls(1)
+    assert eventually(lambda: ended_as(reaching)) == ["cancelled"]
+    assert served.names() == ["wait"]
+
+
+def ended_as(api: Api) -> list[str]:
+    """How the team's responses ended."""
+    with scope.team(api.caller.team.pk):
+        return list(Response.objects.filter(ended_at__isnull=False).values_list("status", flat=True))
+
+
+def test_a_slow_tool_holds_up_no_other(reaching: Api, script: Script, served: McpServer) -> None:
+    script.then(calling(("box__wait", "{}"), ("box__add", '{"a":1}'))).say("Done.")
+    with reaching.stream(model=script.model, input="Go.", tools=[tool(served)]) as live:
+        served.wait_for_calls(2)
+        served.opened.set()
+        events = live.rest()
+    assert [call["output"] for call in of(events[-1]["response"], "mcp_call")] == ["wait is done", "1"]
 
 
 def test_allowed_tools_of_a_choice_are_all_that_is_offered(reaching: Api, script: Script, served: McpServer) -> None:

@@ -104,6 +104,13 @@ async def test_it_takes_five_megabytes_and_an_image(sessions: Sessions) -> None:
     assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
 
 
+async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(sessions: Sessions) -> None:
+    with mcp_server(legacy=True) as running:
+        said = await failure(sessions.call(named(running), "picture", {}))
+        assert said == {"type": "http_error", "code": 502, "message": "Its answer is too large."}
+        assert not (await sessions.call(named(running), "note", {})).is_error
+
+
 async def test_nothing_is_sent_where_egress_may_not_go() -> None:
     with mcp_server() as running:
         sessions = Sessions(Egress())

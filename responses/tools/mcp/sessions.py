@@ -29,6 +29,7 @@ _HTTP_OK_ELSEWHERE = frozenset({400, 404, 405, 406, 415})
 # What the SDK says in place of a refusal that is no answer of the protocol, and in place of a lost connection.
 _STAND_INS = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
 _LOST = ("Connection closed", "SSE stream ended")
+_LAST_WORDS_SECONDS = 0.2
 _TOO_LARGE = "SSE stream failed"
 _Answer = TypeVar("_Answer")
 
@@ -266,9 +267,17 @@ class _Session:
         try:
             return await self._or_broken(asyncio.ensure_future(work))
         except Exception as error:
-            raise _failure(error, heard) from error
+            raise _failure(await self._cause(error), heard) from error
         finally:
             listening.reset(token)
+
+    async def _cause(self, error: Exception) -> BaseException:
+        """Behind a connection that was lost may stand what the session itself has just broken on."""
+        if self._task is not None and getattr(error, "message", "").startswith(_LOST):
+            await asyncio.wait([self._task], timeout=_LAST_WORDS_SECONDS)
+            if self._task.done() and not self._task.cancelled():
+                return self._task.exception() or error
+        return error
 
     async def _or_broken(self, asked: "asyncio.Future[_Answer]") -> _Answer:
         holder = self._task

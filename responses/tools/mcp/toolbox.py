@@ -95,8 +95,9 @@ class McpToolbox:
             for task in asked.values():
                 task.cancel()
             await asyncio.gather(*asked.values(), return_exceptions=True)
-        if calls := self._calls_to_make(state):
-            yield Prepared(events=[], calls=calls)
+        calls, missing_choice = self._calls_to_make(state), self._missing_choice()
+        if calls or missing_choice:
+            yield Prepared(events=[], calls=calls, failure=missing_choice)
 
     async def _ask(self, server: Server) -> list[ListedTool] | ServerFailed:
         try:
@@ -127,11 +128,25 @@ class McpToolbox:
         waiting = [one for one in self._approved.values() if one.request_id not in begun]
         return [CallRecord(call=one.call, turn=0, kind=KIND, state="pending") for one in waiting]
 
+    @property
+    def _is_first_turn(self) -> bool:
+        """Turns that were discarded do not count."""
+        return self._state.turn == self._state.discarded
+
+    def _missing_choice(self) -> Failure | None:
+        """The tool that has to be called may turn out not to be there only once its server was asked."""
+        match self._choice:
+            case {"type": "mcp", "server_label": str() as label, "name": str() as name} if self._is_first_turn:
+                if self._catalogue.find(qualified(label, name)) is None:
+                    message = f"Tool choice '{name}' was not found on the MCP server '{label}'."
+                    return Failure(code="invalid_prompt", message=message, param="tool_choice", status=400)
+        return None
+
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """The tools that the next turn is offered."""
-        return self._catalogue.functions(self._choice, first_turn=self._state.turn == 0)
+        return self._catalogue.functions(self._choice, first_turn=self._is_first_turn)
 
     def kind(self, name: str) -> str | None:
         """Ours are the tools that were listed, and those of the approved calls."""
