@@ -5,17 +5,15 @@ from typing import Any
 
 from django.conf import settings
 
+from conversations.api.requests import MAX_LIST
 from conversations.items import INCLUDABLE
+from conversations.models import Purpose
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
-from responses import counting
+from responses.api.openapi_schemas import ref, schemas
 from responses.models import Status
-from responses.passthrough import CreateEmbedding, CreateModeration
-from responses.schema import CreateResponse
 
 Schema = dict[str, Any]
-_REF = "#/components/schemas/{model}"
-_NULLABLE_STRING: Schema = {"type": ["string", "null"]}
-_NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
+_STREAMED = "Server-sent events when `stream` is true"
 
 
 @cache
@@ -33,7 +31,7 @@ def document() -> Schema:
         "paths": _paths(),
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A team's API key."}},
-            "schemas": _schemas(),
+            "schemas": schemas(),
         },
     }
 
@@ -46,7 +44,7 @@ def _paths() -> Schema:
                 "Create a response",
                 body="CreateResponse",
                 answer="Response",
-                stream="Server-sent events when `stream` is true; each event's `type` is also its name.",
+                stream=f"{_STREAMED}; each event's `type` is also its name.",
                 errors=(400, 401, 403, 413, 429, 500, 503),
             ),
             "get": _operation("List responses", answer="ResponseList", parameters=[*_page(before=True), *_filters()]),
@@ -55,7 +53,8 @@ def _paths() -> Schema:
             "get": _operation(
                 "Retrieve a response",
                 answer="Response",
-                parameters=[response_id, _include()],
+                stream=f"{_STREAMED}: those of the response's run, and what comes of it.",
+                parameters=[response_id, _include(), *_replay()],
                 errors=(400, 401, 403, 404),
             ),
             "delete": _operation(
@@ -80,10 +79,11 @@ def _paths() -> Schema:
                 "Create a chat completion",
                 body="CreateChatCompletion",
                 answer="ChatCompletion",
-                stream="Server-sent events when `stream` is true, ending with `data: [DONE]`.",
+                stream=f"{_STREAMED}, ending with `data: [DONE]`.",
                 errors=(400, 401, 403, 413, 429, 500, 503),
             ),
         },
+        **_files(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
@@ -92,6 +92,22 @@ def _paths() -> Schema:
                 "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
             ),
         },
+    }
+
+
+def _files() -> Schema:
+    file_id = _path_parameter("file_id")
+    narrowed = [_query("purpose", {"enum": list(Purpose.values)}), *_page(before=True, default=MAX_LIST, most=MAX_LIST)]
+    upload = _operation("Upload a file", answer="File", errors=(400, 401, 403, 413))
+    upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("CreateFile")}}}
+    content = _operation("Retrieve the content of a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
+    content["responses"]["200"]["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+    retrieve = _operation("Retrieve a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
+    delete = _operation("Delete a file", answer="DeletedFile", parameters=[file_id], errors=(401, 403, 404))
+    return {
+        "/files": {"post": upload, "get": _operation("List files", answer="FileList", parameters=narrowed)},
+        "/files/{file_id}": {"get": retrieve, "delete": delete},
+        "/files/{file_id}/content": {"get": content},
     }
 
 
@@ -104,10 +120,10 @@ def _operation(
     parameters: list[Schema] | None = None,
     errors: tuple[int, ...] = (400, 401, 403, 404),
 ) -> Schema:
-    content: Schema = {"application/json": {"schema": _ref(answer)}}
+    content: Schema = {"application/json": {"schema": ref(answer)}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
-    failure = {"description": "An error.", "content": {"application/json": {"schema": _ref("Error")}}}
+    failure = {"description": "An error.", "content": {"application/json": {"schema": ref("Error")}}}
     operation: Schema = {
         "summary": summary,
         "operationId": summary.lower().replace(" ", "_"),
@@ -118,7 +134,7 @@ def _operation(
         },
     }
     if body:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref(body)}}}
     return operation
 
 
@@ -126,8 +142,8 @@ def _passed_on(summary: str, *, body: str, answer: str) -> Schema:
     return _operation(summary, body=body, answer=answer, errors=(400, 401, 403, 413, 429, 500, 503))
 
 
-def _page(*, before: bool) -> list[Schema]:
-    limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+def _page(*, before: bool, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT) -> list[Schema]:
+    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
     cursors = [_query("after", {"type": "string"})] + ([_query("before", {"type": "string"})] if before else [])
     return [*cursors, _query("limit", limit), _query("order", {"enum": ["asc", "desc"], "default": "desc"})]
 
@@ -162,138 +178,3 @@ def _query(name: str, schema: Schema) -> Schema:
 
 def _path_parameter(name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": _REF.format(model=name)}
-
-
-def _schemas() -> Schema:
-    create = CreateResponse.model_json_schema(ref_template=_REF)
-    moderation = CreateModeration.model_json_schema(ref_template=_REF)
-    return {
-        **create.pop("$defs"),
-        **moderation.pop("$defs"),
-        "CreateResponse": create,
-        "Response": _object(_response(), required=list(_response())),
-        "ResponseList": _list_of(_ref("Response")),
-        "DeletedResponse": _object(
-            {"id": {"type": "string"}, "object": {"const": "response"}, "deleted": {"type": "boolean"}},
-            required=["id", "object", "deleted"],
-        ),
-        "Item": _object({"id": {"type": "string"}, "type": {"type": "string"}}, required=["id", "type"]),
-        "ItemList": _list_of(_ref("Item")),
-        "Usage": _object(_usage(), required=list(_usage())),
-        "Model": _object(
-            {
-                "id": {"type": "string"},
-                "object": {"const": "model"},
-                "created": {"type": "integer"},
-                "owned_by": {"type": "string"},
-            },
-            required=["id", "object", "created", "owned_by"],
-        ),
-        "ModelList": _object(
-            {"object": {"const": "list"}, "data": {"type": "array", "items": _ref("Model")}},
-            required=["object", "data"],
-        ),
-        "CreateChatCompletion": _object(
-            {
-                "model": {"type": "string", "maxLength": 200},
-                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-                "stream": {"type": ["boolean", "null"]},
-            },
-            required=["model", "messages"],
-        ),
-        "CountInputTokens": {
-            "type": "object",
-            "properties": {
-                name: schema for name, schema in create["properties"].items() if name in counting.PARAMETERS
-            },
-        },
-        "InputTokens": _object(
-            {
-                "object": {"const": "response.input_tokens"},
-                "input_tokens": {"type": "integer", "description": "An estimate: four characters a token."},
-            },
-            required=["object", "input_tokens"],
-        ),
-        "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
-        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
-        "CreateModeration": moderation,
-        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
-        "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
-        "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
-    }
-
-
-def _object(properties: Schema, *, required: list[str]) -> Schema:
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _list_of(item: Schema) -> Schema:
-    properties = {
-        "object": {"const": "list"},
-        "data": {"type": "array", "items": item},
-        "first_id": _NULLABLE_STRING,
-        "last_id": _NULLABLE_STRING,
-        "has_more": {"type": "boolean"},
-    }
-    return _object(properties, required=list(properties))
-
-
-def _error() -> Schema:
-    return {
-        "message": {"type": "string"},
-        "type": {"type": "string"},
-        "param": _NULLABLE_STRING,
-        "code": _NULLABLE_STRING,
-    }
-
-
-def _usage() -> Schema:
-    cached: Schema = {"cached_tokens": {"type": "integer"}, "cache_write_tokens": {"type": "integer"}}
-    return {
-        "input_tokens": {"type": "integer"},
-        "input_tokens_details": _object(cached, required=list(cached)),
-        "output_tokens": {"type": "integer"},
-        "output_tokens_details": _object({"reasoning_tokens": {"type": "integer"}}, required=["reasoning_tokens"]),
-        "total_tokens": {"type": "integer"},
-    }
-
-
-def _response() -> Schema:
-    return {
-        "id": {"type": "string"},
-        "object": {"const": "response"},
-        "created_at": {"type": "integer", "description": "Unix seconds."},
-        "completed_at": _NULLABLE_INTEGER,
-        "status": {"enum": list(Status.values)},
-        "background": {"type": "boolean"},
-        "error": {"type": ["object", "null"]},
-        "incomplete_details": {"type": ["object", "null"]},
-        "instructions": _NULLABLE_STRING,
-        "max_output_tokens": _NULLABLE_INTEGER,
-        "max_tool_calls": _NULLABLE_INTEGER,
-        "model": {"type": "string"},
-        "output": {"type": "array", "items": _ref("Item")},
-        "parallel_tool_calls": {"type": "boolean"},
-        "presence_penalty": {"type": "number"},
-        "frequency_penalty": {"type": "number"},
-        "previous_response_id": _NULLABLE_STRING,
-        "prompt_cache_key": _NULLABLE_STRING,
-        "reasoning": {"type": ["object", "null"]},
-        "safety_identifier": _NULLABLE_STRING,
-        "service_tier": {"type": "string"},
-        "store": {"type": "boolean"},
-        "temperature": {"type": "number"},
-        "text": {"type": "object"},
-        "tool_choice": {"type": ["string", "object"]},
-        "tools": {"type": "array", "items": {"type": "object"}},
-        "top_logprobs": {"type": "integer"},
-        "top_p": {"type": "number"},
-        "truncation": {"enum": ["auto", "disabled"]},
-        "usage": {"anyOf": [_ref("Usage"), {"type": "null"}]},
-        "user": _NULLABLE_STRING,
-        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-    }

@@ -1,0 +1,183 @@
+"""The schemas of the OpenAPI document: of bodies by the types that validate them, of answers by what is presented."""
+
+from typing import Any
+
+from conversations.models import Purpose
+from responses import counting
+from responses.models import Status
+from responses.passthrough import CreateEmbedding, CreateModeration
+from responses.schema import CreateResponse
+
+Schema = dict[str, Any]
+_REF = "#/components/schemas/{model}"
+_NULLABLE_STRING: Schema = {"type": ["string", "null"]}
+_NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
+
+
+def ref(name: str) -> Schema:
+    """A reference to one of the schemas."""
+    return {"$ref": _REF.format(model=name)}
+
+
+def schemas() -> Schema:
+    """All schemas by their names."""
+    create = CreateResponse.model_json_schema(ref_template=_REF)
+    moderation = CreateModeration.model_json_schema(ref_template=_REF)
+    return {
+        **create.pop("$defs"),
+        **moderation.pop("$defs"),
+        "CreateResponse": create,
+        "Response": _object(_response(), required=list(_response())),
+        "ResponseList": _list_of(ref("Response")),
+        "DeletedResponse": _object(
+            {"id": {"type": "string"}, "object": {"const": "response"}, "deleted": {"type": "boolean"}},
+            required=["id", "object", "deleted"],
+        ),
+        "Item": _object({"id": {"type": "string"}, "type": {"type": "string"}}, required=["id", "type"]),
+        "ItemList": _list_of(ref("Item")),
+        "Usage": _object(_usage(), required=list(_usage())),
+        "Model": _object(
+            {
+                "id": {"type": "string"},
+                "object": {"const": "model"},
+                "created": {"type": "integer"},
+                "owned_by": {"type": "string"},
+            },
+            required=["id", "object", "created", "owned_by"],
+        ),
+        "ModelList": _object(
+            {"object": {"const": "list"}, "data": {"type": "array", "items": ref("Model")}},
+            required=["object", "data"],
+        ),
+        "CreateChatCompletion": _object(
+            {
+                "model": {"type": "string", "maxLength": 200},
+                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                "stream": {"type": ["boolean", "null"]},
+            },
+            required=["model", "messages"],
+        ),
+        "CountInputTokens": {
+            "type": "object",
+            "properties": {
+                name: schema for name, schema in create["properties"].items() if name in counting.PARAMETERS
+            },
+        },
+        "InputTokens": _object(
+            {
+                "object": {"const": "response.input_tokens"},
+                "input_tokens": {"type": "integer", "description": "An estimate: four characters a token."},
+            },
+            required=["object", "input_tokens"],
+        ),
+        "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
+        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
+        "CreateModeration": moderation,
+        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
+        "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
+        "CreateFile": _create_file(),
+        "File": _object(_file(), required=list(_file())),
+        "FileList": _list_of(ref("File")),
+        "DeletedFile": _object(
+            {"id": {"type": "string"}, "object": {"const": "file"}, "deleted": {"type": "boolean"}},
+            required=["id", "object", "deleted"],
+        ),
+        "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
+    }
+
+
+def _object(properties: Schema, *, required: list[str]) -> Schema:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _list_of(item: Schema) -> Schema:
+    properties = {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": item},
+        "first_id": _NULLABLE_STRING,
+        "last_id": _NULLABLE_STRING,
+        "has_more": {"type": "boolean"},
+    }
+    return _object(properties, required=list(properties))
+
+
+def _create_file() -> Schema:
+    seconds = {"type": "integer", "minimum": 3600, "maximum": 2_592_000}
+    properties: Schema = {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"enum": list(Purpose.values)},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": seconds,
+    }
+    return _object(properties, required=["file", "purpose"])
+
+
+def _file() -> Schema:
+    return {
+        "id": {"type": "string"},
+        "object": {"const": "file"},
+        "bytes": {"type": "integer"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "expires_at": _NULLABLE_INTEGER,
+        "filename": {"type": "string"},
+        "purpose": {"enum": list(Purpose.values)},
+        "status": {"const": "processed"},
+        "status_details": _NULLABLE_STRING,
+    }
+
+
+def _error() -> Schema:
+    return {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": _NULLABLE_STRING,
+        "code": _NULLABLE_STRING,
+    }
+
+
+def _usage() -> Schema:
+    cached: Schema = {"cached_tokens": {"type": "integer"}, "cache_write_tokens": {"type": "integer"}}
+    return {
+        "input_tokens": {"type": "integer"},
+        "input_tokens_details": _object(cached, required=list(cached)),
+        "output_tokens": {"type": "integer"},
+        "output_tokens_details": _object({"reasoning_tokens": {"type": "integer"}}, required=["reasoning_tokens"]),
+        "total_tokens": {"type": "integer"},
+    }
+
+
+def _response() -> Schema:
+    return {
+        "id": {"type": "string"},
+        "object": {"const": "response"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "completed_at": _NULLABLE_INTEGER,
+        "status": {"enum": list(Status.values)},
+        "background": {"type": "boolean"},
+        "error": {"type": ["object", "null"]},
+        "incomplete_details": {"type": ["object", "null"]},
+        "instructions": _NULLABLE_STRING,
+        "max_output_tokens": _NULLABLE_INTEGER,
+        "max_tool_calls": _NULLABLE_INTEGER,
+        "model": {"type": "string"},
+        "output": {"type": "array", "items": ref("Item")},
+        "parallel_tool_calls": {"type": "boolean"},
+        "presence_penalty": {"type": "number"},
+        "frequency_penalty": {"type": "number"},
+        "previous_response_id": _NULLABLE_STRING,
+        "prompt_cache_key": _NULLABLE_STRING,
+        "reasoning": {"type": ["object", "null"]},
+        "safety_identifier": _NULLABLE_STRING,
+        "service_tier": {"type": "string"},
+        "store": {"type": "boolean"},
+        "temperature": {"type": "number"},
+        "text": {"type": "object"},
+        "tool_choice": {"type": ["string", "object"]},
+        "tools": {"type": "array", "items": {"type": "object"}},
+        "top_logprobs": {"type": "integer"},
+        "top_p": {"type": "number"},
+        "truncation": {"enum": ["auto", "disabled"]},
+        "usage": {"anyOf": [ref("Usage"), {"type": "null"}]},
+        "user": _NULLABLE_STRING,
+        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
