@@ -133,6 +133,25 @@ def test_it_names_the_defect(api: Api, stream: bool, body: dict[str, Any], param
     assert error(api.post("/responses", {**wanted, **body})) == (400, param, code)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"moderation": 1}, {"include": 1}),
+        ({"metadata": 1}, {"text": 1}),
+        ({"tool_choice": 1}, {"store": 1}),
+        ({"max_tool_calls": 0}, {"reasoning": 1}),
+        ({"prompt_cache_options": 1}, {"prompt_cache_key": 1}),
+        ({"service_tier": 1}, {"top_logprobs": 99}),
+        ({"top_logprobs": 99}, {"model": 1}),
+    ],
+)
+def test_of_several_defects_it_names_the_one_that_openai_names(
+    api: Api, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    named = error(api.post("/responses", {**HI, **second, **first}))[1]
+    assert [named] == list(first)
+
+
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
 @pytest.mark.parametrize(
     "body",

@@ -198,6 +198,21 @@ def test_a_run_that_is_cancelled_keeps_what_it_held_back(api: Api, script: Scrip
     assert api.retrieve(response_id)["output"] == []
 
 
+def test_a_run_that_is_over_is_not_cancelled_while_it_is_judged(api: Api, script: Script, judge: Script) -> None:
+    with scope.every_team():
+        Team.objects.filter(pk=api.caller.team.pk).update(disconnect_grace_seconds=0)
+    gate = Gate()
+    script.say("Hello")
+    judge.then(FINE, replace(FINE, pieces=[gate, *FINE.pieces]))
+    body = {"model": script.model, "input": "Hi", "stream": True, "moderation": policy(judge)}
+    with api.open("/responses", body):
+        judge.wait_for_call(1)
+    eventually(lambda: responses_of(api) == [("completed", "Hello")])
+    with scope.team(api.caller.team.pk):
+        response_id = Response.objects.get().pk
+    assert api.retrieve(response_id)["moderation"]["output"]["type"] == "error"
+
+
 def test_a_judge_that_fails_is_told_of_where_it_only_scores(api: Api, script: Script, judge: Script) -> None:
     script.say("Hello")
     judge.then(refusal(400, "No."), whole({"results": []}))

@@ -1,0 +1,75 @@
+"""Runs whose turns are judged, with hosted tools: what is flagged is withheld, what went before it stays."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from conversations.items import plain_text
+from kernel.clock import now
+from responses.engine.endings import opening
+from responses.engine.events import Body
+from responses.engine.state import RunState
+from responses.ledger import RequestInfo
+from responses.moderated import ModeratedRun
+from responses.moderation import Judge, Judgement
+from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
+from tenants.principal import Principal
+from tests.support.chunks import Chunk, calls, chunk, text
+from tests.support.runs import Played, context, events_of, on_the_wire
+from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+from tests.support.streams import assert_well_formed
+
+NOBODY = Principal(
+    team_id="team_1", key_id="key_1", scopes=frozenset(), allowed_models=None, expires_at=None, grace_seconds=None
+)
+BLOCKING = ModerationParam(model="judge", policy=ModerationPolicy(output=ModerationMode(mode="block")))
+SEARCH = calls(search='{"q": "x"}')
+
+
+class Pacifist(Judge):
+    """Flags every answer about a fight, and asks no upstream."""
+
+    @override
+    async def of_output(self, bodies: Sequence[Body]) -> Judgement:
+        flagged = any("fight" in plain_text(body) for body in bodies)
+        return {"type": "moderation_result", "flagged": flagged, "categories": {}}
+
+
+async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
+    """A run of which nothing is to be sent before it was judged; its events must be in order whatever is withheld."""
+    found: Judgement = {"type": "moderation_result", "flagged": False, "categories": {}}
+    judge = Pacifist(principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), of_input=found)
+    model, given = ScriptedModel(*turns), context()
+    run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, judge=judge)
+    steps = [step async for step in run.steps()]
+    model.verify()
+    tools.verify()
+    events = on_the_wire([*opening(given.parameters), *events_of(steps)])
+    assert_well_formed(events)
+    return Played(steps=steps, events=events)
+
+
+def said(words: str, turn: Sequence[Chunk]) -> list[Chunk]:
+    """A turn that says something before its calls."""
+    return [turn[0], chunk(content=words), *turn[1:]]
+
+
+async def test_words_beside_a_call_are_judged_before_it_is_made() -> None:
+    run = await play(said("I will fight.", SEARCH), tools=ScriptedTools(search=[]))
+    assert run.types == ["created", "in_progress", "error", "failed"]
+    assert (run.end.ending.status, run.output) == ("failed", [])
+    assert run.end.usage.output_tokens > 0
+
+
+async def test_what_went_before_a_flagged_turn_stays() -> None:
+    run = await play(said("Let me look.", SEARCH), text("I will fight."), tools=ScriptedTools(search=["found"]))
+    assert [item["type"] for item in run.output] == ["message", "mcp_call"]
+    assert "fight" not in str(run.events)
+    assert run.end.response["moderation"]["output"]["flagged"] is True
+
+
+async def test_turns_that_are_fine_are_sent_one_by_one() -> None:
+    run = await play(said("Let me look.", SEARCH), text("Found."), tools=ScriptedTools(search=["found"]))
+    assert [item["type"] for item in run.output] == ["message", "mcp_call", "message"]
+    assert run.end.response["moderation"]["output"]["flagged"] is False
+    assert run.types[-1] == "completed"
