@@ -1,8 +1,11 @@
 """Who makes the calls that a turn asked for: we, the client, somebody once it is approved of, or nobody."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import orjson
+
+from responses.engine.call_segments import CUSTOM_INPUT
 from responses.engine.calls import Ask, Make, Refuse
 from responses.engine.events import Body
 from responses.engine.forms import shape_defect
@@ -10,7 +13,7 @@ from responses.engine.grammars import text_defect
 from responses.engine.state import Aside, RunContext, RunState, answer
 from responses.engine.steps import CallRecord, CallState
 from responses.engine.tools import Toolbox
-from responses.engine.turns import Call, FunctionTool, TurnResult
+from responses.engine.turns import Call, CallForm, FunctionTool, TurnResult
 
 _CLIENTS = "function"
 _WITHHELD = "error: this call was not made, since another one beside it is wrong; make both again"
@@ -40,11 +43,11 @@ class Sorted:
         """The items that ask for approval."""
         return [ask.item for _, _, ask in self.asked]
 
-    def withhold(self, item_ids: Container[str]) -> None:
+    def withhold(self, item_ids: Container[str], offered: Mapping[str, FunctionTool]) -> None:
         """The client does not get to see these items, since a call among them is wrong: the others go with it."""
         for call in [call for call in self.left if call.item_id in item_ids]:
             self.left.remove(call)
-            self.refused.append((call, _CLIENTS, _WITHHELD))
+            self.refused.append((_as_made(call, offered.get(call.name)), _CLIENTS, _WITHHELD))
 
     def records(self, *, turn: int, after: int) -> list[CallRecord]:
         """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
@@ -76,13 +79,20 @@ async def sort_out(
             if wrong is None:
                 found.left.append(call)
             else:
-                found.refused.append((call, _CLIENTS, f"error: {wrong}"))
+                found.refused.append((_as_made(call, offered.get(call.name)), _CLIENTS, f"error: {wrong}"))
         elif limit is not None and state.hosted_calls + len(found.admitted) >= limit:
             reason = f"error: this call was not made; no more than {limit} calls of tools are allowed here"
             found.refused.append((call, kind, reason))
         else:
             _ask(call, kind, tools, found)
     return found
+
+
+def _as_made(call: Call, tool: FunctionTool | None) -> Call:
+    """A call as the upstream made it: of custom tools it knows functions only, whose arguments are JSON."""
+    if tool is None or tool.form is not CallForm.CUSTOM:
+        return call
+    return replace(call, arguments=orjson.dumps({CUSTOM_INPUT: call.arguments}).decode())
 
 
 async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: bool) -> str | None:

@@ -11,6 +11,9 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.tools import Toolbox
 from responses.engine.turns import FunctionTool, Sampling, TurnRequest
 
+_NOTHING_BUT = "Unless you call a tool, answer with one JSON"
+_NOTHING_AROUND = " and nothing else: no words around it, no code fence."
+
 
 def is_free(choice: str | FunctionTool | None) -> bool:
     """Whether the model may end with words."""
@@ -103,12 +106,9 @@ def _choice(
 def _format_in_words(response_format: dict[str, object]) -> str:
     promised = response_format.get("json_schema")
     if not isinstance(promised, dict):
-        return "Answer with one JSON object and nothing else: no words around it, no code fence."
+        return f"{_NOTHING_BUT} object{_NOTHING_AROUND}"
     schema = orjson.dumps(promised["schema"]).decode()
-    return (
-        "Answer with one JSON document and nothing else: no words around it, no code fence. "
-        f"It has to be valid under this JSON schema:\n{schema}"
-    )
+    return f"{_NOTHING_BUT} document{_NOTHING_AROUND} It has to be valid under this JSON schema:\n{schema}"
 
 
 def _choice_in_words(choice: str | FunctionTool | None) -> str:

@@ -75,8 +75,10 @@ class Court:
             return self._rejected(wrong, result, gate)
         calls = await sort_out(result, offered=offered, context=self.context, state=self.state, tools=self.tools)
         if calls.concern_us:
-            return self._bounded(calls, result, gate) or self._go_on(calls, result, gate)
-        if wrong := structured.defect(result.items, self.context.sampling.response_format):
+            return self._bounded(calls, result, gate) or self._go_on(calls, result, gate, offered)
+        # Words beside calls are no answer yet: it comes when the client has answered the calls.
+        promised = self.context.sampling.response_format if not result.calls else None
+        if wrong := structured.defect(result.items, promised):
             return self._rejected(wrong, result, gate)
         return Finished()
 
@@ -100,18 +102,18 @@ class Court:
     def _rejected(self, wrong: str, result: TurnResult, gate: Gate | None) -> AskAgain | Failed:
         """Once in a row the model is told, and asked again; what was told already cannot be taken back."""
         failure = Failure(code="server_error", message=wrong)
-        if gate is None:
+        if gate is None or any(item["type"] == "message" for item in result.items[: gate.shown]):
             return Failed(failure)
         discarded = Discarded(defect=wrong, items=result.items[gate.shown :])
         if self.state.repairs is not None or self._is_last_turn:
             return Failed(failure, discarded)
         return AskAgain(discarded)
 
-    def _go_on(self, calls: Sorted, result: TurnResult, gate: Gate | None) -> GoOn:
+    def _go_on(self, calls: Sorted, result: TurnResult, gate: Gate | None, offered: dict[str, FunctionTool]) -> GoOn:
         refused = {call.item_id for call, _, _ in calls.refused}
         if gate is None or not any(item["id"] in refused for item in result.items):
             return GoOn(calls, kept=len(result.items))
-        calls.withhold({item["id"] for item in result.items[gate.shown :]})
+        calls.withhold({item["id"] for item in result.items[gate.shown :]}, offered)
         return GoOn(calls, kept=gate.shown)
 
     def _bounded(self, calls: Sorted, result: TurnResult, gate: Gate | None) -> Failed | None:

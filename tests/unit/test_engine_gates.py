@@ -134,6 +134,18 @@ async def test_a_run_that_is_stopped_shows_what_was_held() -> None:
     assert [item["status"] for item in end.response["output"]] == ["completed", "incomplete"]
 
 
+async def test_words_beside_a_call_are_no_answer_yet() -> None:
+    played = await play([chunk(content="Let me look."), *calls(look="{}")], text=FORMAT, tools=[LOOK])
+    assert [item["type"] for item in played.output] == ["message", "function_call"]
+    assert played.end.ending.status == "completed"
+
+
+async def test_what_was_told_already_cannot_be_taken_back() -> None:
+    given = replace(context(text=FORMAT, tools=[DIGITS]), traits=Traits(structured_output="native"))
+    end = await ended(ScriptedModel(text("It is 1.")), given)
+    assert (end.ending.status, len(end.response["output"])) == ("failed", 1)
+
+
 # -- calls that are due ------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +228,14 @@ async def test_input_that_breaks_its_grammar_is_not_shown_and_asked_for_again() 
     assert [item["type"] for item in played.output] == ["message", "message", "custom_tool_call"]
     assert played.output[2]["input"] == "11"
     assert_well_formed(played.events)
+
+
+async def test_the_model_reads_the_wrong_input_as_arguments_that_it_knows() -> None:
+    model = ScriptedModel(dials("one"), text("Never mind"))
+    _ = [step async for step in begin(model, tools=[DIGITS]).steps()]
+    called, answered = model.requests[1].items[-2:]
+    assert called.wire()["arguments"] == '{"input":"one"}'
+    assert "breaks its grammar" in answered.wire()["output"]
 
 
 async def test_words_before_a_call_with_a_grammar_are_told_at_once() -> None:
