@@ -104,6 +104,7 @@ def _state(response: Response, fold: Fold) -> RunState:
         usage=Usage(
             input_tokens=response.input_tokens,
             cached_tokens=response.cached_tokens,
+            cache_write_tokens=response.cache_write_tokens,
             output_tokens=response.output_tokens,
             reasoning_tokens=response.reasoning_tokens,
         ),

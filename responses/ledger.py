@@ -44,6 +44,7 @@ class RoutedCall:
             outcome=outcome,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             estimated=usage.estimated,

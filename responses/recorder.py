@@ -211,6 +211,7 @@ class Recorder:
         tokens = {
             "input_tokens": usage.input_tokens,
             "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
         }
@@ -336,6 +337,7 @@ class Recorder:
             tool_calls=progress.tool_calls,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             output_preview=progress.preview,

@@ -96,6 +96,7 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
     usage = Usage(
         input_tokens=response.input_tokens,
         cached_tokens=response.cached_tokens,
+        cache_write_tokens=response.cache_write_tokens,
         output_tokens=response.output_tokens,
         reasoning_tokens=response.reasoning_tokens,
     )

@@ -38,6 +38,7 @@ class Advance:
     tool_calls: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
     error: dict[str, Any] | None = None
@@ -100,6 +101,7 @@ _ADVANCED = f"""advanced AS (
         tool_calls = new.tool_calls,
         input_tokens = new.input_tokens,
         cached_tokens = new.cached_tokens,
+        cache_write_tokens = new.cache_write_tokens,
         output_tokens = new.output_tokens,
         reasoning_tokens = new.reasoning_tokens,
         error = new.error,
@@ -110,8 +112,8 @@ _ADVANCED = f"""advanced AS (
     FROM json_to_recordset(%s::json) AS new (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
-        cached_tokens integer, output_tokens integer, reasoning_tokens integer, error jsonb, error_code text,
-        incomplete_reason text, moderation jsonb, output_preview text
+        cached_tokens integer, cache_write_tokens integer, output_tokens integer, reasoning_tokens integer,
+        error jsonb, error_code text, incomplete_reason text, moderation jsonb, output_preview text
     )
     WHERE response.id = new.response_id
       AND response.lease_token = new.lease_token

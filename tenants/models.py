@@ -259,6 +259,7 @@ class UsageRecord(models.Model):
     outcome = models.CharField(max_length=20)
     input_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
+    cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
     estimated = models.BooleanField(default=False, help_text="The upstream said nothing; counted by us.")

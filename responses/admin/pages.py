@@ -29,7 +29,7 @@ from tenants.admin.roles import TeamScoped
 SHOWN_ITEMS = 200
 SHOWN_EVENTS = 500
 _SHOWN_FOLLOWERS = 5
-_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+_TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 # A request's id is made when its head arrives, the response when its body was read.
 _UPLOAD = timedelta(hours=1)
 

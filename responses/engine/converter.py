@@ -290,6 +290,7 @@ def read_usage(usage: Chunk) -> Usage:
     return Usage(
         input_tokens=_count(usage.get("prompt_tokens")),
         cached_tokens=_count(prompt.get("cached_tokens")),
+        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
         output_tokens=_count(usage.get("completion_tokens")),
         reasoning_tokens=_count(completion.get("reasoning_tokens")),
     )

@@ -311,6 +311,7 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
         input_tokens=_count(usage.get("input_tokens")),
         cached_tokens=_count(read.get("cached_tokens")),
+        cache_write_tokens=_count(read.get("cache_write_tokens")),
         output_tokens=_count(usage.get("output_tokens")),
         reasoning_tokens=_count(written.get("reasoning_tokens")),
     )

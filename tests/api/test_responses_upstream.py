@@ -201,6 +201,7 @@ def test_its_usage_and_tier_are_the_responses(api: Api, relayed: Script) -> None
     relayed.then(answer(said("Hello"), service_tier="flex"))
     made = api.create(model=relayed.model, input="Hi")
     assert (made["usage"], made["service_tier"]) == (USAGE, "flex")
+    assert api.retrieve(made["id"])["usage"] == USAGE
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ Event = dict[str, Any]
 Item = dict[str, Any]
 USAGE = {
     "input_tokens": 11,
-    "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+    "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
     "output_tokens": 5,
     "output_tokens_details": {"reasoning_tokens": 2},
     "total_tokens": 16,
