@@ -29,5 +29,9 @@ def test_they_are_shown_and_kept(api: Api, answered: Script, caller: Caller) -> 
     assert made["usage"]["input_tokens_details"] == CACHED
     assert api.retrieve(made["id"])["usage"] == made["usage"]
     with scope.team(caller.team.pk):
-        rows = [Response.objects.get(), Turn.objects.get(), UsageRecord.objects.get()]
+        rows: list[Response | Turn | UsageRecord] = [
+            Response.objects.get(),
+            Turn.objects.get(),
+            UsageRecord.objects.get(),
+        ]
     assert [(row.cached_tokens, row.cache_write_tokens) for row in rows] == [(4, 3)] * 3
