@@ -5,10 +5,10 @@ told from the branch that pydantic took. Wording and codes: section 6.3 of the A
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from kernel.errors import (
@@ -26,6 +26,10 @@ TAG = "\x00tag:"
 # What is read must be written again: orjson reads 1,024 levels and writes 254.
 MAX_DEPTH = 128
 Schema = TypeVar("Schema", bound=BaseModel)
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+"""What clients may note on an object."""
 
 _EXPECTED = {
     "string_type": "a string",

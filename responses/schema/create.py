@@ -22,11 +22,11 @@ from kernel.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from kernel.validation import TAG, first_defect
+from kernel.nulls import validate_without_nulls
+from kernel.validation import TAG, Metadata, first_defect
 from responses.schema.choices import ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.messages import PreviousMessage, history
-from responses.schema.nulls import MOST_ROUNDS, drop_unknown_nulls
 from responses.schema.options import (
     AccessPrograms,
     ImageOptions,
@@ -38,10 +38,6 @@ from responses.schema.options import (
 )
 from responses.schema.tools import ToolParam, added_tools, check_tools, tool_defect
 from responses.schema.updates import check_updates
-
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
-]
 
 
 def _input_tag(value: Any) -> str:
@@ -148,14 +144,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 
 def _validated(sent: dict[str, Any]) -> CreateResponse:
     """`null` means "not sent" further down as well."""
-    for _ in range(MOST_ROUNDS):
-        try:
-            return CreateResponse.model_validate(sent)
-        except ValidationError as error:
-            if not drop_unknown_nulls(sent, error):
-                raise tool_defect(error) or first_defect(error) from error
-            defect = error
-    raise tool_defect(defect) or first_defect(defect) from defect
+    try:
+        return validate_without_nulls(CreateResponse, sent)
+    except ValidationError as error:
+        raise tool_defect(error) or first_defect(error) from error
 
 
 def check_together(body: CreateResponse) -> None:

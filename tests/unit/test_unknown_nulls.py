@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kernel.errors import UnknownParameter
+from kernel.nulls import MOST_ROUNDS
 from responses.schema import parse_create
-from responses.schema.nulls import MOST_ROUNDS
 
 MANY = 5_000
 

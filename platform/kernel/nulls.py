@@ -4,13 +4,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernel.validation import TAG
+from kernel.validation import TAG, Schema
 
 # Of an honest body, one round for each kind of object in it; after as many the next null is an unknown parameter.
 MOST_ROUNDS = 64
 
 
-def drop_unknown_nulls(body: dict[str, Any], error: ValidationError) -> bool:
+def validate_without_nulls(schema: type[Schema], body: dict[str, Any]) -> Schema:
+    """Validate into `schema`, taking those nulls out of `body` that it does not know; raises `ValidationError`."""
+    for _ in range(MOST_ROUNDS):
+        try:
+            return schema.model_validate(body)
+        except ValidationError as error:
+            if not _drop_unknown_nulls(body, error):
+                raise
+            defect = error
+    raise defect
+
+
+def _drop_unknown_nulls(body: dict[str, Any], error: ValidationError) -> bool:
     """Take the nulls out of `body` that `error` complains of as unknown, and from all objects like those; whether there
     were any."""
     details = error.errors(include_url=False)
