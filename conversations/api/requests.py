@@ -1,4 +1,4 @@
-"""What the views of files read off a request: uploads, and the filters of a list."""
+"""What the views read off a request: uploads, what to include, and the filters of a list."""
 
 import mimetypes
 import re
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest_framework.request import Request
 
 from conversations.files import Upload
+from conversations.items import INCLUDABLE
 from conversations.models import Purpose
 from kernel.asgi import Scope, header
 from kernel.errors import BadRequest, InvalidMultipart, InvalidType, InvalidValue, MissingParameter, UnknownParameter
@@ -54,6 +55,16 @@ def principal_of(request: Request) -> Principal:
 def request_id_of(request: Request) -> str:
     """The id under which this request is known."""
     return cast("str", cast("Any", request._request).scope["request_id"])  # noqa: SLF001 - DRF has no public name
+
+
+def includes(query: QueryDict) -> frozenset[str]:
+    """`include[]=a&include[]=b`, `include=a&include=b` and `include=a,b` all ask for the same."""
+    given = [*query.getlist("include"), *query.getlist("include[]")]
+    names = [name for text in given for name in text.split(",") if name]
+    for name in names:
+        if name not in INCLUDABLE:
+            raise InvalidValue.outside(name, INCLUDABLE, param="include")
+    return frozenset(names)
 
 
 def purpose_filter(query: QueryDict) -> Purpose | None:

@@ -8,12 +8,14 @@ from rest_framework.response import Response as Answer
 from rest_framework.views import APIView
 from typing_extensions import override
 
+from conversations.api.requests import includes
 from conversations.items import project
 from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
+from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from responses import access, chat, selectors, services
-from responses.api.requests import includes, info, principal_of, refuse_unknown, response_filter, scope_of
+from responses.api.requests import info, principal_of, response_filter, scope_of
 from responses.engine.steps import RunEnded
 from responses.models import Mode, Response
 from responses.schema import parse_create
