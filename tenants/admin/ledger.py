@@ -17,6 +17,7 @@ OUTCOME_TONES = {
     "stop": "success",
     "length": "warning",
     "content_filter": "warning",
+    "discarded": "warning",
     "failed": "danger",
 }
 
