@@ -27,7 +27,7 @@ from responses.engine.events import (
 from responses.engine.forms import SHAPES, Shape, item_fields
 from responses.engine.jsonstring import StringProperty
 from responses.engine.segments import Segment
-from responses.engine.turns import CallForm, FunctionTool
+from responses.engine.turns import Call, CallForm, FunctionTool
 
 CUSTOM_INPUT = "input"
 """The property in which upstreams that know functions only write the input of a custom tool."""
@@ -91,6 +91,11 @@ class CallSegment(Segment):
     def text(self) -> str:
         """What was called for: a custom tool's input, or the arguments as JSON."""
         return self._face.text if self.name else ""
+
+    def as_call(self) -> Call:
+        """A whole call, as the loop sees it: by the name that the upstream knows."""
+        text = self.text if self.tool.form is CallForm.CUSTOM else self.text or "{}"
+        return Call(item_id=self.id, call_id=self.call_id, name=self.name, arguments=text)
 
     def is_over(self, upstream_id: str | None, name: str | None, arguments: str | None) -> bool:
         """Whether a delta at this call's index begins another call: it has another id, or none and whole arguments."""

@@ -16,10 +16,11 @@ from responses.engine.call_extras import ExtrasSegment, extras_of
 from responses.engine.call_segments import CallSegment
 from responses.engine.citations import flat_citations
 from responses.engine.events import Body, Event
+from responses.engine.logprobs import read_logprobs
 from responses.engine.reasoning import Piece, ReasoningSegment, Seal, piece_of
 from responses.engine.segments import ItemStatus, MessageSegment, SegmentQueue
 from responses.engine.think_tags import ThinkTags
-from responses.engine.turns import Call, CallForm, Finish, FunctionTool, TurnResult, Usage
+from responses.engine.turns import Finish, FunctionTool, TurnResult, Usage
 
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
@@ -132,7 +133,7 @@ class ChatConverter:
             finish=finish,
             items=[segment.body() for segment in segments],
             # (25) A call that was cut is shown but never run.
-            calls=[_call(call) for call in whole],
+            calls=[call.as_call() for call in whole],
             usage=self._usage,
             failure=self._failure,
             finish_reason=self.finish_reason,
@@ -155,7 +156,9 @@ class ChatConverter:
         if choice.get("index"):  # (3)
             return
         delta = choice.get("delta")
-        logprobs = self._logprobs_of(choice) if self._logprobs else []
+        logprobs: list[Body] = []
+        if self._logprobs:
+            logprobs = read_logprobs((choice.get("logprobs") or {}).get("content"), top=self._top_logprobs)
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
         if reason := choice.get("finish_reason"):
@@ -272,16 +275,6 @@ class ChatConverter:
             return given
         return None
 
-    def _logprobs_of(self, choice: Chunk) -> list[Body]:
-        content = (choice.get("logprobs") or {}).get("content") or []
-        return [
-            {
-                **_token(entry),
-                "top_logprobs": [_token(top) for top in (entry.get("top_logprobs") or [])][: self._top_logprobs],
-            }
-            for entry in content
-        ]
-
 
 def read_usage(usage: Chunk) -> Usage:
     """A chat completion's `usage` object; what is no number of tokens counts as none."""
@@ -298,14 +291,6 @@ def read_usage(usage: Chunk) -> Usage:
 
 def _count(tokens: object) -> int:
     return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
-
-
-def _call(call: CallSegment) -> Call:
-    """A whole call, as the loop sees it: by the name that the upstream knows."""
-    text = call.text
-    if call.tool.form is not CallForm.CUSTOM:
-        text = text or "{}"
-    return Call(item_id=call.id, call_id=call.call_id, name=call.name, arguments=text)
 
 
 def _joined(parts: list[Chunk]) -> str:
@@ -325,13 +310,3 @@ def _last(logprobs: list[Body], text: str) -> list[Body]:
 def _text(arguments: object) -> str | None:
     """Arguments as text; some servers send them parsed."""
     return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()
-
-
-def _token(entry: Chunk) -> Body:
-    token = entry.get("token") or ""
-    raw = entry.get("bytes")
-    return {
-        "token": token,
-        "logprob": entry.get("logprob") or 0.0,
-        "bytes": list(token.encode()) if raw is None else raw,
-    }

@@ -28,7 +28,7 @@ from responses.engine.relayed import (
     rest_of,
 )
 from responses.engine.segments import ItemStatus, Segment, SegmentQueue
-from responses.engine.turns import Call, CallForm, Finish, Sampling, TurnResult, Usage
+from responses.engine.turns import Finish, Sampling, TurnResult, Usage
 
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
@@ -149,7 +149,7 @@ class RelayConverter:
             finish=Finish.INTERRUPTED if interrupted else self._ending(),
             items=[segment.body() for segment in self._queue.closed],
             # A call that was cut is shown but never run.
-            calls=[_as_call(call) for call in self._made if call.outcome == "completed"],
+            calls=[call.as_call() for call in self._made if call.outcome == "completed"],
             usage=self._usage,
             failure=self._failure,
             finish_reason=self.finish_reason,
@@ -325,9 +325,3 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
-
-
-def _as_call(call: CallSegment) -> Call:
-    """A whole call, as the loop sees it: by the name that the upstream knows."""
-    text = call.text if call.tool.form is CallForm.CUSTOM else call.text or "{}"
-    return Call(item_id=call.id, call_id=call.call_id, name=call.name, arguments=text)

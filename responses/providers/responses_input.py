@@ -22,7 +22,7 @@ from conversations.items import (
 from responses.engine.attachments import Attachments
 from responses.engine.relayed import ENCRYPTED
 from responses.engine.turns import TurnRequest
-from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message
+from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
 from responses.providers.chat_parts import PartWriter
 from responses.providers.chat_thoughts import last_question
 from tenants.directory import Route
@@ -45,6 +45,7 @@ class InputWriter:
 
     def write(self, items: Sequence[StoredItem]) -> list[Entry]:
         """The conversation as the upstream reads it; of the reasoning, that about the last question if not all."""
+        items = unrepeated(items)
         since = 0 if self._all_turns else last_question(items)
         return _answered(
             [
@@ -66,15 +67,18 @@ class InputWriter:
         return self._called(item)
 
     def _called(self, item: StoredItem) -> list[Entry]:
-        """A call or an output; other items are settings, or for nobody but clients."""
+        """A call, an output, or both in one; other items are settings, or for nobody but clients."""
+        entries: list[Entry] = []
         if (call := self._calls.call(item)) is not None:
             kind = "custom_tool_call" if call["type"] == "custom" else "function_call"
             if kind == "custom_tool_call":
                 self._custom.add(call["id"])
-            return [{"type": kind, "call_id": call["id"], **call[call["type"]]}]
-        if (answer := self._calls.output(item)) is None:
-            return []
-        told, beside = answer
+            entries.append({"type": kind, "call_id": call["id"], **call[call["type"]]})
+        if (answer := self._calls.output(item)) is not None:
+            entries.append(self._answer(item, *answer))
+        return entries
+
+    def _answer(self, item: StoredItem, told: Message, beside: Sequence[Message]) -> Entry:
         output: str | list[Entry] = told["content"]
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             output = item.output if isinstance(item.output, str) else [self._part(part) for part in item.output]
@@ -82,7 +86,7 @@ class InputWriter:
             output = [{"type": "input_text", "text": told["content"]}, *map(_from_chat, beside)]
         call_id = told["tool_call_id"]
         kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
-        return [{"type": kind, "call_id": call_id, "output": output}]
+        return {"type": kind, "call_id": call_id, "output": output}
 
     def _role(self, role: str) -> str:
         return "system" if role == "developer" and not self._can.developer_role else role

@@ -186,3 +186,17 @@ def test_one_call_at_a_time_is_kept_to(api: Api, relayed: Script) -> None:
     tools = [function("look"), function("listen")]
     made = api.create(model=relayed.model, input="Hi", tools=tools, parallel_tool_calls=False)
     assert [item["name"] for item in made["output"]] == ["look"]
+
+
+def test_calls_that_were_made_here_are_told_with_their_results(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    call = {"type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "find", "arguments": '{"q":1}'}
+    asked = {**call, "type": "mcp_approval_request", "id": "mcpr_1"}
+    approved = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    made = {**call, "output": "a tree", "approval_request_id": "mcpr_1"}
+    api.create(model=relayed.model, input=[asked, approved, made, {"role": "user", "content": "So?"}])
+    assert relayed.bodies[0]["input"][:2] == [
+        {"type": "function_call", "call_id": "mcp_1", "name": "wiki__find", "arguments": '{"q":1}'},
+        {"type": "function_call_output", "call_id": "mcp_1", "output": "a tree"},
+    ]
+    assert len(relayed.bodies[0]["input"]) == 3
