@@ -10,6 +10,7 @@ from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import calling, of, tool
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
+from tests.support.responses_upstream import answer, called, said
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
@@ -82,6 +83,16 @@ def test_five_dependent_calls_come_in_order_with_one_listing(reaching: Api, scri
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
 
 
+def test_an_upstream_that_speaks_responses_is_offered_the_same(
+    reaching: Api, relayed: Script, served: McpServer
+) -> None:
+    relayed.then(answer(called("box__add", '{"a":2,"b":3}')), answer(said("It is 5.")))
+    response = reaching.create(model=relayed.model, input="2+3?", tools=[tool(served)])
+    assert [item["type"] for item in response["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    call, read = relayed.bodies[1]["input"][-2:]
+    assert (call["type"], call["name"], read["output"]) == ("function_call", "box__add", "5")
+
+
 def test_parallel_calls_overlap(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(calling(("box__meet", "{}"), ("box__meet", "{}"))).say("Met.")
     response = reaching.create(model=script.model, input="Meet.", tools=[tool(served)])
@@ -119,8 +130,8 @@ def test_two_hundred_tools_on_pages(reaching: Api, script: Script) -> None:
     script.call(box__tool_150="{}").say("Done.")
     with mcp_server(paged=True) as running:
         response = reaching.create(model=script.model, input="Hi", tools=[tool(running)])
-    assert len(of(response, "mcp_list_tools")[0]["tools"]) == 208
-    assert len(script.bodies[0]["tools"]) == 208
+    assert len(of(response, "mcp_list_tools")[0]["tools"]) == 209
+    assert len(script.bodies[0]["tools"]) == 209
     assert of(response, "mcp_call")[0]["output"] == "tool_150 is done"
 
 

@@ -109,6 +109,13 @@ def test_the_secrets_are_nowhere(
         assert (secret in shown, secret in log, every_row_with(secret)) == (False, False, [])
 
 
+def test_a_server_that_repeats_its_token_is_not_quoted(reaching: Api, script: Script, closed: McpServer) -> None:
+    script.call(box__tell="{}").say("It told.")
+    response = reaching.create(model=script.model, input="Tell.", tools=[tool(closed, authorization=TOKEN)])
+    assert of(response, "mcp_call")[0]["output"] == "[redacted]"
+    assert TOKEN not in str(script.bodies)
+
+
 def test_a_broken_server_does_not_bring_its_url_into_the_log(
     reaching_web: WebProcess, reaching: Api, script: Script
 ) -> None:

@@ -88,13 +88,13 @@ async def test_it_needs_the_token(sessions: Sessions, *, legacy: bool) -> None:
         said = await failure(sessions.list_tools(named(running)))
         assert said == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
         tools = await sessions.list_tools(named(running, Authorization="Bearer open-sesame"))
-    assert len(tools) == 8
+    assert len(tools) == 9
 
 
 async def test_it_reads_every_page(sessions: Sessions) -> None:
     with mcp_server(paged=True) as running:
         tools = await sessions.list_tools(named(running))
-    assert (len(tools), tools[-1].name) == (208, "tool_199")
+    assert (len(tools), tools[-1].name) == (209, "tool_199")
 
 
 async def test_it_takes_five_megabytes_and_an_image(sessions: Sessions) -> None:

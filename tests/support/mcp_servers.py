@@ -43,6 +43,7 @@ _TOOLS = (
     _tool("meet", "Answer once two calls are here.", _EMPTY, _READS),
     _tool("fail", "Fail.", _EMPTY, _READS),
     _tool("refuse", "Answer with an error of the protocol.", _EMPTY, _READS),
+    _tool("tell", "Tell which authorization was sent.", _EMPTY, _READS),
     _tool("die", "Cut every connection.", _EMPTY, _WRITES),
     _tool("picture", "Return an image and five megabytes of text.", _EMPTY, _READS),
 )
@@ -102,6 +103,8 @@ class McpServer:
                 await self._meet()
             case "fail":
                 return types.CallToolResult(content=_text("It is broken.").content, is_error=True)
+            case "tell":
+                return _text(self.headers[-1].get("authorization", "none"))
             case "refuse":
                 raise MCPError(code=-32602, message="These arguments are wrong.")
             case "die":

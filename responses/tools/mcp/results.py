@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from responses.engine.calls import ToolResult
+from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import ServerFailed
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 
-def returned(result: "CallToolResult") -> ToolResult:
+def returned(result: "CallToolResult", server: Server) -> ToolResult:
     """The result of a call that came to the tool. Of images the text says that they are there."""
-    text = cut("\n".join(_words(block) for block in result.content) or _structured(result))
+    text = cut(server.hushed("\n".join(_words(block) for block in result.content) or _structured(result)))
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
         return ToolResult(output=text, error="mcp_tool_execution_error", fields={"error": error})

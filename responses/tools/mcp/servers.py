@@ -1,8 +1,13 @@
 """An MCP server as a request names it: where it is, what it is told, which of its tools may be used, and how."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+_SECRET = re.compile(r"auth|cookie|key|pass|secret|session|token", re.IGNORECASE)
+# What is shorter stands in many texts by chance.
+_SHORTEST_SECRET = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +114,15 @@ class Server:
     description: str | None = None
     allowed: ToolFilter | None = None
     approval: ApprovalPolicy = ApprovalPolicy()
+
+    def hushed(self, text: str) -> str:
+        """What the server said, without the credentials that it was sent: some servers repeat them in their errors."""
+        for name, value in self.headers.items():
+            if _SECRET.search(name):
+                for secret in sorted({value, value.rpartition(" ")[2]}, key=len, reverse=True):
+                    if len(secret) >= _SHORTEST_SECRET:
+                        text = text.replace(secret, "[redacted]")
+        return text
 
     def offers(self, tool: ListedTool) -> bool:
         """Whether the request lets the model use the tool."""

@@ -267,7 +267,9 @@ class _Session:
         try:
             return await self._or_broken(asyncio.ensure_future(work))
         except Exception as error:
-            raise _failure(await self._cause(error), heard) from error
+            failure = _failure(await self._cause(error), heard)
+            said = self._server.hushed(failure.message)
+            raise ServerFailed(said, code=failure.code, kind=failure.kind) from error
         finally:
             listening.reset(token)
 

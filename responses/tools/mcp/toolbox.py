@@ -215,7 +215,7 @@ class McpToolbox:
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
             return results.failed(failure)
-        return results.returned(result)
+        return results.returned(result, known.server)
 
     def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
         """The item with the output, or with the error."""
