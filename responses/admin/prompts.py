@@ -1,6 +1,7 @@
 # mypy: allow-subclassing-any
 """Prompts of teams: a page shows and edits the current version; saving something else makes the next one."""
 
+import json
 from typing import Any
 
 from django import forms
@@ -19,11 +20,23 @@ from kernel.errors import BadRequest
 from responses import prompts
 from responses.models import PromptTemplate, PromptVersion
 from tenants.admin.audited import Audited
-from tenants.admin.roles import NOBODY, ByRole, TeamScoped, teams_of
+from tenants.admin.roles import ByRole, TeamScoped, teams_of
 from tenants.models import Role, Team
 
 _CONTENT = ("messages", "model", "parameters")
 _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentence."}]
+
+
+class JsonText(forms.JSONField):
+    """JSON as people write it."""
+
+    @override
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _json_area(rows: int) -> UnfoldAdminTextareaWidget:
+    return UnfoldAdminTextareaWidget(attrs={"rows": rows, "style": "font-family: monospace", "spellcheck": "false"})
 
 
 class PromptForm(forms.ModelForm[PromptTemplate]):
@@ -35,9 +48,9 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         widget=UnfoldAdminSelectWidget,
         help_text="The version of requests that name none.",
     )
-    messages = forms.JSONField(
+    messages = JsonText(
         initial=_EXAMPLE,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 12, "class": "font-mono"}),
+        widget=_json_area(rows=12),
         help_text="A list of messages with role (system, developer, user, assistant) and content; {{name}} is a "
         "variable. Whatever is changed here becomes the next version.",
     )
@@ -47,10 +60,10 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         widget=UnfoldAdminTextInputWidget,
         help_text="For requests that name none.",
     )
-    parameters = forms.JSONField(
+    parameters = JsonText(
         required=False,
         initial=dict,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "class": "font-mono"}),
+        widget=_json_area(rows=4),
         help_text='For requests that do not set them, such as {"temperature": 0.2}.',
     )
 
@@ -93,14 +106,22 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
 class VersionInline(ByRole, TabularInline):
     """The versions of a prompt, newest first; none is ever changed."""
 
-    managers = NOBODY
     model = PromptVersion
     extra = 0
     can_delete = False
+    hide_title = True
     ordering = ["-number"]
     verbose_name_plural = "versions"
     fields = ["number", "said", "model", "set_parameters", "created", "created_by"]
     readonly_fields = fields
+
+    @override
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @override
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
     @display(description="Messages")
     def said(self, version: PromptVersion) -> Any:

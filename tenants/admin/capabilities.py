@@ -88,7 +88,8 @@ def specials(model: Model) -> list[str]:
     for field in fields(Capabilities):
         value = getattr(has, field.name)
         if value != getattr(ordinary, field.name):
-            said.append(_in_words(_LABELS[field.name].lower(), value))
+            label = _LABELS[field.name]
+            said.append(_in_words(label[0].lower() + label[1:], value))
     return said
 
 

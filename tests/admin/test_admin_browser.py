@@ -39,6 +39,8 @@ PAGES = (
     "/admin/tenants/apikey/",
     "/admin/tenants/apikey/add/",
     "/admin/tenants/membership/",
+    "/admin/responses/prompttemplate/",
+    "/admin/responses/prompttemplate/add/",
     "/admin/tenants/model/add/",
     "/admin/tenants/upstream/",
     "/admin/tenants/usagerecord/",

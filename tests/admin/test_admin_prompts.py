@@ -99,6 +99,16 @@ def test_it_refuses_what_no_request_could_use(lead: Client, caller: Caller, fiel
     assert prompts(caller) == []
 
 
+def test_nobody_changes_a_version(admin: Client, caller: Caller) -> None:
+    prompt = write_prompt(caller, "Greet {{name}}.")
+    with scope.team(caller.team.pk):
+        version = PromptVersion.objects.get()
+    rows = {"versions-TOTAL_FORMS": "2", "versions-INITIAL_FORMS": "1", "versions-0-id": str(version.pk)}
+    changed = {"versions-0-number": "7", "versions-0-DELETE": "on", "versions-1-number": "8"}
+    admin.post(page_of(prompt), form(current="1", **rows, **changed))
+    assert versions(caller) == [(1, MESSAGES)]
+
+
 def test_a_developer_reads_and_writes_nothing(developer: Client, caller: Caller) -> None:
     prompt = write_prompt(caller, "Greet {{name}}.")
     page = text(developer.get(page_of(prompt)))
