@@ -9,6 +9,8 @@ from responses.models import Response
 from tenants import scope
 from tests.support.api import Api, Caller, Event, error
 from tests.support.chunks import calls, chunk, text
+from tests.support.mcp_requests import tool
+from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Script, stream
 
 Message = dict[str, Any]
@@ -125,6 +127,16 @@ def test_each_result_is_one_message_of_its_tool(api: Api, script: Script) -> Non
     )
     assert [part["text"] for part in look["content"]] == ["[image: https://a.example/tree.png]", "[image]"]
     assert (shell["name"], words(shell)) == ("functions.sh", "a b")
+
+
+def test_hosted_tools_are_called_and_need_no_developer(reaching: Api, script: Script, served: McpServer) -> None:
+    script.call(box__add='{"a":2,"b":3}').say("It is 5.")
+    response = shown(reaching, script, input="2+3?", tools=[tool(served)])
+    assert roles(response["input_messages"]) == {"system": 1, "user": 1}
+    call, result, said = response["output_messages"]
+    assert (call["channel"], call["recipient"], words(call)) == ("commentary", "box.add", '{"a":2,"b":3}')
+    assert (result["author"], words(result)) == ({"role": "tool", "name": "box.add"}, "5")
+    assert (said["channel"], words(said)) == ("final", "It is 5.")
 
 
 def test_images_and_files_are_described(api: Api, script: Script) -> None:
