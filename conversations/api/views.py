@@ -8,7 +8,6 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
-from rest_framework.views import APIView
 
 from conversations import access, files
 from conversations.api.requests import MAX_LIST, principal_of, purpose_filter, read_upload, request_id_of
@@ -16,6 +15,7 @@ from conversations.models import File
 from kernel.dbthreads import in_db_thread
 from kernel.http import JSON
 from kernel.pagination import PageRequest
+from kernel.views import ApiView
 from tenants import scope
 from tenants.authentication import authenticate
 from tenants.models import Scope
@@ -54,7 +54,7 @@ def _find(principal: Principal, file_id: str) -> File:
         return access.get_file(principal=principal, file_id=file_id)
 
 
-class ListFiles(APIView):
+class ListFiles(ApiView):
     """`GET /v1/files`."""
 
     def get(self, request: Request) -> Answer:
@@ -67,7 +67,7 @@ class ListFiles(APIView):
         return Answer(found.as_list(present=files.public_file))
 
 
-class OneFile(APIView):
+class OneFile(ApiView):
     """`GET` and `DELETE /v1/files/{id}`."""
 
     def get(self, request: Request, file_id: str) -> Answer:

@@ -5,7 +5,6 @@ from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
-from rest_framework.views import APIView
 from typing_extensions import override
 
 from conversations.api.requests import includes
@@ -14,6 +13,7 @@ from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json
+from kernel.views import ApiView
 from responses import access, chat, selectors, services
 from responses.api.requests import info, principal_of, response_filter, scope_of
 from responses.engine.steps import RunEnded
@@ -22,16 +22,6 @@ from responses.schema import parse_create
 from tenants import directory, scope
 from tenants.authentication import authenticate
 from tenants.models import Scope
-
-
-class ApiView(APIView):
-    """DRF's view without its negotiation: everybody gets JSON, whatever `Accept` or `?format=` says."""
-
-    @override
-    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
-        """There is one renderer."""
-        renderer = self.get_renderers()[0]
-        return renderer, renderer.media_type
 
 
 class AsyncApiView(ApiView):
