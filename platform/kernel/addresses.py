@@ -6,7 +6,7 @@ names its host or its addresses.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from django.core.exceptions import ImproperlyConfigured
@@ -131,6 +131,12 @@ class AllowList:
     def parse(cls, entries: Iterable[str]) -> "AllowList":
         """Read `10.0.0.0/8`, `10.1.2.3:8080`, `[fd00::/8]:8080`, `name`, `name:8080`; anything else stops the start."""
         return cls(tuple(_allowance(entry) for entry in entries))
+
+    def opening(self, wanted: "Target") -> "AllowList":
+        """The same, and this one host on its port besides."""
+        address = wanted.address
+        own = Allowance(network=ip_network(str(address))) if address else Allowance(name=wanted.host)
+        return AllowList((*self.entries, replace(own, port=wanted.port)))
 
     def check(self, target: Target) -> None:
         """Refuse what no look-up could make acceptable; raises `EgressRefused`."""

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -68,6 +68,10 @@ class Egress:
     def check(self, url: str) -> None:
         """Refuse a URL that no look-up could make acceptable; for bodies that name a URL which is used later."""
         self.allow.check(parse_url(url))
+
+    def vouching(self, url: str) -> "Egress":
+        """The same for a URL that an operator has chosen: its host is reached wherever it is."""
+        return replace(self, allow=self.allow.opening(parse_url(url)))
 
     def transport(self) -> "GuardedTransport":
         """A transport for another library's httpx2 client, which must be made with `trust_env=False`.

@@ -12,13 +12,21 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, field_validat
 from pydantic_core import PydanticCustomError
 
 from conversations.items import Wire
-from kernel.errors import BadRequest, InvalidValue, MissingParameter, UnsupportedParameter, UnsupportedValue
+from kernel.addresses import parse_url
+from kernel.errors import (
+    BadRequest,
+    EgressRefused,
+    InvalidValue,
+    MissingParameter,
+    UnsupportedParameter,
+    UnsupportedValue,
+)
 from kernel.validation import TAG
 
 MAX_TOOL_NAMES = 1000
 _LABEL = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
 _HeaderName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
-_HeaderValue = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[\t\x20-\x7e\x80-\xff]*$")]
+_HeaderValue = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[\t\x20-\x7e]*$")]
 # What says how a message is sent, and where to: the connection's own business.
 _RESERVED = frozenset(
     {
@@ -135,6 +143,8 @@ class McpChoice(Wire):
 
 def check_mcp(tool: McpToolParam, *, param: str) -> None:
     """What the fields of an `mcp` tool say together; `param` is where it stands."""
+    if tool.server_url is not None:
+        _check_spelling(tool.server_url, param=f"{param}.server_url")
     if tool.tunnel_id is not None:
         raise UnsupportedParameter("Tunnels are not supported by this server.", param=f"{param}.tunnel_id")
     if tool.server_url is None and tool.connector_id is None:
@@ -160,6 +170,13 @@ def check_servers(tools: Sequence[Any]) -> None:
                 message = f"Invalid 'tools': the server label '{tool.server_label}' stands in it twice."
                 raise InvalidValue(message, param=f"tools[{index}].server_label")
             seen.add(tool.server_label)
+
+
+def _check_spelling(url: str, *, param: str) -> None:
+    try:
+        parse_url(url)
+    except EgressRefused as refused:
+        raise EgressRefused(refused.message, param=param) from refused
 
 
 def _origin(url: str) -> str:

@@ -37,7 +37,7 @@ class ConnectorForm(forms.ModelForm[Connector]):
         label="URL",
         max_length=2000,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://mcp.example.com/mcp"}),
-        help_text="A private address has to be opened by EGRESS_ALLOW as well.",
+        help_text="Where it is at a private address, everybody who may use the connector reaches it there.",
         error_messages={"invalid": "Enter an http or https address without a name and password."},
     )
     new_authorization = forms.CharField(

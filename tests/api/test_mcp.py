@@ -296,6 +296,10 @@ BOX = {"type": "mcp", "server_label": "box", "server_url": "https://box.test/mcp
         ([{**BOX, "headers": {"X-A": "a\r\nb: c"}}], ("tools[0].headers.X-A", "invalid_value")),
         ([{**BOX, "authorization": "a\nb"}], ("tools[0].authorization", "invalid_value")),
         ([{**BOX, "server_url": "ftp://box.test"}], ("tools[0].server_url", "url_not_allowed")),
+        ([{**BOX, "server_url": "https://[bad"}], ("tools[0].server_url", "url_not_allowed")),
+        ([{**BOX, "server_url": "https://me:pw@box.test/"}], ("tools[0].server_url", "url_not_allowed")),
+        ([{**BOX, "server_url": ""}], ("tools[0].server_url", "url_not_allowed")),
+        ([{**BOX, "headers": {"X-A": "ä"}}], ("tools[0].headers.X-A", "invalid_value")),
         ([{**BOX, "server_url": "https://10.0.0.1/"}], ("tools[0].server_url", "url_not_allowed")),
     ],
 )

@@ -151,6 +151,15 @@ def test_a_connector_brings_url_and_token(reaching: Api, script: Script, connect
     assert (response["tools"][0]["connector_id"], response["tools"][0]["server_url"]) == (connector.name, None)
 
 
+def test_a_connector_leads_where_callers_cannot_go(api: Api, script: Script, connector: Connector) -> None:
+    script.call(box__add='{"a":1}').say("1")
+    response = api.create(model=script.model, input="1+0?", tools=[by_name(connector)])
+    assert of(response, "mcp_call")[0]["output"] == "1"
+    by_url = {"type": "mcp", "server_label": "box", "server_url": connector.url}
+    refused = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [by_url]})
+    assert error(refused) == (400, "tools[0].server_url", "url_not_allowed")
+
+
 def test_the_token_of_a_request_comes_before_that_of_the_connector(
     reaching: Api, script: Script, connector: Connector
 ) -> None:

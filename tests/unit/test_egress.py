@@ -311,3 +311,12 @@ async def test_an_entry_opens_no_other_address_of_a_name(entry: str, url: str, a
 def test_an_entry_that_makes_no_sense_stops_the_start(entry: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="EGRESS_ALLOW"):
         AllowList.parse([entry])
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.7:8080/mcp", "http://[fd00::7]:8080/", "http://wiki.corp:8080/"])
+def test_what_an_operator_vouches_for_is_opened_and_nothing_beside_it(url: str) -> None:
+    egress = Egress().vouching(url)
+    egress.check(url)
+    for other in (url.replace("8080", "8081"), "http://10.0.0.8:8080/", "http://[fd00::8]:8080/"):
+        with pytest.raises(EgressRefused):
+            egress.check(other)

@@ -25,26 +25,32 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Serv
 
 def sealed(found: Sequence[Server]) -> str:
     """The servers as one encrypted text, for the row of a run that others may have to go on with."""
-    return encrypt(orjson.dumps([{"url": s.url, "headers": {**s.headers}, "label": s.label} for s in found]).decode())
+    return encrypt(orjson.dumps([_kept(server) for server in found]).decode())
 
 
 def unsealed(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Server]:
     """The servers out of `sealed`, with what the response itself shows of them."""
     tools = {tool["server_label"]: tool for tool in shown if tool["type"] == "mcp"}
     kept = orjson.loads(decrypt(text)) if text else []
-    return [_as_shown(tools[one["label"]], url=one["url"], headers=one["headers"]) for one in kept]
+    return [_as_shown(tools[one.pop("label")], **one) for one in kept]
+
+
+def _kept(server: Server) -> dict[str, Any]:
+    return {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
 
 
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Server:
-    url, token = tool.server_url, None
+    url, token = tool.server_url or "", None
     if tool.connector_id is not None:
         connector = await directory.aconnector(principal, tool.connector_id)
         if connector is None:
             message = f"Invalid value: '{tool.connector_id}'. No connector of this name is there for your team."
             raise InvalidValue(message, param=f"{param}.connector_id")
         url, token = connector.url, connector.authorization
-    _check(url or "", param=f"{param}.server_url" if tool.server_url else f"{param}.connector_id")
-    return _as_shown(tool.shown(), url=url or "", headers=_headers(tool, token))
+    else:
+        _check(url, param=f"{param}.server_url")
+    vouched = tool.connector_id is not None
+    return _as_shown(tool.shown(), url=url, headers=_headers(tool, token), vouched=vouched)
 
 
 def _headers(tool: McpToolParam, token: str | None) -> dict[str, str]:
@@ -66,11 +72,12 @@ def _check(url: str, *, param: str) -> None:
         raise EgressRefused(refused.message, param=param) from refused
 
 
-def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str]) -> Server:
+def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str], vouched: bool) -> Server:
     return Server(
         label=shown["server_label"],
         url=url,
         headers=headers,
+        vouched=vouched,
         description=shown["server_description"],
         allowed=ToolFilter.parse(shown["allowed_tools"]),
         approval=ApprovalPolicy.parse(shown["require_approval"]),

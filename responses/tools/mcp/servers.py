@@ -106,7 +106,10 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server with everything that a run needs of it. `headers` are secrets: they stay in memory."""
+    """A server with everything that a run needs of it. `headers` are secrets: they stay in memory.
+
+    `vouched`: an operator has chosen where it is, and it may be at a private address.
+    """
 
     label: str
     url: str = field(repr=False)
@@ -114,6 +117,7 @@ class Server:
     description: str | None = None
     allowed: ToolFilter | None = None
     approval: ApprovalPolicy = ApprovalPolicy()
+    vouched: bool = False
 
     def hushed(self, text: str) -> str:
         """What the server said, without the credentials that it was sent: some servers repeat them in their errors."""

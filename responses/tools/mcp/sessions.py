@@ -30,6 +30,8 @@ _HTTP_OK_ELSEWHERE = frozenset({400, 404, 405, 406, 415})
 _STAND_INS = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
 _LOST = ("Connection closed", "SSE stream ended")
 _LAST_WORDS_SECONDS = 0.2
+# The response is complete by then; its client is not to wait for a server that does not say goodbye.
+_GOODBYE_SECONDS = 1.0
 _TOO_LARGE = "SSE stream failed"
 _Answer = TypeVar("_Answer")
 
@@ -118,7 +120,8 @@ class Sessions:
             session = self._open.get(server.label)
             if session is not None and not session.is_over:
                 return session
-            session = self._open[server.label] = _Session(server, self._egress, self.timeouts.call + 5)
+            egress = self._egress.vouching(server.url) if server.vouched else self._egress
+            session = self._open[server.label] = _Session(server, egress, self.timeouts.call + 5)
             try:
                 await session.open()
             except BaseException:
@@ -206,10 +209,10 @@ class _Session:
         """End the session in its own task."""
         self._closing.set()
         if self._task is not None:
-            done, _ = await asyncio.wait([self._task], timeout=5.0)
+            done, _ = await asyncio.wait([self._task], timeout=_GOODBYE_SECONDS)
             if not done:
                 self._task.cancel()
-                await asyncio.wait([self._task])
+                await asyncio.wait([self._task], timeout=_GOODBYE_SECONDS)
 
     @property
     def _opened(self) -> "Client":
