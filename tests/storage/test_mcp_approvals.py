@@ -1,0 +1,72 @@
+"""An approval is taken by one of several requests that bring it at the same moment, and goes with its response."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
+
+from django.db import connection
+
+from conversations.items import McpApprovalRequest
+from kernel.errors import BadRequest
+from kernel.ids import new_id
+from responses import approvals
+from responses.approvals import Answered
+from responses.engine.calls import request_digest
+from responses.ledger import RequestInfo
+from responses.models import Approval
+from responses.services import delete_response
+from tenants import directory, scope
+from tests.support.api import Caller
+from tests.support.stored import Begun, begin, response_of
+
+RIVALS = 4
+
+
+def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
+    """A call of this response that waits for approval."""
+    item = McpApprovalRequest(id=new_id("mcpr"), server_label="box", name="note", arguments="{}")
+    with scope.team(caller.team.pk):
+        Approval.objects.create(
+            id=item.id or "",
+            team=caller.team,
+            response_id=begun.who.response_id,
+            call_id="call_1",
+            request=request_digest(item.wire()),
+            definition="d",
+        )
+    return item
+
+
+def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: int) -> bool:
+    """Whether this request's word counted."""
+    answer = Answered(request=item, request_id=item.id or "", approve=True)
+    together.wait()
+    try:
+        word = approvals.take(team_id=caller.team.pk, response_id=f"resp_{number}", answers=[answer])
+    except BadRequest:
+        return False
+    finally:
+        connection.close()
+    return len(word.granted) == 1
+
+
+def test_of_requests_that_race_one_is_taken_at_its_word(caller: Caller) -> None:
+    item = asked(caller, begin(caller, input="Go."))
+    with ThreadPoolExecutor(RIVALS) as pool:
+        outcomes = list(pool.map(partial(taken, caller, item, Barrier(RIVALS)), range(RIVALS)))
+    assert outcomes.count(True) == 1
+    with scope.team(caller.team.pk):
+        row = Approval.objects.get(pk=item.id)
+    assert (row.state, row.answered_in) == ("granted", f"resp_{outcomes.index(True)}")
+
+
+def test_it_is_deleted_with_its_response(caller: Caller) -> None:
+    begun = begin(caller, input="Go.")
+    item = asked(caller, begun)
+    delete_response(
+        principal=directory.principal(caller.secret),
+        response=response_of(begun),
+        request=RequestInfo(request_id="req_1"),
+    )
+    with scope.team(caller.team.pk):
+        assert not Approval.objects.filter(pk=item.id).exists()
