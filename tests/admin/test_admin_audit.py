@@ -86,11 +86,12 @@ def test_keys_are_noted_with_their_maker(lead: Client, caller: Caller) -> None:
 
 def test_an_upstreams_key_is_masked(admin: Client) -> None:
     name = unique("upstream")
-    form = {"name": name, "address": "http://127.0.0.1:9/v1", "new_api_key": "very-secret"}
+    shown = {"name": name, "address": "http://127.0.0.1:9/v1", "wire_api": "responses"}
+    form = {**shown, "new_api_key": "very-secret"}
     assert admin.post("/admin/tenants/upstream/add/", form).status_code == 302
     upstream = Upstream.objects.defer("api_key").get(name=name)
     (event,) = events("upstream.created", upstream.pk)
-    assert event.after == {"name": name, "address": "http://127.0.0.1:9/v1", "new_api_key": "•••"}
+    assert event.after == {**shown, "new_api_key": "•••"}
     admin.post(f"/admin/tenants/upstream/{upstream.pk}/delete/", {"post": "yes"})
     assert len(events("upstream.deleted", upstream.pk)) == 1
 
