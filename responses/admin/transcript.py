@@ -109,6 +109,8 @@ def _entry(body: dict[str, Any], calls: Calls, *, in_context: bool) -> Entry:
             return _call(body, calls.get(body["call_id"]), in_context=in_context)
         case "function_call_output":
             return _answer(body, calls.get(body["call_id"]), in_context=in_context)
+        case "mcp_call":
+            return _mcp_call(body, in_context=in_context)
         case kind:
             return Other(id=body["id"], type=kind, body=pretty(body), in_context=in_context)
 
@@ -163,6 +165,22 @@ def _call(body: dict[str, Any], row: ToolCall | None, *, in_context: bool) -> Ca
         error=None if row is None else row.error,
         status=(body.get("status") or "") if row is None else row.status,
         took="" if spent is None else duration(max(0, round(spent.total_seconds() * 1000))),
+        in_context=in_context,
+    )
+
+
+def _mcp_call(body: dict[str, Any], *, in_context: bool) -> Call:
+    """A call that the platform made itself: its item has everything that came of it."""
+    error = body.get("error")
+    return Call(
+        id=body["id"],
+        name=f"{body['server_label']}: {body['name']}",
+        call_id=body.get("approval_request_id") or body["id"],
+        arguments=pretty(body["arguments"]),
+        output=None if body.get("output") is None else pretty(body["output"]),
+        error=None if error is None else plain_text({"type": "mcp_call", "error": error}),
+        status=body.get("status") or "",
+        took="",
         in_context=in_context,
     )
 

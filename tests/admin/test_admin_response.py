@@ -57,6 +57,16 @@ def test_a_call_shows_arguments_output_state_and_how_long_it_took(lead: Client, 
     assert "&quot;sky&quot;: &quot;blue&quot;" in page
 
 
+def test_a_call_of_an_mcp_server_shows_what_came_of_it(lead: Client, response: Response) -> None:
+    call = {"type": "mcp_call", "status": "completed", "server_label": "box", "name": "add", "arguments": '{"a":2}'}
+    failed = {"type": "http_error", "code": 502, "message": "The connection to it failed."}
+    say(response, Section.OUTPUT, {**call, "output": "the sum"}, {**call, "status": "failed", "error": failed})
+    page = text(lead.get(page_of(response)))
+    assert (
+        missing(page, "box: add", "&quot;a&quot;: 2", "the sum", "c-state-failed", "The connection to it failed.") == []
+    )
+
+
 def test_a_call_that_waits_says_so(lead: Client, response: Response) -> None:
     say(response, Section.OUTPUT, model_calls("get_weather", "not json"))
     add_call(response, status="waiting", ended_at=None)
