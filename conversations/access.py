@@ -1,11 +1,28 @@
-"""The door for files: one enters with the principal that asks for it, or not at all.
+"""The door for conversations and files: an object enters with the principal that asks for it, or not at all.
 
 An unknown id, another team's id and that of a file which has expired get the same answer.
 """
 
-from conversations import files
-from conversations.models import File
+from conversations import files, selectors
+from conversations.models import Conversation, File, Placement
 from tenants.principal import Principal
+
+
+def get_conversation(*, principal: Principal, conversation_id: str, lock: bool = False) -> Conversation:
+    """A conversation of the caller's team, or the 404 of an unknown id; `lock` is for those who change its list."""
+    team_id = principal.team_id
+    found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=lock)
+    if found is None:
+        raise selectors.unknown_conversation(conversation_id)
+    return found
+
+
+def get_place(*, conversation: Conversation, item_id: str) -> Placement:
+    """Where an item stands in a conversation that has come in through this door, or the 404 of an unknown id."""
+    found = selectors.find_place(conversation=conversation, item_id=item_id)
+    if found is None:
+        raise selectors.unknown_item(item_id)
+    return found
 
 
 def get_file(*, principal: Principal, file_id: str) -> File:

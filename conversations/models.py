@@ -1,9 +1,10 @@
-"""Items and their places, and files. Items are immutable and know no position; a placement puts one into an owner's
-list."""
+"""Items and their places, conversations, and files. Items are immutable and know no position; a placement puts one into
+an owner's list."""
 
 from datetime import datetime
 from uuid import UUID, uuid4
 
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
@@ -43,10 +44,11 @@ class Section(models.TextChoices):
 
     INPUT = "input", "Input of a response"
     OUTPUT = "output", "Output of a response"
+    ITEMS = "items", "Items of a conversation"
 
 
 class Placement(models.Model):
-    """Puts an item into an owner's list. `owner` is a response's (later: a conversation's) id, without a foreign key:
+    """Puts an item into an owner's list. `owner` is the id of a response or of a conversation, without a foreign key:
     this app knows nothing of inference."""
 
     id: int
@@ -68,6 +70,33 @@ class Placement(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.owner} {self.section}[{self.position}]"
+
+
+def conversation_id() -> str:
+    """A fresh id of a conversation."""
+    return new_id("conv")
+
+
+class Conversation(models.Model):
+    """A list of items that goes on. The items stand in it by placements of the section `items`, in the order of their
+    positions; a position that was given away once is never used again, so that pages stay whole when items go."""
+
+    id = IdField(default=conversation_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    metadata = models.JSONField(default=dict)
+    next_position = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="conversation_by_team_and_time"),
+            GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="conversation_by_metadata"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
 
 
 class Purpose(models.TextChoices):

@@ -34,11 +34,11 @@ class TeamSeal:
         return Thought(**{field.name: held[field.name] for field in fields(Thought) if field.name in held})
 
 
-def refuse_foreign(items: Iterable[InputItem], *, team_id: str) -> None:
+def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
     """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
     for item in items:
         token = item.encrypted_content if isinstance(item, Reasoning | Compaction) else None
         if token and (isinstance(item, Compaction) or TeamSeal(team_id).open(token) is None):
             name = item.id or "without an id"
             message = f"The encrypted content for item {name} could not be verified."
-            raise InvalidEncryptedContent(message, param="input")
+            raise InvalidEncryptedContent(message, param=param)

@@ -103,6 +103,9 @@ class Scope(models.TextChoices):
     MODERATIONS_WRITE = "moderations.write", "Create moderations"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
+    CONVERSATIONS_READ = "conversations.read", "Read conversations"
+    CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
+    CONVERSATIONS_DELETE = "conversations.delete", "Delete conversations"
 
 
 def _all_scopes() -> list[str]:

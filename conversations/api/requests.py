@@ -19,8 +19,10 @@ from rest_framework.request import Request
 from conversations.files import Upload
 from conversations.items import INCLUDABLE
 from conversations.models import Purpose
+from conversations.selectors import ConversationFilter
 from kernel.asgi import Scope, header
 from kernel.errors import BadRequest, InvalidMultipart, InvalidType, InvalidValue, MissingParameter, UnknownParameter
+from kernel.query import moment, nested, refuse_unknown
 from kernel.validation import validate
 from tenants.principal import Principal
 
@@ -55,6 +57,17 @@ def principal_of(request: Request) -> Principal:
 def request_id_of(request: Request) -> str:
     """The id under which this request is known."""
     return cast("str", cast("Any", request._request).scope["request_id"])  # noqa: SLF001 - DRF has no public name
+
+
+def body_of(request: Request) -> bytes:
+    """The body, which the shell has read."""
+    return cast("bytes", cast("Any", request._request).scope["body"])  # noqa: SLF001 - the same
+
+
+def conversation_filter(query: QueryDict) -> ConversationFilter:
+    """What a list of conversations is narrowed to."""
+    refuse_unknown(query, filters=("created_after", "metadata[…]"))
+    return ConversationFilter(created_after=moment(query, "created_after"), metadata=nested(query, "metadata"))
 
 
 def includes(query: QueryDict) -> frozenset[str]:

@@ -1,11 +1,17 @@
-"""The URLs of files, below /v1/."""
+"""The URLs of conversations and of files, below /v1/."""
 
 from django.urls import path
 
-from conversations.api import views
+from conversations.api import conversations, views
 from kernel.asgi import by_method
 
 urlpatterns = [
+    path("conversations", conversations.Conversations.as_view()),
+    path("conversations/<str:conversation_id>", conversations.OneConversation.as_view()),
+    path("conversations/<str:conversation_id>/items", conversations.Items.as_view()),
+    path("conversations/<str:conversation_id>/items/<str:item_id>", conversations.OneItem.as_view()),
+    path("conversations/<str:conversation_id>/fork", conversations.Fork.as_view()),
+    path("conversations/<str:conversation_id>/export", by_method(get=conversations.export_items)),
     path("files", by_method(get=views.ListFiles.as_view(), post=views.create_file)),
     path("files/<str:file_id>", views.OneFile.as_view()),
     path("files/<str:file_id>/content", by_method(get=views.file_content)),

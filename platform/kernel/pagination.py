@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -12,8 +11,9 @@ from kernel.errors import InvalidType, InvalidValue, LimitExceeded
 
 Row = TypeVar("Row")
 ModelRow = TypeVar("ModelRow", bound=Model)
-Position = tuple[datetime, str]
-"""Where a row stands: when it was made, and its id."""
+Position = tuple[Any, ...]
+"""Where a row stands: its values of what the list is ordered by."""
+_BY_TIME = ("created_at", "id")
 MAX_LIMIT = 100
 DEFAULT_LIMIT = 20
 
@@ -74,28 +74,33 @@ class Page(Generic[Row]):
         }
 
 
-def keyset(rows: QuerySet[ModelRow], *, page: PageRequest, position: Callable[[str, str], Position]) -> Page[ModelRow]:
-    """One page of rows that have `created_at` and `id`.
+def keyset(
+    rows: QuerySet[ModelRow],
+    *,
+    page: PageRequest,
+    position: Callable[[str, str], Position],
+    by: Sequence[str] = _BY_TIME,
+) -> Page[ModelRow]:
+    """One page of rows in the order of the fields `by`, which together tell each row from every other.
 
     `position` finds where the row of an id stands; it is also given the parameter's name, for the 404 of unknown ids.
     """
     newest_first = page.order is Order.DESC
     if page.after:
-        rows = rows.filter(_beyond(position(page.after, "after"), older=newest_first))
+        rows = rows.filter(_beyond(by, position(page.after, "after"), older=newest_first))
     if page.before:
-        rows = rows.filter(_beyond(position(page.before, "before"), older=not newest_first))
+        rows = rows.filter(_beyond(by, position(page.before, "before"), older=not newest_first))
     # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
     backwards = bool(page.before) and not page.after
     descending = newest_first is not backwards
-    rows = rows.order_by("-created_at", "-id") if descending else rows.order_by("created_at", "id")
+    rows = rows.order_by(*(f"-{field}" if descending else field for field in by))
     return Page.cut(list(rows[: page.limit + 1]), request=page)
 
 
-def _beyond(cursor: Position, *, older: bool) -> Q:
-    created_at, row_id = cursor
-    sign = "lt" if older else "gt"
-    same = Q(created_at=created_at) & Q(**{f"id__{sign}": row_id})
-    return Q(**{f"created_at__{sign}": created_at}) | same
+def _beyond(by: Sequence[str], cursor: Position, *, older: bool) -> Q:
+    (field, *further), (value, *rest) = by, cursor
+    beyond = Q(**{f"{field}__{'lt' if older else 'gt'}": value})
+    return beyond | Q(**{field: value}) & _beyond(further, tuple(rest), older=older) if further else beyond
 
 
 def _limit(text: str | None, *, default: int, most: int) -> int:

@@ -85,6 +85,23 @@ ENDPOINTS = (
     ),
     _endpoint("GET /models/{id}", "models.read", "ids may contain slashes"),
     _endpoint("POST /chat/completions", "chat_completions.write", "passed on to the same upstreams, see below"),
+    _endpoint("POST /conversations", "conversations.write", "up to 20 items, references among them"),
+    _endpoint("GET /conversations", "conversations.read", "our extension: a team's conversations, see below"),
+    _endpoint("GET /conversations/{id}", "conversations.read"),
+    _endpoint("POST /conversations/{id}", "conversations.write", "replaces the metadata"),
+    _endpoint(
+        "DELETE /conversations/{id}", "conversations.delete", "its items stay where responses or forks show them"
+    ),
+    _endpoint("POST /conversations/{id}/items", "conversations.write", "up to 20 at a time"),
+    _endpoint("GET /conversations/{id}/items", "conversations.read"),
+    _endpoint("GET /conversations/{id}/items/{item_id}", "conversations.read"),
+    _endpoint("DELETE /conversations/{id}/items/{item_id}", "conversations.write", "answers with the conversation"),
+    _endpoint(
+        "POST /conversations/{id}/fork",
+        "conversations.write",
+        "our extension: a new conversation with the items up to `after`, or all; nothing is copied",
+    ),
+    _endpoint("GET /conversations/{id}/export", "conversations.read", "our extension: every item as JSON Lines"),
     _endpoint(
         "POST /files", "files.write", "multipart, up to 512 MiB; purposes and `expires_after` as OpenAI has them"
     ),

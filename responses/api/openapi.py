@@ -83,6 +83,7 @@ def _paths() -> Schema:
                 errors=(400, 401, 403, 413, 429, 500, 503),
             ),
         },
+        **_conversations(),
         **_files(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
@@ -92,6 +93,43 @@ def _paths() -> Schema:
                 "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
             ),
         },
+    }
+
+
+def _conversations() -> Schema:
+    one, item_id, include = _path_parameter("conversation_id"), _path_parameter("item_id"), _include()
+    created_after, changing = _query("created_after", {"type": "integer"}), (400, 401, 403, 404, 413)
+    export = _operation("Export a conversation", answer="Item", parameters=[one])
+    export["responses"]["200"]["content"] = {"application/jsonl": {"schema": {"type": "string"}}}
+
+    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+        errors = changing if body else (400, 401, 403, 404)
+        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+
+    return {
+        "/conversations": {
+            "post": operation("Create a conversation", "Conversation", body="CreateConversation"),
+            "get": operation(
+                "List conversations", "ConversationList", *_page(before=True), created_after, _metadata_filter()
+            ),
+        },
+        "/conversations/{conversation_id}": {
+            "get": operation("Retrieve a conversation", "Conversation", one),
+            "post": operation("Update a conversation", "Conversation", one, body="UpdateConversation"),
+            "delete": operation("Delete a conversation", "DeletedConversation", one),
+        },
+        "/conversations/{conversation_id}/items": {
+            "post": operation("Add items to a conversation", "ItemList", one, include, body="CreateItems"),
+            "get": operation("List the items of a conversation", "ItemList", one, *_page(before=True), include),
+        },
+        "/conversations/{conversation_id}/items/{item_id}": {
+            "get": operation("Retrieve an item of a conversation", "Item", one, item_id, include),
+            "delete": operation("Delete an item of a conversation", "Conversation", one, item_id),
+        },
+        "/conversations/{conversation_id}/fork": {
+            "post": operation("Fork a conversation", "Conversation", one, body="ForkConversation"),
+        },
+        "/conversations/{conversation_id}/export": {"get": export},
     }
 
 
@@ -161,15 +199,19 @@ def _include() -> Schema:
 
 
 def _filters() -> list[Schema]:
-    metadata = _query("metadata", {"type": "object", "additionalProperties": {"type": "string"}})
     return [
         _query("model", {"type": "string"}),
         _query("status", {"enum": list(Status.values)}),
         _query("conversation_id", {"type": "string"}),
         _query("created_after", {"type": "integer"}),
         _query("created_before", {"type": "integer"}),
-        {**metadata, "style": "deepObject", "explode": True},
+        _metadata_filter(),
     ]
+
+
+def _metadata_filter() -> Schema:
+    metadata = _query("metadata", {"type": "object", "additionalProperties": {"type": "string"}})
+    return {**metadata, "style": "deepObject", "explode": True}
 
 
 def _query(name: str, schema: Schema) -> Schema:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.models import Purpose
 from responses import counting
 from responses.models import Status
@@ -36,19 +37,7 @@ def schemas() -> Schema:
         "Item": _object({"id": {"type": "string"}, "type": {"type": "string"}}, required=["id", "type"]),
         "ItemList": _list_of(ref("Item")),
         "Usage": _object(_usage(), required=list(_usage())),
-        "Model": _object(
-            {
-                "id": {"type": "string"},
-                "object": {"const": "model"},
-                "created": {"type": "integer"},
-                "owned_by": {"type": "string"},
-            },
-            required=["id", "object", "created", "owned_by"],
-        ),
-        "ModelList": _object(
-            {"object": {"const": "list"}, "data": {"type": "array", "items": ref("Model")}},
-            required=["object", "data"],
-        ),
+        **_models(),
         "CreateChatCompletion": _object(
             {
                 "model": {"type": "string", "maxLength": 200},
@@ -75,6 +64,7 @@ def schemas() -> Schema:
         "CreateModeration": moderation,
         "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
+        **_conversations(),
         "CreateFile": _create_file(),
         "File": _object(_file(), required=list(_file())),
         "FileList": _list_of(ref("File")),
@@ -83,6 +73,44 @@ def schemas() -> Schema:
             required=["id", "object", "deleted"],
         ),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
+    }
+
+
+def _models() -> Schema:
+    model: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "model"},
+        "created": {"type": "integer"},
+        "owned_by": {"type": "string"},
+    }
+    models: Schema = {"object": {"const": "list"}, "data": {"type": "array", "items": ref("Model")}}
+    return {
+        "Model": _object(model, required=list(model)),
+        "ModelList": _object(models, required=["object", "data"]),
+    }
+
+
+def _conversations() -> Schema:
+    bodies: Schema = {}
+    for body in (CreateConversation, UpdateConversation, CreateItems, ForkConversation):
+        made = body.model_json_schema(ref_template=_REF)
+        bodies |= {**made.pop("$defs", {}), body.__name__: made}
+    conversation: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "conversation"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    deleted: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "conversation.deleted"},
+        "deleted": {"type": "boolean"},
+    }
+    return {
+        **bodies,
+        "Conversation": _object(conversation, required=list(conversation)),
+        "ConversationList": _list_of(ref("Conversation")),
+        "DeletedConversation": _object(deleted, required=list(deleted)),
     }
 
 

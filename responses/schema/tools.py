@@ -272,15 +272,15 @@ def loaded_tools(tools: list[dict[str, Any]], *, param: str) -> list[Any]:
     return typed
 
 
-def added_tools(given: Any) -> list[Any]:
-    """The tools that input items bring: what searches have found, and what a developer adds."""
+def added_tools(given: Any, *, param: str = "input") -> list[Any]:
+    """The tools that items bring: what searches have found, and what a developer adds; `param` is where they stand."""
     if isinstance(given, str):
         return []
     return [
         tool
         for index, item in enumerate(given)
         if isinstance(item, ToolSearchOutput | AdditionalTools)
-        for tool in loaded_tools(item.tools, param=f"input[{index}].tools")
+        for tool in loaded_tools(item.tools, param=f"{param}[{index}].tools")
     ]
 
 

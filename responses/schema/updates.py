@@ -26,13 +26,13 @@ class TextUpdate(Wire):
     ]
 
 
-def check_updates(given: Any) -> None:
-    """Refuse an update among input items that could never be in force."""
+def check_updates(given: Any, *, param: str = "input") -> None:
+    """Refuse an update among items that could never be in force; `param` is where they stand."""
     if isinstance(given, str):
         return
     for index, item in enumerate(given):
         if isinstance(item, ConfigurationUpdate):
-            _check(item, f"input[{index}]")
+            _check(item, f"{param}[{index}]")
 
 
 def _check(update: ConfigurationUpdate, param: str) -> None:

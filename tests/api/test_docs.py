@@ -35,7 +35,7 @@ def test_it_describes_every_endpoint_and_no_other(document: dict[str, Any]) -> N
         for path, methods in document["paths"].items()
         for method in methods
     }
-    assert described == {(one.method, one.path) for one in ENDPOINTS}
+    assert described == {(one.method, re.sub(r"{\w+}", "{id}", one.path)) for one in ENDPOINTS}
 
 
 def test_the_parameters_of_a_new_response_are_those_that_are_validated(document: dict[str, Any]) -> None:

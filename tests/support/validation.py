@@ -16,6 +16,12 @@ import openresponses_types.types as neutral
 import orjson
 from openai.types import CreateEmbeddingResponse, FileDeleted, FileObject, Model, ModerationCreateResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionDeleted, ChatCompletionStoreMessage
+from openai.types.conversations import (
+    Conversation,
+    ConversationDeletedResource,
+    ConversationItem,
+    ConversationItemList,
+)
 from openai.types.responses import (
     CompactedResponse,
     Response,
@@ -24,7 +30,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from openai.types.responses.responses_server_event import ResponsesServerEvent
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from tests.support.departures import EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, as_the_document_knows_it
 
@@ -99,6 +105,16 @@ ENDPOINTS = [
     _Endpoint("POST", "/moderations", ModerationCreateResponse),
     _Endpoint("GET", "/models", _Models),
     _Endpoint("GET", "/models/.+", Model),
+    _Endpoint("POST", "/conversations", Conversation),
+    _Endpoint("GET", "/conversations", Page[Conversation]),
+    _Endpoint("GET", f"/conversations/{_ID}", Conversation),
+    _Endpoint("POST", f"/conversations/{_ID}", Conversation),
+    _Endpoint("DELETE", f"/conversations/{_ID}", ConversationDeletedResource),
+    _Endpoint("POST", f"/conversations/{_ID}/fork", Conversation),
+    _Endpoint("GET", f"/conversations/{_ID}/items", Page[ConversationItem]),
+    _Endpoint("POST", f"/conversations/{_ID}/items", ConversationItemList),
+    _Endpoint("GET", f"/conversations/{_ID}/items/{_ID}", RootModel[ConversationItem]),
+    _Endpoint("DELETE", f"/conversations/{_ID}/items/{_ID}", Conversation),
     _Endpoint("POST", "/files", FileObject),
     _Endpoint("GET", "/files", Page[FileObject]),
     _Endpoint("GET", f"/files/{_ID}", FileObject),
