@@ -14,6 +14,11 @@ from responses.models import Status
 
 Schema = dict[str, Any]
 _STREAMED = "Server-sent events when `stream` is true"
+_EVENT: Schema = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["data"],
+}
 
 
 @cache
@@ -45,7 +50,7 @@ def _paths() -> Schema:
                 body="CreateResponse",
                 answer="Response",
                 stream=f"{_STREAMED}; each event's `type` is also its name.",
-                errors=(400, 401, 403, 413, 429, 500, 503),
+                errors=(400, 401, 403, 404, 413, 429, 500, 503),
             ),
             "get": _operation("List responses", answer="ResponseList", parameters=[*_page(before=True), *_filters()]),
         },
@@ -137,7 +142,7 @@ def _files() -> Schema:
     file_id = _path_parameter("file_id")
     narrowed = [_query("purpose", {"enum": list(Purpose.values)}), *_page(before=True, default=MAX_LIST, most=MAX_LIST)]
     upload = _operation("Upload a file", answer="File", errors=(400, 401, 403, 413))
-    upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("CreateFile")}}}
+    upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("UploadFile")}}}
     content = _operation("Retrieve the content of a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
     content["responses"]["200"]["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
     retrieve = _operation("Retrieve a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
@@ -160,7 +165,7 @@ def _operation(
 ) -> Schema:
     content: Schema = {"application/json": {"schema": ref(answer)}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
+        content["text/event-stream"] = {"schema": {**_EVENT, "description": stream}}
     failure = {"description": "An error.", "content": {"application/json": {"schema": ref("Error")}}}
     operation: Schema = {
         "summary": summary,

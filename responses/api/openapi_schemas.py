@@ -65,7 +65,7 @@ def schemas() -> Schema:
         "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
         **_conversations(),
-        "CreateFile": _create_file(),
+        "UploadFile": _upload_file(),
         "File": _object(_file(), required=list(_file())),
         "FileList": _list_of(ref("File")),
         "DeletedFile": _object(
@@ -129,7 +129,7 @@ def _list_of(item: Schema) -> Schema:
     return _object(properties, required=list(properties))
 
 
-def _create_file() -> Schema:
+def _upload_file() -> Schema:
     seconds = {"type": "integer", "minimum": 3600, "maximum": 2_592_000}
     properties: Schema = {
         "file": {"type": "string", "format": "binary"},
