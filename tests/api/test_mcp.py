@@ -1,6 +1,6 @@
 """MCP servers: their tools listed, offered and called, in the items and events of the wire."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +15,25 @@ from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
 
+Respond = Callable[..., dict[str, Any]]
+
 
 @pytest.fixture(params=["streamable", "legacy"])
 def either(request: pytest.FixtureRequest) -> Iterator[McpServer]:
     """A server, by each of the two transports."""
     with mcp_server(legacy=request.param == "legacy") as running:
         yield running
+
+
+@pytest.fixture(params=["json", "stream"])
+def respond(request: pytest.FixtureRequest, reaching: Api) -> Respond:
+    """Makes a response, by each of the two ways, and returns it as it ended."""
+
+    def stream(**body: Any) -> dict[str, Any]:
+        response: dict[str, Any] = reaching.events(**body)[-1]["response"]
+        return response
+
+    return reaching.create if request.param == "json" else stream
 
 
 def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpServer) -> None:
@@ -73,11 +86,13 @@ def test_the_model_is_offered_the_tools_and_reads_their_outputs(
     assert read["tool_call_id"] == called["tool_calls"][0]["id"]
 
 
-def test_five_dependent_calls_come_in_order_with_one_listing(reaching: Api, script: Script, served: McpServer) -> None:
+def test_five_dependent_calls_come_in_order_with_one_listing(
+    respond: Respond, script: Script, served: McpServer
+) -> None:
     for number in range(5):
         script.call(box__add=f'{{"a":{number},"b":1}}')
     script.say("5")
-    response = reaching.create(model=script.model, input="Count to five.", tools=[tool(served)])
+    response = respond(model=script.model, input="Count to five.", tools=[tool(served)])
     assert [call["output"] for call in of(response, "mcp_call")] == ["1", "2", "3", "4", "5"]
     assert (len(of(response, "mcp_list_tools")), served.lists) == (1, 1)
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
@@ -93,9 +108,9 @@ def test_an_upstream_that_speaks_responses_is_offered_the_same(
     assert (call["type"], call["name"], read["output"]) == ("function_call", "box__add", "5")
 
 
-def test_parallel_calls_overlap(reaching: Api, script: Script, served: McpServer) -> None:
+def test_parallel_calls_overlap(respond: Respond, script: Script, served: McpServer) -> None:
     script.then(calling(("box__meet", "{}"), ("box__meet", "{}"))).say("Met.")
-    response = reaching.create(model=script.model, input="Meet.", tools=[tool(served)])
+    response = respond(model=script.model, input="Meet.", tools=[tool(served)])
     assert [call["status"] for call in of(response, "mcp_call")] == ["completed", "completed"]
 
 
@@ -116,30 +131,30 @@ def test_output_items_can_be_fed_back(reaching: Api, script: Script, served: Mcp
     assert [message["role"] for message in script.messages[2]] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-def test_allowed_tools_are_all_that_is_listed(reaching: Api, script: Script, served: McpServer) -> None:
+def test_allowed_tools_are_all_that_is_listed(respond: Respond, script: Script, served: McpServer) -> None:
     script.say("1").say("2")
-    by_name = reaching.create(model=script.model, input="Hi", tools=[tool(served, allowed_tools=["add"])])
+    by_name = respond(model=script.model, input="Hi", tools=[tool(served, allowed_tools=["add"])])
     reading = tool(served, allowed_tools={"read_only": False})
-    writing = reaching.create(model=script.model, input="Hi", tools=[reading])
+    writing = respond(model=script.model, input="Hi", tools=[reading])
     listed = [[entry["name"] for entry in of(one, "mcp_list_tools")[0]["tools"]] for one in (by_name, writing)]
     assert listed == [["add"], ["note", "die"]]
     assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
 
 
-def test_two_hundred_tools_on_pages(reaching: Api, script: Script) -> None:
+def test_two_hundred_tools_on_pages(respond: Respond, script: Script) -> None:
     script.call(box__tool_150="{}").say("Done.")
     with mcp_server(paged=True) as running:
-        response = reaching.create(model=script.model, input="Hi", tools=[tool(running)])
+        response = respond(model=script.model, input="Hi", tools=[tool(running)])
     assert len(of(response, "mcp_list_tools")[0]["tools"]) == 209
     assert len(script.bodies[0]["tools"]) == 209
     assert of(response, "mcp_call")[0]["output"] == "tool_150 is done"
 
 
 def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
-    reaching: Api, script: Script, served: McpServer
+    respond: Respond, script: Script, served: McpServer
 ) -> None:
     script.call(box__picture="{}").say("Nice.")
-    response = reaching.create(model=script.model, input="Show me.", tools=[tool(served)])
+    response = respond(model=script.model, input="Show me.", tools=[tool(served)])
     output = of(response, "mcp_call")[0]["output"]
     assert output.startswith("[image: image/png, 32 bytes]\n0123456789")
     assert "[Cut here: the output has 5000029 characters, 100000 are shown.]" in output
@@ -157,33 +172,39 @@ def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
     ],
 )
 def test_a_failed_call_is_a_result_that_the_model_reads(
-    name: str, expected: dict[str, Any], reaching: Api, script: Script, either: McpServer
+    name: str, expected: dict[str, Any], respond: Respond, script: Script, either: McpServer
 ) -> None:
     script.call(**{f"box__{name}": "{}"}).say("It failed.")
-    events = reaching.events(model=script.model, input="Go.", tools=[tool(either)])
-    call = of(events[-1]["response"], "mcp_call")[0]
+    call = of(respond(model=script.model, input="Go.", tools=[tool(either)]), "mcp_call")[0]
     assert (call["status"], call["output"], call["error"]) == ("failed", None, expected)
-    assert "response.mcp_call.failed" in types(events)
     assert script.messages[1][-1]["content"].startswith("error: ")
 
 
-def test_arguments_that_are_no_json_are_answered(reaching: Api, script: Script, served: McpServer) -> None:
+def test_arguments_that_are_no_json_are_answered(respond: Respond, script: Script, served: McpServer) -> None:
     script.call(box__add='{"a":').say("Sorry.")
-    response = reaching.create(model=script.model, input="Go.", tools=[tool(served)])
+    response = respond(model=script.model, input="Go.", tools=[tool(served)])
     assert of(response, "mcp_call")[0]["error"]["type"] == "mcp_tool_execution_error"
     assert served.calls == []
 
 
-def test_a_dead_server_fails_its_own_listing_only(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_dead_server_fails_its_own_listing_only(respond: Respond, script: Script, served: McpServer) -> None:
     with mcp_server() as running:
         dead = tool(running, "gone")
     script.call(box__add='{"a":1}').say("1")
-    events = reaching.events(model=script.model, input="1+0?", tools=[dead, tool(served)])
-    gone, box = of(events[-1]["response"], "mcp_list_tools")
+    response = respond(model=script.model, input="1+0?", tools=[dead, tool(served)])
+    gone, box = of(response, "mcp_list_tools")
     assert gone["error"] == "Error retrieving tool list from MCP server: 'gone'. The connection to it failed."
     assert (gone["tools"], box["error"]) == ([], None)
-    assert types(events)[4] == "response.mcp_list_tools.failed"
-    assert of(events[-1]["response"], "mcp_call")[0]["output"] == "1"
+    assert of(response, "mcp_call")[0]["output"] == "1"
+
+
+def test_the_stream_says_which_listing_and_which_call_failed(reaching: Api, script: Script, served: McpServer) -> None:
+    with mcp_server() as running:
+        dead = tool(running, "gone")
+    script.call(box__fail="{}").say("It failed.")
+    events = types(reaching.events(model=script.model, input="Go.", tools=[dead, tool(served)]))
+    assert events.index("response.mcp_list_tools.failed") < events.index("response.mcp_list_tools.completed")
+    assert events.count("response.mcp_call.failed") == 1
 
 
 def test_28_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
@@ -199,10 +220,12 @@ def test_28_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, s
 
 
 @pytest.mark.parametrize("limit", [None, 1, 5])
-def test_max_tool_calls_bounds_the_calls(limit: int | None, reaching: Api, script: Script, served: McpServer) -> None:
+def test_max_tool_calls_bounds_the_calls(
+    limit: int | None, respond: Respond, script: Script, served: McpServer
+) -> None:
     script.then(calling(("box__note", "{}"), ("box__note", "{}"))).say("Noted.")
     limits = {} if limit is None else {"max_tool_calls": limit}
-    response = reaching.create(model=script.model, input="Twice.", tools=[tool(served)], **limits)
+    response = respond(model=script.model, input="Twice.", tools=[tool(served)], **limits)
     assert len(of(response, "mcp_call")) == len(served.calls) == min(limit or 2, 2)
     assert of(response, "message")[0]["content"][0]["text"] == "Noted."
 

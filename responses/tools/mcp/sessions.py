@@ -8,6 +8,7 @@ import importlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import httpx2
@@ -21,7 +22,7 @@ from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, Heard, http_client,
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import Transport
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, InputRequiredResult
 
 MAX_TOOLS = 1000
 _MAX_PAGES = 100
@@ -185,13 +186,11 @@ class _Session:
             HEADER_MISMATCH,
             CallToolRequest,
             CallToolRequestParams,
-            CallToolResult,
             InputRequiredResult,
         )
 
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
-        either: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
-        session = self._opened.session
+        either, session = _either(), self._opened.session
         try:
             result = await self._ask(session.send_request(request, either))
         except ServerFailed as failure:
@@ -297,6 +296,13 @@ class _Session:
             return asked.result()
         broken = holder.exception() if holder and not holder.cancelled() else None
         raise broken or ConnectionError
+
+
+@cache
+def _either() -> "TypeAdapter[CallToolResult | InputRequiredResult]":
+    from mcp_types import CallToolResult, InputRequiredResult
+
+    return TypeAdapter(CallToolResult | InputRequiredResult)
 
 
 async def _within(seconds: float, work: Awaitable[_Answer]) -> _Answer:
