@@ -1,7 +1,10 @@
 """The ledger row of an upstream call that is passed through; runs write theirs with the turn that made the call."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from django.db.models import Model
 
 from kernel.clock import now
 from responses.engine.turns import Usage
@@ -29,8 +32,8 @@ class RoutedCall:
     request_id: str
     began: datetime = field(default_factory=now)
 
-    async def write(self, *, object_id: str, outcome: str, usage: Usage) -> None:
-        """Write the row, whatever became of the call."""
+    async def write(self, *, object_id: str, outcome: str, usage: Usage, beside: Sequence[Model] = ()) -> None:
+        """Write the row, whatever became of the call; `beside` are rows that are there with it, or not at all."""
         ended = now()
         record = UsageRecord(
             team_id=self.principal.team_id,
@@ -51,4 +54,4 @@ class RoutedCall:
             duration_ms=round((ended - self.began).total_seconds() * 1000),
             request_id=self.request_id,
         )
-        await writer.submit(Change(team_id=self.principal.team_id, insert=[record]))
+        await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *beside]))

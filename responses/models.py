@@ -246,6 +246,33 @@ class EventBatch(models.Model):
         return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"
 
 
+class ChatCompletion(models.Model):
+    """A chat completion that its client wanted to be stored. `messages` are what it answers, as they came; `body` is
+    the answer without its metadata, which may be replaced."""
+
+    id = IdField()
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    model = models.CharField(max_length=200)
+    metadata = models.JSONField(default=dict)
+    messages = models.JSONField(default=list, decoder=WireDecoder)
+    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="What else the request said.")
+    body = models.JSONField(default=dict, decoder=WireDecoder)
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        verbose_name = "chat completion"
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="chat_by_team_and_time"),
+            GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="chat_by_metadata"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+
 def prompt_id() -> str:
     """A fresh id of a prompt."""
     return new_id("pmpt")

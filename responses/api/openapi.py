@@ -79,15 +79,7 @@ def _paths() -> Schema:
                 "Count input tokens", body="CountInputTokens", answer="InputTokens", errors=(400, 401, 403, 404, 413)
             ),
         },
-        "/chat/completions": {
-            "post": _operation(
-                "Create a chat completion",
-                body="CreateChatCompletion",
-                answer="ChatCompletion",
-                stream=f"{_STREAMED}, ending with `data: [DONE]`.",
-                errors=(400, 401, 403, 413, 429, 500, 503),
-            ),
-        },
+        **_chat(),
         **_conversations(),
         **_files(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
@@ -96,6 +88,45 @@ def _paths() -> Schema:
         "/models/{model}": {
             "get": _operation(
                 "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
+            ),
+        },
+    }
+
+
+def _chat() -> Schema:
+    one, changing = _path_parameter("completion_id"), (400, 401, 403, 404, 413)
+    page = _page(before=False, order="asc")
+    narrowed = [*page, _query("model", {"type": "string"}), _metadata_filter()]
+    return {
+        "/chat/completions": {
+            "post": _operation(
+                "Create a chat completion",
+                body="CreateChatCompletion",
+                answer="ChatCompletion",
+                stream=f"{_STREAMED}, ending with `data: [DONE]`.",
+                errors=(400, 401, 403, 413, 429, 500, 503),
+            ),
+            "get": _operation("List stored chat completions", answer="ChatCompletionList", parameters=narrowed),
+        },
+        "/chat/completions/{completion_id}": {
+            "get": _operation("Retrieve a stored chat completion", answer="ChatCompletion", parameters=[one]),
+            "post": _operation(
+                "Update a stored chat completion",
+                body="UpdateChatCompletion",
+                answer="ChatCompletion",
+                parameters=[one],
+                errors=changing,
+            ),
+            "delete": _operation(
+                "Delete a stored chat completion",
+                answer="DeletedChatCompletion",
+                parameters=[one],
+                errors=(401, 403, 404),
+            ),
+        },
+        "/chat/completions/{completion_id}/messages": {
+            "get": _operation(
+                "List the messages of a stored chat completion", answer="ChatMessageList", parameters=[one, *page]
             ),
         },
     }
@@ -185,10 +216,10 @@ def _passed_on(summary: str, *, body: str, answer: str) -> Schema:
     return _operation(summary, body=body, answer=answer, errors=(400, 401, 403, 413, 429, 500, 503))
 
 
-def _page(*, before: bool, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT) -> list[Schema]:
+def _page(*, before: bool, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT, order: str = "desc") -> list[Schema]:
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
     cursors = [_query("after", {"type": "string"})] + ([_query("before", {"type": "string"})] if before else [])
-    return [*cursors, _query("limit", limit), _query("order", {"enum": ["asc", "desc"], "default": "desc"})]
+    return [*cursors, _query("limit", limit), _query("order", {"enum": ["asc", "desc"], "default": order})]
 
 
 def _replay() -> list[Schema]:

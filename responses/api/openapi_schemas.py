@@ -5,6 +5,8 @@ from typing import Any
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.models import Purpose
 from responses import counting
+from responses.chat.messages import ROLES
+from responses.chat.requests import UpdateChatCompletion
 from responses.models import Status
 from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
@@ -64,6 +66,7 @@ def schemas() -> Schema:
         "CreateModeration": moderation,
         "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
+        **_stored_chat(),
         **_conversations(),
         "UploadFile": _upload_file(),
         "File": _object(_file(), required=list(_file())),
@@ -111,6 +114,18 @@ def _conversations() -> Schema:
         "Conversation": _object(conversation, required=list(conversation)),
         "ConversationList": _list_of(ref("Conversation")),
         "DeletedConversation": _object(deleted, required=list(deleted)),
+    }
+
+
+def _stored_chat() -> Schema:
+    deleted = {"id": {"type": "string"}, "object": {"const": "chat.completion.deleted"}, "deleted": {"type": "boolean"}}
+    message = {"id": {"type": "string"}, "role": {"enum": list(ROLES)}, "content": _NULLABLE_STRING}
+    return {
+        "ChatCompletionList": _list_of(ref("ChatCompletion")),
+        "UpdateChatCompletion": UpdateChatCompletion.model_json_schema(ref_template=_REF),
+        "DeletedChatCompletion": _object(deleted, required=list(deleted)),
+        "ChatMessage": _object(message, required=list(message)),
+        "ChatMessageList": _list_of(ref("ChatMessage")),
     }
 
 

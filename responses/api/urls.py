@@ -3,14 +3,21 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import passthrough, views
+from responses.api import chat_completions, passthrough, views
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
     path("responses/input_tokens", by_method(post=passthrough.CountInputTokens.as_view())),
     path("responses/<str:response_id>", views.OneResponse.as_view()),
     path("responses/<str:response_id>/input_items", views.InputItems.as_view()),
-    path("chat/completions", by_method(post=views.CreateChatCompletion.as_view())),
+    path(
+        "chat/completions",
+        by_method(
+            get=chat_completions.ListChatCompletions.as_view(), post=chat_completions.CreateChatCompletion.as_view()
+        ),
+    ),
+    path("chat/completions/<str:completion_id>", chat_completions.OneChatCompletion.as_view()),
+    path("chat/completions/<str:completion_id>/messages", chat_completions.ChatMessages.as_view()),
     path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
     path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
     path("models", views.ListModels.as_view()),

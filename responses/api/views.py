@@ -14,7 +14,7 @@ from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
-from responses import access, chat, selectors, services
+from responses import access, selectors, services
 from responses.api.requests import info, principal_of, response_filter, scope_of
 from responses.engine.steps import RunEnded
 from responses.models import Mode, Response
@@ -150,14 +150,3 @@ class OneModel(ApiView):
             if listed["id"] == model:
                 return Answer(listed)
         raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
-
-
-class CreateChatCompletion(AsyncApiView):
-    """`POST /v1/chat/completions` without `stream`."""
-
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
-        asgi = scope_of(request)
-        body = chat.parse_chat(parse_json(asgi["body"]))
-        completion = await chat.complete(principal=principal_of(request), body=body, request=info(asgi))
-        return Answer(completion)

@@ -22,6 +22,8 @@ EXTRA_KEYS: Mapping[str, str] = {
     "ResponseCustomToolCall.status": "a stored call has it in its type, and every other call in both",
     "Logprob.bytes": "the wire and the Open Responses document have it; the types of events leave it out",
     "LogprobTopLogprob.bytes": "the same",
+    "ChatCompletionStoreMessage.name": "the SDK's type knows messages of assistants alone; the wire has all of them",
+    "ChatCompletionStoreMessage.tool_call_id": "the same; without it nobody could tell which call a tool answered",
 }
 """`Type.key` of the SDK's types, `*` being any: what we send beyond them, and why."""
 
@@ -55,6 +57,10 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ("code", "content_policy_violation"): _Value(
         "what a JSON request gets for the same; the type has codes for OpenAI's own policies only", "server_error"
     ),
+    **{
+        ("role", role): _Value("the SDK types the messages of a stored completion as if they were answers", "assistant")
+        for role in ("developer", "system", "user", "tool")
+    },
     ("purpose", "evals"): _Value(
         "files may be uploaded for it; only the type of the answer has forgotten it", "vision"
     ),

@@ -208,7 +208,7 @@ def _strictly(kind: Any, body: Json) -> BaseModel:
         parsed: BaseModel = kind.model_validate_json(orjson.dumps(body), strict=True)
     except ValidationError as error:
         _strictly(kind, _with_known_values(body, error))
-        lenient: BaseModel = kind.construct(**body)  # as the SDK does it, which checks nothing
+        lenient: BaseModel = kind.model_construct(**body)  # as the SDK does it, which checks nothing
         return lenient
     unknown = sorted(key for key in set(_unknown(parsed)) if not EXTRA_KEYS.keys() & {key, f"*.{key.split('.')[1]}"})
     assert not unknown, f"{unknown}: not in the SDK's types; send nothing of it, or list it in support/departures.py"
