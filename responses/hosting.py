@@ -11,8 +11,9 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel import egress
 from kernel.dbthreads import in_db_thread
+from kernel.errors import InvalidValue
 from responses import approvals, toolset
-from responses.approvals import Granted
+from responses.approvals import Answered, Granted
 from responses.engine.tools import NoTools, Toolbox
 from responses.models import Response
 from responses.schema import CreateResponse
@@ -81,7 +82,10 @@ async def hosted(
 ) -> Hosted:
     """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
     answers = approvals.answered(input_items(body), items)
-    if not body.generates or not (body.tools or answers):
+    if not body.generates:
+        _refuse_approval(answers)
+        return Hosted(toolbox=NoTools())
+    if not (body.tools or answers):
         return Hosted(toolbox=NoTools())
     tools = body.tools or []
     servers = await mcp.servers(tools, principal=principal)
@@ -98,6 +102,12 @@ async def hosted(
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
     return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
+
+
+def _refuse_approval(answers: Sequence[Answered]) -> None:
+    if any(answer.approve for answer in answers):
+        message = "A call cannot be approved of by a request with 'generate' false: no run would make it."
+        raise InvalidValue(message, param="generate")
 
 
 def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:

@@ -10,8 +10,10 @@ from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import Body, asking, calling, of, tool, word
 from tests.support.mcp_servers import McpServer
+from tests.support.sockets import open_socket
 from tests.support.streams import types
 from tests.support.upstream import Script
+from tests.support.web import WebProcess
 
 Ask = Callable[..., Body]
 
@@ -164,6 +166,29 @@ def test_a_client_without_stored_responses_can_answer(reaching: Api, script: Scr
     more = [*history, *second["output"], {"role": "user", "content": "Sure?"}]
     third = reaching.create(model=script.model, input=more, tools=tools, store=False)
     assert ([item["type"] for item in third["output"]], served.names()) == (["message"], ["add"])
+
+
+def test_a_connection_without_stored_responses_can_answer(
+    reaching_web: WebProcess, reaching: Api, script: Script, served: McpServer
+) -> None:
+    script.call(box__add='{"a":1}').say("1")
+    asked = {"model": script.model, "tools": [asking(served)], "store": False}
+    with open_socket(reaching_web.url, secret=reaching.caller.secret) as socket:
+        first = socket.respond(input="1+0?", **asked)
+        answer = [word(first["output"][1], approve=True)]
+        second = socket.respond(input=answer, previous_response_id=first["id"], **asked)
+    assert of(second, "mcp_call")[0]["output"] == "1"
+    assert [line["role"] for line in script.messages[1]] == ["user", "assistant", "tool"]
+
+
+def test_a_response_that_is_not_generated_takes_no_approval(
+    ask: Ask, reaching: Api, script: Script, served: McpServer
+) -> None:
+    first = ask()
+    answer = [word(first["output"][1], approve=True)]
+    body = {"model": script.model, "input": answer, "tools": [asking(served)], "previous_response_id": first["id"]}
+    refused = reaching.post("/responses", {**body, "generate": False})
+    assert error(refused) == (400, "generate", "invalid_value")
 
 
 def test_a_denial_in_the_history_is_no_new_answer(ask: Ask, reaching: Api, script: Script, served: McpServer) -> None:
