@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema
+from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.validation import TAG
@@ -15,10 +17,30 @@ MAX_ITEMS = 10_000
 MAX_TEXT = 10_485_760
 
 
+def _fail_fast(schema: Any) -> None:
+    """Set in a schema what pydantic can be told list by list alone."""
+    entries = schema.values() if isinstance(schema, dict) else schema
+    if isinstance(schema, dict) and schema.get("type") in ("list", "dict"):
+        schema["fail_fast"] = True
+    for entry in entries:
+        if isinstance(entry, dict | list | tuple):
+            _fail_fast(entry)
+
+
 class Wire(BaseModel):
-    """A JSON object of the wire: strict types, no unknown keys, immutable."""
+    """A JSON object of the wire: strict types, no unknown keys, immutable.
+
+    Its lists and maps are read up to their first defect: nobody hears of the others, and there may be millions.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @classmethod
+    @override
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
 
 def by_type(value: Any) -> str | None:

@@ -25,6 +25,8 @@ from kernel.errors import (
 TAG = "\x00tag:"
 # What is read must be written again: orjson reads 1,024 levels and writes 254.
 MAX_DEPTH = 128
+# Each key that no schema knows is a defect with a value of its own, and pydantic tells all of them.
+MAX_KEYS = 10_000
 Schema = TypeVar("Schema", bound=BaseModel)
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
@@ -57,7 +59,22 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
         message = f"Invalid body: nested more than {MAX_DEPTH} levels deep."
         raise BadRequest(message, code="invalid_value")
+    if body.count(b":") > MAX_KEYS and _is_wider(parsed, MAX_KEYS):
+        message = f"Invalid body: an object in it has more than {MAX_KEYS} keys."
+        raise BadRequest(message, code="invalid_value")
     return without_nul(parsed) if b"\\u0000" in body else parsed
+
+
+def _is_wider(parsed: Any, keys: int) -> bool:
+    left = [parsed]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            if len(value) > keys:
+                return True
+            value = value.values()
+        left += [entry for entry in value if isinstance(entry, dict | list)]
+    return False
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
