@@ -14,7 +14,9 @@ from typing_extensions import override
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
+from kernel.addresses import parse_url
 from kernel.console import badge, when
+from kernel.errors import EgressRefused
 from tenants.admin.audited import Audited
 from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
 from tenants.models import Connector, ConnectorVisibility
@@ -61,6 +63,16 @@ class ConnectorForm(forms.ModelForm[Connector]):
             self.fields["new_authorization"].help_text = "A token is set. Leave this empty to keep it."
         else:
             self.fields.pop("forget_authorization", None)
+
+    def clean_url(self) -> str:
+        """One that the platform's own client takes: it reads URLs more strictly than browsers do."""
+        url = str(self.cleaned_data["url"])
+        try:
+            parse_url(url)
+        except EgressRefused as refused:
+            message = "Enter an address in its plainest spelling."
+            raise forms.ValidationError(message) from refused
+        return url
 
     @override
     def save(self, commit: bool = True) -> Connector:

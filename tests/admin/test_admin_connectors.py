@@ -76,6 +76,12 @@ def test_it_refuses_what_is_no_address(url: str, admin: Client, connector: Conne
     assert "Enter an http or https address without a name and password." in text(answer)
 
 
+@pytest.mark.parametrize("url", ["https://127.1/mcp", "https://wiki.test:99999/", "https://wiki.test\\mcp"])
+def test_it_refuses_what_parsers_read_differently(url: str, admin: Client, connector: Connector) -> None:
+    assert save(admin, connector, url=url).status_code == 200
+    assert Connector.objects.get(pk=connector.pk).url == connector.url
+
+
 def test_it_can_belong_to_some_teams(admin: Client, connector: Connector, caller: Caller) -> None:
     rows = {"connectorvisibility_set-TOTAL_FORMS": "1", "connectorvisibility_set-0-team": caller.team.pk}
     rows["connectorvisibility_set-0-connector"] = connector.pk

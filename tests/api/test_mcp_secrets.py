@@ -167,6 +167,12 @@ def test_the_token_of_a_request_comes_before_that_of_the_connector(
     assert error(reaching.post("/responses", body))[0] == 401
 
 
+def test_a_connector_with_a_broken_url_is_named(reaching: Api, script: Script, connector: Connector) -> None:
+    Connector.objects.filter(pk=connector.pk).update(url="https://[broken/")
+    body = {"model": script.model, "input": "Hi", "tools": [by_name(connector)]}
+    assert error(reaching.post("/responses", body)) == (400, "tools[0].connector_id", "url_not_allowed")
+
+
 def test_a_connector_of_other_teams_is_not_there(
     reaching_web: WebProcess, http: httpx2.Client, make_caller: Any, script: Script, connector: Connector
 ) -> None:

@@ -1,6 +1,6 @@
 """From the `mcp` tools of a request to servers, and to the one sealed text that a background run keeps of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -47,8 +47,9 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Se
             message = f"Invalid value: '{tool.connector_id}'. No connector of this name is there for your team."
             raise InvalidValue(message, param=f"{param}.connector_id")
         url, token = connector.url, connector.authorization
+        _check(url, egress.default().vouching, param=f"{param}.connector_id")
     else:
-        _check(url, param=f"{param}.server_url")
+        _check(url, egress.default().check, param=f"{param}.server_url")
     vouched = tool.connector_id is not None
     return _as_shown(tool.shown(), url=url, headers=_headers(tool, token), vouched=vouched)
 
@@ -65,9 +66,9 @@ def _headers(tool: McpToolParam, token: str | None) -> dict[str, str]:
     return headers
 
 
-def _check(url: str, *, param: str) -> None:
+def _check(url: str, check: Callable[[str], object], *, param: str) -> None:
     try:
-        egress.default().check(url)
+        check(url)
     except EgressRefused as refused:
         raise EgressRefused(refused.message, param=param) from refused
 
