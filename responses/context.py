@@ -12,6 +12,7 @@ from conversations.items import (
     StoredItem,
     from_wire,
 )
+from conversations.selectors import referenced
 from kernel.errors import NotFound, UnsupportedValue
 from responses import access, pairing, selectors
 from responses.engine.events import Body
@@ -114,7 +115,7 @@ def _history(principal: Principal, previous_id: str | None) -> list[StoredItem]:
 def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> Reading:
     given = input_items(body)
     wanted = [item.id for item in given if isinstance(item, ItemReference)]
-    found = selectors.referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
+    found = referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
     sizes = {name: len(orjson.dumps(item.body)) for name, item in found.items()}
     selectors.refuse_endless(sum(sizes.get(name, 0) for name in wanted))
     own: list[Body] = []

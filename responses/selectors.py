@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import connection
 
 from conversations.items import project
-from conversations.models import Item, Placement, Section
+from conversations.models import Placement, Section
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound
 from kernel.pagination import Order, Page, PageRequest, keyset
@@ -72,12 +72,6 @@ def context_items(*, team_id: str, response_id: str) -> list[Body]:
     """The items of a chain; empty where it has ended since."""
     found = chain(team_id=team_id, response_id=response_id)
     return found.items if found else []
-
-
-def referenced(*, team_id: str, item_ids: Sequence[str]) -> dict[str, Item]:
-    """The team's newest item under each of these wire ids."""
-    found = Item.objects.filter(team_id=team_id, id__in=item_ids).order_by("id", "-created_at").distinct("id")
-    return {item.id: item for item in found}
 
 
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:

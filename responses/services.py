@@ -9,7 +9,8 @@ from typing import Any
 from django.db import models
 from typing_extensions import override
 
-from conversations.models import Item, Placement, Section
+from conversations.models import Placement, Section
+from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
@@ -300,7 +301,7 @@ def delete_response(*, principal: Principal, response: Response, request: Reques
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
-        Item.objects.filter(key__in=keys, placements__isnull=True).delete()
+        remove_unplaced(keys)
         audit(
             team_id=principal.team_id,
             actor=f"key:{principal.key_id}",
