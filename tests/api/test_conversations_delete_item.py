@@ -1,0 +1,83 @@
+"""`DELETE /v1/conversations/{id}/items/{item_id}`."""
+
+from conversations.models import Item
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.support.api import Api, MakeApi, error, ok
+from tests.support.conversations import add, begin, ids, words
+
+
+def test_the_answer_is_the_conversation(api: Api) -> None:
+    mine = begin(api, "one", "two", topic="cats")
+    answer = ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[0]}"))
+    assert answer == ok(api.get(f"/conversations/{mine}"))
+    assert words(api, mine) == ["two"]
+
+
+def test_it_is_gone_for_good(api: Api) -> None:
+    mine = begin(api, "one", "two")
+    path = f"/conversations/{mine}/items/{ids(api, mine)[0]}"
+    ok(api.delete(path))
+    assert error(api.get(path)) == (404, None, None)
+    assert error(api.delete(path)) == (404, None, None)
+    with scope.team(api.caller.team.pk):
+        assert Item.objects.count() == 1
+
+
+def test_the_others_keep_their_places(api: Api) -> None:
+    mine = begin(api, *"abcd")
+    for name in ids(api, mine)[1:3]:
+        ok(api.delete(f"/conversations/{mine}/items/{name}"))
+    add(api, mine, "e")
+    assert words(api, mine) == ["a", "d", "e"]
+
+
+def test_the_last_one_leaves_a_gap_that_nothing_fills(api: Api) -> None:
+    mine = begin(api, "a", "b")
+    first, last = ids(api, mine)
+    ok(api.delete(f"/conversations/{mine}/items/{last}"))
+    assert words(api, mine, after=first) == []
+    add(api, mine, "c")
+    assert words(api, mine, after=first) == ["c"]
+
+
+def test_a_fork_keeps_it(api: Api) -> None:
+    mine = begin(api, "one", "two")
+    fork = ok(api.post(f"/conversations/{mine}/fork", {}))["id"]
+    ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[0]}"))
+    assert (words(api, mine), words(api, fork)) == (["two"], ["one", "two"])
+
+
+def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+    mine = begin(api, "secret")
+    (item,) = ids(api, mine)
+    theirs, unknown = (outsider.delete(f"/conversations/{name}/items/{item}") for name in (mine, "conv_unknown"))
+    assert error(theirs) == (404, None, None)
+    assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
+    assert words(api, mine) == ["secret"]
+
+
+def test_an_item_of_another_conversation_is_not_found(api: Api) -> None:
+    other = begin(api, "two")
+    (elsewhere,) = ids(api, other)
+    assert error(api.delete(f"/conversations/{begin(api, 'one')}/items/{elsewhere}")) == (404, None, None)
+    assert words(api, other) == ["two"]
+
+
+def test_taking_out_an_item_is_a_change_and_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+    mine = begin(api, "one", "two")
+    first, _ = ids(api, mine)
+    reader = make_api(team=api.caller.team, scopes=["conversations.read", "conversations.delete"])
+    assert error(reader.delete(f"/conversations/{mine}/items/{first}")) == (403, None, "insufficient_scope")
+    ok(make_api(team=api.caller.team, scopes=["conversations.write"]).delete(f"/conversations/{mine}/items/{first}"))
+    assert words(api, mine) == ["two"]
+
+
+def test_it_is_audited(api: Api) -> None:
+    mine = begin(api, "one")
+    (item,) = ids(api, mine)
+    answer = api.delete(f"/conversations/{mine}/items/{item}")
+    with scope.team(api.caller.team.pk):
+        event = AuditEvent.objects.get(target=mine)
+    assert (event.action, event.before) == ("conversation.item_deleted", {"item": item})
+    assert event.request_id == answer.headers["x-request-id"]

@@ -1,0 +1,124 @@
+"""`GET /v1/conversations/{id}/items`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, MakeApi, error, ok
+from tests.support.conversations import add, begin, ids, items, words
+
+
+def page(api: Api, conversation_id: str, **query: Any) -> dict[str, Any]:
+    """A page as the wire has it."""
+    return ok(api.get(f"/conversations/{conversation_id}/items", **query))
+
+
+def walk(api: Api, conversation_id: str, order: str, limit: int) -> Iterator[list[str]]:
+    """The ids of page after page, as the SDK follows them."""
+    after: dict[str, str] = {}
+    while True:
+        found = page(api, conversation_id, order=order, limit=limit, **after)
+        yield [item["id"] for item in found["data"]]
+        if not found["has_more"]:
+            return
+        after = {"after": found["last_id"]}
+
+
+def test_the_newest_come_first(api: Api) -> None:
+    mine = begin(api, "one", "two", "three")
+    assert [item["content"][0]["text"] for item in page(api, mine)["data"]] == ["three", "two", "one"]
+    assert words(api, mine, order="asc") == ["one", "two", "three"]
+
+
+def test_a_page_names_its_first_and_last(api: Api) -> None:
+    mine = begin(api, "one", "two", "three")
+    found = page(api, mine, limit=2)
+    named = [item["id"] for item in found["data"]]
+    assert (found["object"], found["first_id"], found["last_id"], found["has_more"]) == ("list", *named, True)
+
+
+def test_an_empty_conversation_is_an_empty_page(api: Api) -> None:
+    assert page(api, begin(api)) == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
+
+
+def test_20_are_a_page_unless_asked_otherwise(api: Api) -> None:
+    mine = begin(api, *map(str, range(25)))
+    assert (len(page(api, mine)["data"]), len(page(api, mine, limit=100)["data"])) == (20, 25)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_lead_through_all_and_back(api: Api, order: str) -> None:
+    mine = begin(api, *"abcde")
+    whole = words(api, mine, order=order)
+    (_, second, _, fourth, fifth) = ids(api, mine, order=order)
+    assert words(api, mine, order=order, limit=2, after=second) == whole[2:4]
+    assert words(api, mine, order=order, limit=2, after=fourth) == whole[4:]
+    assert words(api, mine, order=order, limit=2, before=fifth) == whole[2:4]
+    assert words(api, mine, order=order, after=second, before=fifth) == whole[2:4]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_what_survives_is_shown_once_while_others_add_and_delete(api: Api, order: str) -> None:
+    mine = begin(api, *map(str, range(100)))
+    before = ids(api, mine, order=order)
+    seen: list[str] = []
+    gone: set[str] = set()
+    for found in walk(api, mine, order, limit=9):
+        seen += found
+        behind = [name for name in before if name not in seen and name not in gone]
+        for name in (found[0], *behind[4:5]):
+            ok(api.delete(f"/conversations/{mine}/items/{name}"))
+            gone.add(name)
+        add(api, mine, "more") if len(seen) < 100 else None
+    assert len(seen) == len(set(seen))
+    assert [name for name in before if name not in gone] == [
+        name for name in seen if name in before and name not in gone
+    ]
+
+
+def test_an_unknown_cursor_is_not_found(api: Api, outsider: Api) -> None:
+    mine, (elsewhere,) = begin(api, "one"), ids(api, begin(api, "two"))
+    (theirs,) = ids(outsider, begin(outsider, "secret"))
+    for name in ("msg_unknown", elsewhere, theirs):
+        for cursor in ("after", "before"):
+            assert error(api.get(f"/conversations/{mine}/items", **{cursor: name})) == (404, cursor, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "code"),
+    [
+        ({"limit": 0}, "limit", "integer_below_min_value"),
+        ({"limit": 101}, "limit", "integer_above_max_value"),
+        ({"limit": "many"}, "limit", "invalid_type"),
+        ({"order": "up"}, "order", "invalid_value"),
+        ({"include": "all"}, "include", "invalid_value"),
+        ({"metadata[a]": "b"}, "metadata[a]", "unknown_parameter"),
+    ],
+)
+def test_it_says_what_is_wrong(api: Api, query: dict[str, Any], param: str, code: str) -> None:
+    assert error(api.get(f"/conversations/{begin(api)}/items", **query)) == (400, param, code)
+
+
+def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+    mine = begin(api, "secret")
+    theirs, unknown = (outsider.get(f"/conversations/{name}/items") for name in (mine, "conv_unknown"))
+    assert error(theirs) == (404, None, None)
+    assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
+
+
+def test_the_id_of_a_response_is_that_of_no_conversation(api: Api) -> None:
+    assert error(api.get("/conversations/resp_1/items")) == (404, None, None)
+
+
+def test_reading_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+    mine = begin(api)
+    writer = make_api(team=api.caller.team, scopes=["conversations.write"])
+    assert error(writer.get(f"/conversations/{mine}/items")) == (403, None, "insufficient_scope")
+    assert items(api, mine) == []

@@ -1,0 +1,42 @@
+"""Conversations over the API: begun with a few words, and read back as words."""
+
+from typing import Any
+
+from tests.support.api import Api, ok
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    """A message of the user's."""
+    return {"role": "user", "content": text, **more}
+
+
+def begin(api: Api, *texts: str, **metadata: str) -> str:
+    """A conversation in which so much has been said; its id."""
+    made = ok(api.post("/conversations", {"items": [said(text) for text in texts[:20]], "metadata": metadata}))
+    conversation_id: str = made["id"]
+    for start in range(20, len(texts), 20):
+        add(api, conversation_id, *texts[start : start + 20])
+    return conversation_id
+
+
+def add(api: Api, conversation_id: str, *texts: str) -> list[str]:
+    """Say more; the ids of the new items."""
+    made = ok(api.post(f"/conversations/{conversation_id}/items", {"items": [said(text) for text in texts]}))
+    return [item["id"] for item in made["data"]]
+
+
+def items(api: Api, conversation_id: str, **query: Any) -> list[dict[str, Any]]:
+    """A page of the items, oldest first unless the query says otherwise."""
+    asked = {"order": "asc", "limit": 100, **query}
+    found: list[dict[str, Any]] = ok(api.get(f"/conversations/{conversation_id}/items", **asked))["data"]
+    return found
+
+
+def words(api: Api, conversation_id: str, **query: Any) -> list[str]:
+    """What was said on that page."""
+    return [item["content"][0]["text"] for item in items(api, conversation_id, **query)]
+
+
+def ids(api: Api, conversation_id: str, **query: Any) -> list[str]:
+    """The ids of the items on that page."""
+    return [item["id"] for item in items(api, conversation_id, **query)]
