@@ -8,7 +8,7 @@ import pytest
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok
-from tests.support.chunks import calls, chunk, completion, text, usage
+from tests.support.chunks import USAGE, calls, chunk, completion, text, usage
 from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream, whole
 from tests.support.waiting import eventually
 
@@ -58,6 +58,67 @@ def test_those_who_ask_get_the_usage(api: Api, script: Script) -> None:
     options = {"include_usage": True}
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
         assert live.rest()[-1] == usage()
+
+
+def said_with_the_end(wants: bool) -> list[dict[str, Any]]:
+    """What clients get of an upstream that says the usage together with the reason of the end."""
+    end = chunk(finish="stop")
+    return [chunk(content="Hello"), {**end, "usage": None}, usage()] if wants else [chunk(content="Hello"), end]
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_usage_that_is_not_last_is_said_last(api: Api, script: Script, wants: bool) -> None:
+    script.then(stream(chunk(content="Hello"), {**chunk(finish="stop"), "usage": USAGE}))
+    options = {"include_usage": wants}
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        assert live.rest() == said_with_the_end(wants)
+
+
+def test_usage_that_counts_up_is_said_once(api: Api, script: Script) -> None:
+    first = {**chunk(content="Hello"), "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}}
+    script.then(stream(first, usage(), chunk(finish="stop")))
+    options = {"include_usage": True}
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        assert [piece.get("usage") for piece in live.rest()] == [None, None, USAGE]
+
+
+def test_no_usage_is_made_up(api: Api, script: Script) -> None:
+    script.then(stream(chunk(content="Hello"), chunk(finish="stop")))
+    options = {"include_usage": True}
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        assert all(piece["choices"] for piece in live.events)
+
+
+def padded_lengths(api: Api, script: Script, options: Any) -> tuple[set[int], set[bool]]:
+    """What the lengths of the chunks leave of 64, and whether they have padding."""
+    script.say("a", "bb", "c" * 70)
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        padded = {"obfuscation" in piece for piece in live.events}
+    lines = [line for line in live.raw if line.startswith("data: {")]
+    return {len(line.removeprefix("data: ")) % 64 for line in lines}, padded
+
+
+def test_chunks_are_padded_for_those_who_ask(api: Api, script: Script) -> None:
+    assert padded_lengths(api, script, {"include_obfuscation": True}) == ({0}, {True})
+    assert padded_lengths(api, script, {"include_obfuscation": False})[1] == {False}
+    assert padded_lengths(api, script, None)[1] == {False}
+    assert script.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_the_padding_of_an_upstream_is_not_passed_on(api: Api, script: Script) -> None:
+    script.then(stream({**chunk(content="Hello"), "obfuscation": "xyz"}, chunk(finish="stop")))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        assert live.rest() == [chunk(content="Hello"), chunk(finish="stop")]
+
+
+def test_calls_of_an_upstream_that_does_not_stream_are_numbered(api: Api, script: Script) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    answer = completion("")
+    answer["choices"][0]["message"]["tool_calls"] = [call, {**call, "id": "call_2"}]
+    script.then(whole(answer))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        (only,) = live.rest()
+    assert [one["index"] for one in only["choices"][0]["delta"]["tool_calls"]] == [0, 1]
 
 
 def test_each_chunk_leaves_as_it_comes(api: Api, script: Script) -> None:
