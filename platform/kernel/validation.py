@@ -56,13 +56,18 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         message = f"Invalid body: expected a JSON object, but got {kind_of(parsed)} instead."
         raise BadRequest(message, code="invalid_type")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
+    if is_too_deep(parsed, body):
         message = f"Invalid body: nested more than {MAX_DEPTH} levels deep."
         raise BadRequest(message, code="invalid_value")
     if body.count(b":") > MAX_KEYS and _is_wider(parsed, MAX_KEYS):
         message = f"Invalid body: an object in it has more than {MAX_KEYS} keys."
         raise BadRequest(message, code="invalid_value")
     return without_nul(parsed) if b"\\u0000" in body else parsed
+
+
+def is_too_deep(parsed: Any, raw: bytes) -> bool:
+    """Whether JSON, parsed out of `raw`, is nested deeper than what can be written again."""
+    return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH)
 
 
 def _is_wider(parsed: Any, keys: int) -> bool:

@@ -205,8 +205,10 @@ def _merged(details: Iterable[Body]) -> list[Body]:
         if merged and _continues(merged[-1], entry):
             last = merged[-1]
             for name, value in entry.items():
-                if value is not None:
-                    last[name] = last.get(name, "") + value if name in _GROWING and last.get(name) else value
+                if name in _GROWING and isinstance(value, str) and isinstance(last.get(name), str):
+                    last[name] += value
+                elif value is not None:
+                    last[name] = value
         else:
             merged.append(dict(entry))
     return merged

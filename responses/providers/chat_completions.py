@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from kernel.errors import Failure
-from kernel.validation import without_nul
+from kernel.validation import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
 from responses.engine.converter import ChatConverter, Chunk
 from responses.engine.events import Event
@@ -158,6 +158,7 @@ class EventLines:
 
 
 _NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
+TOO_DEEP = Failure(code="server_error", message="The model's server sent something that is nested too deeply.")
 
 
 def decode(data: bytes) -> Chunk:
@@ -169,10 +170,12 @@ def decode(data: bytes) -> Chunk:
 
 
 def _checked(chunk: object, data: bytes) -> Chunk:
-    """A chunk is an object and no error; it holds no NUL, which cannot be stored."""
+    """A chunk is an object and no error; nothing in it, no NUL and no depth, keeps it from being stored."""
     if not isinstance(chunk, dict):
         message = "The model's server sent something that is not a JSON object."
         raise UpstreamFailed(Failure(code="server_error", message=message))
+    if is_too_deep(chunk, data):
+        raise UpstreamFailed(TOO_DEEP)
     if error := chunk.get("error"):
         status = error.get("code") if isinstance(error, dict) else None
         raise UpstreamFailed(failure_of_status(status if isinstance(status, int) else 500, error))

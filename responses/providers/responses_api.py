@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 
 from kernel.errors import Failure
-from kernel.validation import without_nul
+from kernel.validation import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
 from responses.engine.events import Event
 from responses.engine.relay import RelayConverter, UpstreamEvent
 from responses.engine.turns import Sampling, TurnRequest, TurnResult
-from responses.providers.chat_completions import EventLines
+from responses.providers.chat_completions import TOO_DEEP, EventLines
 from responses.providers.chat_tools import tool_parameters
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.providers.responses_failures import failure_of_error
@@ -93,10 +93,12 @@ class ResponsesTurn:
 
 
 def checked(event: object, data: bytes) -> UpstreamEvent:
-    """An event or a response is an object; it holds no NUL, which cannot be stored."""
+    """An event or a response is an object; nothing in it, no NUL and no depth, keeps it from being stored."""
     if not isinstance(event, dict):
         message = "The model's server sent something that is not a JSON object."
         raise UpstreamFailed(Failure(code="server_error", message=message))
+    if is_too_deep(event, data):
+        raise UpstreamFailed(TOO_DEEP)
     return without_nul(event) if b"\\u0000" in data else event
 
 
