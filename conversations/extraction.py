@@ -4,11 +4,9 @@ Text is decoded here. Everything that needs a parser is read by `document_reader
 """
 
 import codecs
-import io
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from conversations import document_reader
@@ -17,7 +15,6 @@ from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 _READER = Path(document_reader.__file__)
 _WALL_SECONDS = 30.0
 _SUPPORTED = "text in any form, HTML, PDF, Word (.docx) and PowerPoint (.pptx)"
-_OFFICE = {"word/document.xml": "docx", "ppt/presentation.xml": "pptx"}
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
@@ -38,7 +35,7 @@ def _kind(content: bytes, filename: str, content_type: str) -> str:
     if b"%PDF-" in content[:1024]:
         return "pdf"
     if content.startswith(b"PK\x03\x04"):
-        return _office_kind(content)
+        return "office"
     beginning = content[:1024].lstrip().lower()
     if filename.endswith((".html", ".htm")) or content_type.startswith("text/html") or beginning.startswith(_HTML):
         return "html"
@@ -48,17 +45,6 @@ def _kind(content: bytes, filename: str, content_type: str) -> str:
 _HTML = (b"<!doctype html", b"<html")
 
 
-def _office_kind(content: bytes) -> str:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            kind = next((kind for name, kind in _OFFICE.items() if name in archive.NameToInfo), None)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise InvalidFile("The file could not be read: it is damaged.") from error
-    if kind is None:
-        raise UnsupportedFile(f"The file is of a kind that cannot be read here. What can be read: {_SUPPORTED}.")
-    return kind
-
-
 def _decoded(content: bytes) -> str:
     encoding = next((name for bom, name in _BOMS.items() if content.startswith(bom)), "utf-8")
     try:
@@ -66,7 +52,7 @@ def _decoded(content: bytes) -> str:
     except UnicodeDecodeError as error:
         raise UnsupportedFile(f"The file is not text in UTF-8. What can be read: {_SUPPORTED}.") from error
     if "\x00" in text:
-        raise UnsupportedFile(f"The file is of a kind that cannot be read here. What can be read: {_SUPPORTED}.")
+        raise _of_another_kind()
     if len(text) > document_reader.MAX_TEXT:
         raise _too_long()
     return text
@@ -98,9 +84,15 @@ def _read_apart(kind: str, content: bytes) -> str:
                 raise InvalidFile("The file could not be read: it is protected with a password.")
             case document_reader.TOO_LONG:
                 raise _too_long()
+            case document_reader.UNKNOWN:
+                raise _of_another_kind()
             case document_reader.UNREADABLE:
                 raise InvalidFile("The file could not be read: it is damaged, or not what its beginning says.")
         raise _too_much()
+
+
+def _of_another_kind() -> UnsupportedFile:
+    return UnsupportedFile(f"The file is of a kind that cannot be read here. What can be read: {_SUPPORTED}.")
 
 
 def _too_long() -> FileTooLarge:

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -102,6 +103,18 @@ def test_a_document_that_swells_when_it_is_unpacked_is_refused() -> None:
                 body.write(b" " * 1024 * 1024)
     with pytest.raises(InvalidFile):
         extract_text(out.getvalue())
+
+
+def test_not_even_the_list_of_an_archive_is_read_here() -> None:
+    """It takes seconds and a gigabyte where it is as long as a file may be."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for number in range(40_000):
+            archive.writestr(str(number), b"")
+    began = time.process_time()
+    with pytest.raises(UnsupportedFile):
+        extract_text(out.getvalue())
+    assert time.process_time() - began < 0.1
 
 
 def test_a_reader_has_limits_before_it_reads() -> None:
