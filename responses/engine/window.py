@@ -6,7 +6,16 @@ the reasoning that led to it. How many tokens something is, is an estimate.
 
 from collections.abc import Sequence
 
-from conversations.items import InputMessage, Reasoning, StoredItem
+from conversations.items import (
+    InputMessage,
+    LocalShellCallOutput,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    Reasoning,
+    StoredItem,
+    ToolSearchCall,
+    ToolSearchOutput,
+)
 from responses.engine import estimate
 from responses.engine.attachments import Content
 from responses.engine.turns import Sampling
@@ -72,7 +81,7 @@ def _units(items: Sequence[StoredItem]) -> list[set[int]]:
         if isinstance(item, Reasoning):
             reasoning.add(position)
             continue
-        call_id = getattr(item, "call_id", None)
+        call_id = _call_id(item)
         if call_id is not None and call_id in of_call:
             of_call[call_id].add(position)
             continue
@@ -82,6 +91,18 @@ def _units(items: Sequence[StoredItem]) -> list[set[int]]:
         if call_id is not None:
             of_call[call_id] = unit
     return units
+
+
+def _call_id(item: StoredItem) -> str | None:
+    """What a call and its output have in common, whatever they call it; a search of the server's has no id at all."""
+    match item:
+        case LocalShellCallOutput() | McpApprovalRequest():
+            return item.id
+        case McpApprovalResponse():
+            return item.approval_request_id
+        case ToolSearchCall() | ToolSearchOutput():
+            return item.call_id or item.execution
+    return getattr(item, "call_id", None)
 
 
 def _kept(items: Sequence[StoredItem]) -> set[int]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from conversations.items import from_wire
 from responses.engine.turns import Sampling
 from responses.engine.window import fit, is_too_long
@@ -56,6 +58,27 @@ def test_what_the_developer_and_the_system_said_stays() -> None:
 def test_a_call_goes_with_its_output_and_its_reasoning() -> None:
     turn = [REASONING, call("a"), output("a")]
     assert left(*turn, message("assistant"), message("user"), window=250) == [3, 4]
+
+
+PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "local shell": (
+        {"type": "local_shell_call", "id": "lsh_1", "call_id": "a", "action": {"command": [WORDS], "env": {}}},
+        {"type": "local_shell_call_output", "id": "a", "output": WORDS},
+    ),
+    "approval": (
+        {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "f", "arguments": WORDS},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": False, "reason": WORDS},
+    ),
+    "search": (
+        {"type": "tool_search_call", "execution": "server", "arguments": {"query": WORDS}},
+        {"type": "tool_search_output", "execution": "server", "tools": [{"type": "function", "name": WORDS}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_so_do_calls_that_name_their_outputs_in_another_way(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert left(*pair, message("assistant"), message("user"), window=310) == [2, 3]
 
 
 def test_calls_at_the_same_time_go_each_with_its_own_output() -> None:
