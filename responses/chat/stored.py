@@ -62,7 +62,8 @@ class CompletionFilter:
 
 def list_completions(*, team_id: str, narrow: CompletionFilter, page: PageRequest) -> Page[ChatCompletion]:
     """A team's stored completions, by time."""
-    rows = ChatCompletion.objects.filter(team_id=team_id)
+    # What they answer may be long, and is not shown.
+    rows = ChatCompletion.objects.filter(team_id=team_id).defer("messages", "parameters")
     if narrow.model is not None:
         rows = rows.filter(model=narrow.model)
     if narrow.metadata:
