@@ -32,7 +32,10 @@ async def definition_defect(grammar: Grammar) -> str | None:
     if key in _known_good:
         _known_good.move_to_end(key)
         return None
-    wrong = _pattern_defect(grammar.definition) if grammar.syntax == "regex" else await _asked(grammar.definition, None)
+    if grammar.syntax == "lark":
+        wrong = await _asked(grammar.definition, None)
+    else:
+        wrong = await asyncio.to_thread(_pattern_defect, grammar.definition)
     if wrong is None:
         _known_good[key] = None
         if len(_known_good) > _KEPT:

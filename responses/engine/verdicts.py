@@ -78,7 +78,7 @@ class Court:
             return self._bounded(calls, result, gate) or self._go_on(calls, result, gate, offered)
         # Words beside calls are no answer yet: it comes when the client has answered the calls.
         promised = self.context.sampling.response_format if not result.calls else None
-        if wrong := structured.defect(result.items, promised):
+        if wrong := await structured.defect(result.items, promised):
             return self._rejected(wrong, result, gate)
         return Finished()
 

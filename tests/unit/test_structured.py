@@ -1,0 +1,84 @@
+"""Schemas of callers: none may hold the server up, lead to other rules than ours, or end in a bug."""
+
+import time
+from typing import Any
+
+import pytest
+
+from responses.engine.structured import MAX_OBJECTS, MAX_PATTERNS, mismatch, schema_defect
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+SLOW = "^(a+)+$"
+_SECONDS = 3.0
+
+
+def listed(number: int) -> list[dict[str, int]]:
+    return [{"a": entry} for entry in range(number)]
+
+
+def test_a_part_cannot_name_a_dialect_whose_patterns_know_no_deadline() -> None:
+    part = {"$schema": DRAFT, "type": "string", "pattern": SLOW}
+    assert "'$schema'" in (schema_defect({"properties": {"a": part}}) or "")
+
+
+def test_the_dialect_at_the_top_does_not_come_back_through_a_reference() -> None:
+    schema = {"$schema": DRAFT, "pattern": SLOW, "items": {"$ref": "#"}}
+    assert schema_defect(schema) is None
+    started = time.monotonic()
+    assert mismatch(schema, ["a" * 40 + "!"])
+    assert time.monotonic() - started < _SECONDS
+
+
+def test_a_property_may_be_called_like_the_dialect() -> None:
+    schema = {"properties": {"$schema": {"type": "string"}}}
+    assert schema_defect(schema) is None
+    assert mismatch(schema, {"$schema": 1}) == "1 is not of type 'string'"
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"uniqueItems": True}, listed(20_000)),
+        ({"items": {"anyOf": [{"required": [f"x{number}"]} for number in range(2_000)] + [{}]}}, listed(20_000)),
+        ({"allOf": [{"items": {"not": {"const": f"x{number}"}}} for number in range(2_000)]}, ["a"] * 20_000),
+    ],
+)
+def test_a_large_answer_holds_up_nobody(schema: dict[str, Any], document: object) -> None:
+    started = time.monotonic()
+    mismatch(schema, document)
+    assert time.monotonic() - started < _SECONDS
+
+
+@pytest.mark.parametrize("unique", [[1, True], ["1", 1], [[1], [2]], [{"a": 1}, {"b": 1}]])
+def test_entries_that_differ_are_unique(unique: list[object]) -> None:
+    assert mismatch({"uniqueItems": True}, unique) is None
+
+
+@pytest.mark.parametrize("twice", [[1, 1.0], ["a", "a"], [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], [1e300, 1e300]])
+def test_entries_that_are_equal_are_not_unique(twice: list[object]) -> None:
+    assert mismatch({"uniqueItems": True}, twice) == "a list has an entry twice"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {f"p{number}": {"type": "string"} for number in range(MAX_OBJECTS)}},
+        {"items": {"anyOf": [{"pattern": "a|b" * (MAX_PATTERNS // 3)}, {"pattern": "c" * 3}]}},
+    ],
+)
+def test_a_schema_that_takes_too_long_to_read_is_refused(schema: dict[str, Any]) -> None:
+    assert "has more than" in (schema_defect(schema) or "") or "have more than" in (schema_defect(schema) or "")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"minLength": {}, "a": {"$ref": "#/properties"}}},
+        {"properties": {"multipleOf": {}, "a": {"$ref": "#/properties"}}},
+        {"properties": {"required": {}, "properties": {"items": False}, "a": {"$ref": "#/properties"}}},
+    ],
+)
+def test_a_reference_to_what_is_no_schema_is_no_bug(schema: dict[str, Any]) -> None:
+    assert schema_defect(schema) is None
+    for document in ({"a": "text"}, {"a": 1.5}, {"a": {"b": 1}}):
+        mismatch(schema, document)
