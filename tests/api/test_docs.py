@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from responses.api.coverage import ENDPOINTS
+from responses.schema import CreateResponse
 from tests.support.web import WebProcess
 
 
@@ -36,6 +37,11 @@ def test_it_describes_every_endpoint_and_no_other(document: dict[str, Any]) -> N
         for method in methods
     }
     assert described == {(one.method, re.sub(r"{\w+}", "{id}", one.path)) for one in ENDPOINTS}
+
+
+def test_no_schema_hides_another_of_the_same_name(document: dict[str, Any]) -> None:
+    inner = CreateResponse.model_json_schema(ref_template="#/components/schemas/{model}")["$defs"]
+    assert [name for name, schema in inner.items() if document["components"]["schemas"][name] != schema] == []
 
 
 def test_the_parameters_of_a_new_response_are_those_that_are_validated(document: dict[str, Any]) -> None:

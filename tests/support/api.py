@@ -90,7 +90,7 @@ class Api:
         self._url = f"{url}/v1"
         self._caller = caller
         secret = caller.secret if caller else secret
-        self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        self.headers = {"Authorization": f"Bearer {secret}"} if secret else {}
 
     @property
     def caller(self) -> Caller:
@@ -100,7 +100,7 @@ class Api:
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         """Any request; `path` is below `/v1`."""
-        headers = {**self._headers, **options.pop("headers", {})}
+        headers = {**self.headers, **options.pop("headers", {})}
         answer = self._http.request(method, self._url + path, headers=headers, **options)
         path = path.partition("?")[0]
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
@@ -148,7 +148,7 @@ class Api:
     @contextmanager
     def stream(self, path: str = "/responses", **body: Any) -> Iterator[LiveStream]:
         """A stream, open inside of the block; leaving the block early is a client that goes away."""
-        headers = {**self._headers, "Content-Type": "application/json"}
+        headers = {**self.headers, "Content-Type": "application/json"}
         raw = orjson.dumps({"stream": True, **body})
         with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
             if response.status_code != 200:
@@ -160,7 +160,7 @@ class Api:
         """A POST whose answer nobody reads; leaving the block is a client that goes away."""
         host, port = self._url.removeprefix("http://").removesuffix("/v1").split(":")
         raw = orjson.dumps(body)
-        headers = {**self._headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
+        headers = {**self.headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         with socket.create_connection((host, int(port)), timeout=10) as peer:
             peer.sendall(f"POST /v1{path} HTTP/1.1\r\n{head}\r\n".encode() + raw)
@@ -170,7 +170,7 @@ class Api:
     def follow(self, response_id: str, **query: Any) -> Iterator[LiveStream]:
         """The events of a response, from its log and then live."""
         url = f"{self._url}/responses/{response_id}"
-        with self._http.stream("GET", url, params={"stream": "true", **query}, headers=self._headers) as response:
+        with self._http.stream("GET", url, params={"stream": "true", **query}, headers=self.headers) as response:
             assert response.status_code == 200, response.read()
             yield LiveStream(response, retrieve=self.stored)
 
