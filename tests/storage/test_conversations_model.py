@@ -1,0 +1,110 @@
+"""Random histories of conversations against plain lists: what stands where, in which order, and what is kept at all."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conversations import access, selectors, services
+from conversations.items import InputItem, ItemReference, from_wire
+from conversations.models import Conversation, Item, Placement
+from kernel.errors import BadRequest
+from kernel.pagination import Order, PageRequest
+from tenants import directory, scope
+from tenants.principal import Principal
+from tests.support.api import Caller
+
+KINDS = ("create", "append", "append", "append", "refer", "delete item", "delete item", "fork", "delete")
+# Which conversation, and which item, count from the beginning again where there are fewer.
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), max_size=25)
+
+
+def said(text: str) -> InputItem:
+    part = {"type": "input_text", "text": text}
+    return from_wire({"type": "message", "role": "user", "content": [part]})
+
+
+@dataclass
+class World:
+    """The conversations of a team, and what should stand in them: ids in their order."""
+
+    who: Principal
+    lists: dict[str, list[str]] = field(default_factory=dict)
+
+    def do(self, kind: str, which: int, where: int) -> None:
+        """One step; those that there is nothing for begin another conversation."""
+        names = list(self.lists)
+        one = names[which % len(names)] if names else ""
+        items = self.lists.get(one, [])
+        item = items[where % len(items)] if items else ""
+        match kind:
+            case "append" if one:
+                self._append(one, [said(str(n)) for n in range(where % 3 + 1)])
+            case "refer" if item:
+                self._refer(names[where % len(names)], item)
+            case "delete item" if item:
+                services.delete_item(principal=self.who, conversation_id=one, item_id=item, request_id="")
+                items.remove(item)
+            case "fork" if item:
+                fork = services.fork_conversation(principal=self.who, conversation_id=one, after=item)
+                self.lists[fork.pk] = items[: items.index(item) + 1]
+            case "delete" if one:
+                self.delete(one)
+            case _:
+                made = services.create_conversation(principal=self.who, items=[], metadata={})
+                self.lists[made.pk] = []
+                self._append(made.pk, [said(kind)] * (which % 3))
+
+    def _append(self, one: str, items: list[InputItem]) -> None:
+        added = services.append_items(principal=self.who, conversation_id=one, items=items)
+        self.lists[one] += [body["id"] for body in added]
+
+    def _refer(self, one: str, item: str) -> None:
+        try:
+            self._append(one, [ItemReference(id=item)])
+        except BadRequest:
+            assert item in self.lists[one]
+        else:
+            assert self.lists[one].count(item) == 1
+
+    def delete(self, one: str) -> None:
+        """The end of a conversation."""
+        services.delete_conversation(principal=self.who, conversation_id=one, request_id="")
+        del self.lists[one]
+
+    def check(self) -> None:
+        """What is stored is what should be, forwards and backwards, and nothing else."""
+        for one, expected in self.lists.items():
+            assert self._pages(one, Order.ASC) == expected
+            assert self._pages(one, Order.DESC) == expected[::-1]
+        with scope.team(self.who.team_id):
+            kept = list(Item.objects.values_list("id", flat=True))
+            assert sorted(kept) == sorted({item for items in self.lists.values() for item in items})
+            assert Placement.objects.count() == sum(map(len, self.lists.values()))
+            assert set(Conversation.objects.values_list("pk", flat=True)) == set(self.lists)
+
+    def _pages(self, one: str, order: Order) -> list[str]:
+        """The ids of all pages."""
+        found: list[str] = []
+        with scope.team(self.who.team_id):
+            conversation = access.get_conversation(principal=self.who, conversation_id=one)
+            while True:
+                request = PageRequest(order=order, limit=2, after=found[-1] if found else None)
+                page = selectors.list_items(conversation=conversation, page=request)
+                found += [place.item.id for place in page.rows]
+                if not page.has_more:
+                    return found
+
+
+@given(steps=STEPS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_conversations_are_what_plain_lists_would_be(
+    database: None, caller: Caller, steps: list[tuple[str, int, int]]
+) -> None:
+    world = World(directory.principal(caller.secret))
+    for step in steps:
+        world.do(*step)
+    world.check()
+    for one in list(world.lists):
+        world.delete(one)
+    world.check()
