@@ -1,5 +1,8 @@
 """What the columns of a list of responses show."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -74,6 +77,29 @@ def took(response: Response) -> SafeString:
     """How long it took, in all and to the first token."""
     first = f"TTFT {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""
     return two_lines(duration(response.duration_ms), first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a moderation model found on one side of a response."""
+
+    side: str
+    verdict: str
+    detail: str
+
+
+def judgements(response: Response) -> list[Judgement]:
+    """What was found in the input and in the output; empty where nobody judged."""
+    found = response.moderation or {}
+    return [_judgement(side, found[side]) for side in ("input", "output") if found.get(side)]
+
+
+def _judgement(side: str, found: dict[str, Any]) -> Judgement:
+    if found["type"] == "error":
+        return Judgement(side=side, verdict="not judged", detail=found["message"])
+    flagged = [name for name, applies in found["categories"].items() if applies]
+    detail = ", ".join([*flagged, f"by {found['model']}"])
+    return Judgement(side=side, verdict="flagged" if found["flagged"] else "not flagged", detail=detail)
 
 
 def _outcome(response: Response) -> str | SafeString:

@@ -22,7 +22,7 @@ from conversations.models import Placement, Section
 from kernel.console import LogAdmin, TimeFilter, copyable, duration, exact, made_at, pretty, when
 from responses import selectors
 from responses.admin import cells
-from responses.admin.transcript import Calls, entries
+from responses.admin.transcript import Calls, entries, told_before
 from responses.models import Response, ToolCall
 from tenants.admin.roles import TeamScoped
 
@@ -171,6 +171,8 @@ def _told(response: Response) -> dict[str, Any]:
         **{name: f"{getattr(response, name):,}" for name in _TOKENS},
         "previous_url": cells.url(response.previous_response_id) if response.previous_response_id else "",
         "ledger_url": f"{reverse('admin:tenants_usagerecord_changelist')}?{urlencode(ledger)}",
+        "prompt": response.parameters.get("prompt"),
+        "judgements": cells.judgements(response),
         "parameters": pretty(response.parameters),
         "options": pretty(response.options) if response.options else None,
     }
@@ -191,6 +193,7 @@ def _transcript(response: Response) -> dict[str, Any]:
     turns = list(response.turn_set.filter(team_id=response.team_id).order_by("number")[:SHOWN_ITEMS])
     return {
         "earlier": selectors.count_earlier_items(response=response),
+        "told_before": told_before(response.parameters.get("instructions")),
         "input": entries(asked, calls),
         "input_hidden": _hidden(asked),
         "output": entries(answered, calls),
