@@ -27,8 +27,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
     """One row per upstream call."""
 
     list_display = [
-        "time", "team_name", "key", "subject", "served", "outcome_badge", "input", "cached", "output", "reasoning",
-        "took",
+        "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "took",
     ]  # fmt: skip
     list_filter = [
         ("occurred_at", TimeFilter),
@@ -45,11 +44,11 @@ class UsageAdmin(LogAdmin, TeamScoped):
     fieldsets = [
         (None, {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link")]}),
         ("Model", {"fields": [("served", "outcome_badge"), "upstream_id"]}),
-        ("Tokens", {"fields": [("input", "cached"), ("output", "reasoning")]}),
+        ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
     ]
     readonly_fields = [
-        "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached", "output",
-        "reasoning",
+        "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
+        "cache_written", "output", "reasoning",
     ]  # fmt: skip
 
     @display(description="Time")
@@ -84,6 +83,15 @@ class UsageAdmin(LogAdmin, TeamScoped):
         return tone(OUTCOME_TONES, row.outcome)
 
     @display(description="Input")
+    def tokens_in(self, row: UsageRecord) -> SafeString:
+        written = f", {row.cache_write_tokens:,} written" if row.cache_write_tokens else ""
+        return two_lines(self.input(row), f"{row.cached_tokens:,} cached{written}")
+
+    @display(description="Output")
+    def tokens_out(self, row: UsageRecord) -> SafeString:
+        return two_lines(self.output(row), f"{row.reasoning_tokens:,} reasoning")
+
+    @display(description="Input")
     def input(self, row: UsageRecord) -> SafeString | str:
         estimate = badge("estimated", "warning", "The upstream said nothing; counted by us.") if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)
@@ -91,6 +99,10 @@ class UsageAdmin(LogAdmin, TeamScoped):
     @display(description="Cached")
     def cached(self, row: UsageRecord) -> str:
         return f"{row.cached_tokens:,}"
+
+    @display(description="Written to the cache")
+    def cache_written(self, row: UsageRecord) -> str:
+        return f"{row.cache_write_tokens:,}"
 
     @display(description="Output")
     def output(self, row: UsageRecord) -> str:
