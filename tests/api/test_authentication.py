@@ -119,15 +119,23 @@ def test_other_keys_of_the_team_go_on(make_api: MakeApi, make_caller: MakeCaller
     assert other.get("/responses").status_code == 200
 
 
+HI = [{"role": "user", "content": "Hi"}]
 SCOPES = {
     Scope.RESPONSES_READ: [DOORS[0], DOORS[1], DOORS[2], DOORS[4]],
     Scope.RESPONSES_DELETE: [DOORS[3]],
     Scope.MODELS_READ: [DOORS[5], DOORS[6]],
     Scope.RESPONSES_WRITE: [DOORS[7], DOORS[8]],
     Scope.CHAT_WRITE: [
-        ("POST", "/chat/completions", {"model": "unknown", "messages": [{"role": "user"}]}),
-        ("POST", "/chat/completions", {"model": "unknown", "messages": [{"role": "user"}], "stream": True}),
+        ("POST", "/chat/completions", {"model": "unknown", "messages": HI}),
+        ("POST", "/chat/completions", {"model": "unknown", "messages": HI, "stream": True}),
+        ("POST", "/chat/completions/unknown", {"metadata": {}}),
     ],
+    Scope.CHAT_READ: [
+        ("GET", "/chat/completions", {}),
+        ("GET", "/chat/completions/unknown", {}),
+        ("GET", "/chat/completions/unknown/messages", {}),
+    ],
+    Scope.CHAT_DELETE: [("DELETE", "/chat/completions/unknown", {})],
 }
 
 

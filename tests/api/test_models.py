@@ -93,7 +93,10 @@ def test_a_key_sees_only_the_models_that_it_is_allowed(make_api: MakeApi, add_mo
 def test_a_key_uses_only_the_models_that_it_is_allowed(make_api: MakeApi, add_model: AddModel) -> None:
     api = make_api(allowed_models=[add_model()])
     other = add_model()
-    for path, asks in (("/responses", {"input": "Hi"}), ("/chat/completions", {"messages": [{"role": "user"}]})):
+    for path, asks in (
+        ("/responses", {"input": "Hi"}),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    ):
         refused, unknown = (api.post(path, {"model": name, **asks}) for name in (other, "unknown"))
         assert error(refused) == (400, "model", "model_not_found")
         assert refused.text.replace(other, "unknown") == unknown.text
