@@ -101,16 +101,21 @@ def test_a_new_conversation_with_20_items_takes_as_many_statements_as_with_one(p
     assert len(statements(lambda: create(20))) == len(statements(lambda: create(1))) <= MOST
 
 
-def test_a_page_reads_the_items_of_that_page(principal: Principal) -> None:
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_page_behind_an_item_reads_no_more_than_the_page(principal: Principal, analysed: bool) -> None:
     one = begin(principal, LENGTHS[1])
     item = middle(principal, one)
+    if analysed:
+        with connections["owner"].cursor() as owner:
+            owner.execute("ANALYZE conversations_placement, conversations_item")
+        connections["owner"].close()
+    asked = [sql for sql in statements(lambda: page(principal, one, item)) if "placement" in sql]
     with scope.team(principal.team_id), connection.cursor() as cursor:
-        cursor.execute("ANALYZE conversations_placement")
-    *_, listed = statements(lambda: page(principal, one, item))
-    with scope.team(principal.team_id), connection.cursor() as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + listed)
-        [(plans,)] = cursor.fetchall()
-    assert max(rows(plans[0]["Plan"])) <= 6
+        for sql in asked:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql)
+            [(plans,)] = cursor.fetchall()
+            assert max(rows(plans[0]["Plan"])) <= 6
+    assert len(asked) == 2
 
 
 def rows(node: dict[str, Any]) -> list[float]:
