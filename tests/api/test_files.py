@@ -355,7 +355,7 @@ def test_urls_know_their_methods(api: Api) -> None:
 def test_an_upload_that_breaks_off_leaves_nothing(each_api: Api, request: pytest.FixtureRequest) -> None:
     url = httpx2.URL(str(each_api._url))
     head = (
-        f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {each_api._headers['Authorization']}\r\n"
+        f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {each_api.headers['Authorization']}\r\n"
         "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 2000000\r\n\r\n"
     )
     with socket.create_connection((url.host, url.port or 80)) as client:
