@@ -9,11 +9,10 @@ import base64
 import binascii
 import mimetypes
 import re
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from conversations import files
@@ -126,7 +125,7 @@ class TeamContent:
 
     async def require(self, own: Own, *, can: Capabilities) -> None:
         """Find everything, or raise the first thing that is wrong."""
-        jobs = [self._require(path, part, can) for path, part in own]
+        jobs = [partial(self._require, path, part, can) for path, part in own]
         try:
             async with asyncio.timeout(_TOGETHER_SECONDS):
                 await _a_few_at_once(jobs)
@@ -137,7 +136,7 @@ class TeamContent:
         """What was found for these items; what cannot be had is said in words."""
         can = Capabilities(files=files, inline_images=inline_images)
         new = {name: part for part in all_parts(items) if (name := name_of(part)) and name not in self._found}
-        await _a_few_at_once([self._or_words(name, part, can) for name, part in new.items()])
+        await _a_few_at_once([partial(self._or_words, name, part, can) for name, part in new.items()])
         return self._found
 
     def words(self, items: Iterable[StoredItem]) -> list[str]:
@@ -290,15 +289,23 @@ async def _decoded(data: str) -> bytes:
         raise InvalidFile("The file's data is not valid base64.") from error
 
 
-async def _a_few_at_once(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run the jobs; of what they raise, the first in their order counts."""
+async def _a_few_at_once(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Run the jobs; of what they raise, the first in their order counts. Once one has raised, none is begun."""
     room = asyncio.Semaphore(_AT_ONCE)
+    failed = False
 
-    async def one(job: Coroutine[Any, Any, None]) -> None:
+    async def one(job: Callable[[], Awaitable[None]]) -> None:
+        nonlocal failed
         async with room:
-            await job
+            try:
+                # They come to their turns in order, so that all before one that has failed were begun.
+                if not failed:
+                    await job()
+            except BaseException:
+                failed = True
+                raise
 
-    for outcome in await asyncio.gather(*(one(job) for job in jobs), return_exceptions=True):
+    for outcome in await asyncio.gather(*map(one, jobs), return_exceptions=True):
         if outcome is not None:
             raise outcome
 

@@ -1,39 +1,18 @@
 """Files in an input: by id, by URL and as data; read by models that can, and as extracted text by all others."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.support import documents
-from tests.support.api import Api, MakeCaller, error, ok
+from tests.support.api import Api, error, ok
 from tests.support.capable import describe
-from tests.support.shelf import Shelf, open_shelf
+from tests.support.shelf import Shelf
 from tests.support.upstream import Script
-from tests.support.web import WebProcess, running_web
 
 TEXT = {"type": "input_text", "text": "Sum it up."}
 PDF = documents.pdf("Seven apples")
-
-
-@pytest.fixture(scope="module")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that may fetch from this machine."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
-
-
-@pytest.fixture
-def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    return Api(http, url=reaching_web.url, caller=make_caller())
-
-
-@pytest.fixture
-def shelf() -> Iterator[Shelf]:
-    with open_shelf() as shelf:
-        yield shelf
 
 
 def b64(content: bytes) -> str:
@@ -176,3 +155,10 @@ def test_the_words_of_files_count_as_input(api: Api, script: Script) -> None:
 def test_a_count_refuses_what_a_response_would_refuse(api: Api, script: Script) -> None:
     body = {"model": script.model, "input": asking(filename="a.pdf", file_data="%%%%")}
     assert error(api.post("/responses/input_tokens", body)) == (400, "input[0].content[1].file_data", "invalid_file")
+
+
+def test_nothing_more_is_fetched_once_something_cannot_be_had(reaching: Api, script: Script, shelf: Shelf) -> None:
+    parts = [{"type": "input_file", "file_url": f"{shelf.url}/{number}"} for number in range(40)]
+    answer = reaching.post("/responses", {"model": script.model, "input": [{"role": "user", "content": parts}]})
+    assert error(answer) == (400, "input[0].content[0].file_url", "url_not_fetched")
+    assert len(shelf.asked) <= 4
