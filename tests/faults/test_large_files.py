@@ -88,7 +88,7 @@ def test_a_slow_reader_does_not_fill_the_memory(fresh: WebProcess, http: httpx2.
     api = Api(http, url=fresh.url, caller=caller)
     content = f"{fresh.url}/v1/files/{ok(send_zeros(api, 100 * MIB))['id']}/content"
     read = 0
-    with Meter(fresh.pid) as memory, http.stream("GET", content, headers=api._headers) as answer:
+    with Meter(fresh.pid) as memory, http.stream("GET", content, headers=api.headers) as answer:
         for piece in answer.iter_raw():
             read += len(piece)
             if read < 4 * MIB:
