@@ -4,21 +4,18 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin
 from django.contrib.admin import display, register
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kernel.addresses import parse_url
-from kernel.console import badge, when
+from kernel.console import badge
 from kernel.errors import EgressRefused
-from tenants.admin.audited import Audited
-from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import Connector, ConnectorVisibility
 
 _HAS_TOKEN = ExpressionWrapper(~Q(authorization=""), output_field=BooleanField())
@@ -82,28 +79,21 @@ class ConnectorForm(forms.ModelForm[Connector]):
         return super().save(commit)
 
 
-class ConnectorVisibilityInline(ByRole, TabularInline):
-    """The teams that may use a connector; none: every team."""
+class ConnectorVisibilityInline(TeamsInline):
+    """The teams that may use a connector."""
 
-    viewers = NOBODY
     model = ConnectorVisibility
-    extra = 0
-    autocomplete_fields = ["team"]
-    verbose_name = "team"
-    verbose_name_plural = "teams that may use it (none: every team)"
 
 
 @register(Connector)
-class ConnectorAdmin(Audited, PlatformOnly):
+class ConnectorAdmin(OfferedAdmin):
     """MCP servers by name. The column of tokens is never read: not decrypted, not sent to a page."""
 
     form = ConnectorForm
-    actions = None
     list_display = ["name", "title", "shown_url", "token_state", "visible_to", "state", "created"]
     list_filter = ["enabled"]
     search_fields = ["name", "title", "url"]
     ordering = ["name"]
-    show_facets = admin.ShowFacets.NEVER
     inlines = [ConnectorVisibilityInline]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -123,15 +113,3 @@ class ConnectorAdmin(Audited, PlatformOnly):
     @display(description="Token")
     def token_state(self, connector: Any) -> SafeString:
         return badge("set", "success") if connector.has_token else badge("none")
-
-    @display(description="Teams")
-    def visible_to(self, connector: Connector) -> str:
-        return ", ".join(team.name for team in connector.teams.all()) or "every team"
-
-    @display(description="Status", ordering="enabled")
-    def state(self, connector: Connector) -> SafeString:
-        return badge("enabled", "success") if connector.enabled else badge("disabled")
-
-    @display(description="Created", ordering="created_at")
-    def created(self, connector: Connector) -> Any:
-        return when(connector.created_at)

@@ -12,14 +12,14 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kernel.console import badge, copyable, two_lines, when
 from tenants.admin.audited import Audited
 from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
-from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.admin.roles import PlatformOnly
+from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import Model, ModelVisibility, Upstream
 
 _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
@@ -140,29 +140,22 @@ class UpstreamFilter(DropdownFilter):
         return queryset.filter(upstream_id=self.value()) if self.value() else queryset
 
 
-class VisibilityInline(ByRole, TabularInline):
-    """The teams that may use a model; none: every team."""
+class VisibilityInline(TeamsInline):
+    """The teams that may use a model."""
 
-    viewers = NOBODY
     model = ModelVisibility
-    extra = 0
-    autocomplete_fields = ["team"]
-    verbose_name = "team"
-    verbose_name_plural = "teams that may use it (none: every team)"
 
 
 @register(Model)
-class ModelAdmin(Audited, PlatformOnly):
+class ModelAdmin(OfferedAdmin):
     """Public model names, where they lead, and what can be asked of them."""
 
     form = CapabilityForm
-    actions = None
     list_display = ["name", "route", "special", "visible_to", "state", "created"]
     list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
     search_fields = ["name", "upstream_model"]
     ordering = ["name", "upstream__name"]
-    show_facets = admin.ShowFacets.NEVER
     inlines = [VisibilityInline]
     fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
 
@@ -184,15 +177,3 @@ class ModelAdmin(Audited, PlatformOnly):
     def special(self, model: Model) -> SafeString | str:
         said = specials(model)
         return two_lines(said[0], ", ".join(said[1:])) if said else "–"
-
-    @display(description="Teams")
-    def visible_to(self, model: Model) -> str:
-        return ", ".join(team.name for team in model.teams.all()) or "every team"
-
-    @display(description="Status", ordering="enabled")
-    def state(self, model: Model) -> SafeString:
-        return badge("enabled", "success") if model.enabled else badge("disabled")
-
-    @display(description="Created", ordering="created_at")
-    def created(self, model: Model) -> Any:
-        return when(model.created_at)
