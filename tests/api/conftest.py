@@ -1,4 +1,4 @@
-"""A web process that may talk to servers on this machine, for tests of MCP."""
+"""A web process that may talk to servers on this machine, and servers that it finds there."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.api import Api, MakeCaller
 from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.shelf import Shelf, open_shelf
 from tests.support.web import WebProcess, running_web
 
 
@@ -28,3 +29,10 @@ def served() -> Iterator[McpServer]:
     """An open server by streamable HTTP."""
     with mcp_server() as running:
         yield running
+
+
+@pytest.fixture
+def shelf() -> Iterator[Shelf]:
+    """A server of images and files."""
+    with open_shelf() as shelf:
+        yield shelf

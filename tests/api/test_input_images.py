@@ -1,39 +1,18 @@
 """Images in an input: by URL, as data and as files of the team; what is wrong with one is a 400 with its path."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
-from tests.support.api import Api, MakeCaller, error, ok
+from tests.support.api import Api, error, ok
 from tests.support.capable import describe
 from tests.support.documents import data_url, png
-from tests.support.shelf import Shelf, open_shelf
+from tests.support.shelf import Shelf
 from tests.support.upstream import Script
-from tests.support.web import WebProcess, running_web
 
 PNG = data_url(png(), "image/png")
 REMOTE = "https://example.com/cat.png"
 TEXT = {"type": "input_text", "text": "What is this?"}
-
-
-@pytest.fixture(scope="module")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that may fetch from this machine."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
-
-
-@pytest.fixture
-def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    return Api(http, url=reaching_web.url, caller=make_caller())
-
-
-@pytest.fixture
-def shelf() -> Iterator[Shelf]:
-    with open_shelf() as shelf:
-        yield shelf
 
 
 def image(url: str | None = None, **fields: Any) -> dict[str, Any]:
