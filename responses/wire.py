@@ -139,6 +139,11 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         shown["request_id"] = body.request_id
     if body.prompt_cache_retention is not None:
         shown["prompt_cache_retention"] = body.prompt_cache_retention
+    # Of both the effective value, which is the only one that this server has.
+    if body.image is not None:
+        shown["image"] = {"context_compression": "disabled"}
+    if body.access_programs is not None:
+        shown["access_programs"] = {"cyber": "standard"}
     return shown
 
 

@@ -73,8 +73,16 @@ HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"prompt_cache_retention": "24h"},
         {"prompt_cache_retention": "24h"},
     ),
-    "images as they are": ({"image": {"context_compression": "disabled"}}, {}, {}),
-    "the access that everybody has": ({"access_programs": {"cyber": "standard"}}, {}, {}),
+    "images as they are": (
+        {"image": {"context_compression": "auto"}},
+        {},
+        {"image": {"context_compression": "disabled"}},
+    ),
+    "the access that everybody has": (
+        {"access_programs": {"cyber": "standard"}},
+        {},
+        {"access_programs": {"cyber": "standard"}},
+    ),
     "an answer": ({"generate": True}, {}, {}),
     "verbosity": (
         {"text": {"verbosity": "low"}},
