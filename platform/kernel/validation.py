@@ -165,7 +165,8 @@ def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
     """The discriminator found neither of the shapes that the union knows."""
     if isinstance(detail["input"], dict):
         return InvalidValue(f"Invalid value for '{param}': the object has no usable 'type'.", param=param)
-    return InvalidType(param, expected="one of an object or a string", got=kind_of(detail["input"]))
+    expected = "an object" if isinstance(detail["input"], str) else "one of an object or a string"
+    return InvalidType(param, expected=expected, got=kind_of(detail["input"]))
 
 
 def _bound(code: str, words: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
@@ -195,9 +196,17 @@ def _too_short_string(_: ErrorDetails, param: str) -> BadRequest:
     return LimitExceeded(f"Invalid '{param}': empty string.", param=param, code="empty_string")
 
 
+def _mismatch(detail: ErrorDetails, param: str) -> BadRequest:
+    pattern = detail.get("ctx", {}).get("pattern")
+    message = (
+        f"Invalid '{param}': string does not match pattern. Expected a string that matches the pattern '{pattern}'."
+    )
+    return InvalidValue(message, param=param)
+
+
 def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
-    ctx = detail.get("ctx", {})
-    limit, actual = ctx.get("max_length"), ctx.get("actual_length")
+    # Who stops reading at the first entry too many does not count them; they stand in the input.
+    limit, actual = detail.get("ctx", {}).get("max_length"), len(detail["input"])
     if isinstance(detail["input"], dict):
         return LimitExceeded(
             f"Invalid '{param}': too many properties. Expected an object with at most {limit} properties, "
@@ -234,6 +243,7 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     "less_than": _bound("above_max_value", "above maximum value", "<"),
     "string_too_long": _too_long_string,
     "string_too_short": _too_short_string,
+    "string_pattern_mismatch": _mismatch,
     "too_long": _too_many,
     "too_short": _too_few,
 }

@@ -6,6 +6,7 @@ Source: section 3.2 of the API surface specification.
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from conversations.items import AdditionalTools, ToolSearchOutput, Wire
@@ -308,7 +309,37 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
         if callers is not None and callers != ["direct"]:
             message = "Only direct calls of tools are supported by this server: it runs no programs of models."
             raise UnsupportedValue(message, param=f"{where}.allowed_callers")
+        if isinstance(tool, FunctionToolParam) and (wrong := _parameters_defect(tool.parameters or {})) is not None:
+            message = f"Invalid schema for function '{tool.name}': {wrong}."
+            raise BadRequest(message, param=f"{where}.parameters", code="invalid_function_parameters")
     _check_search(tools, param)
+
+
+def _parameters_defect(schema: dict[str, Any]) -> str | None:
+    """What is wrong at the top of a schema of arguments: they are an object. The rest is for the upstream to judge."""
+    kind = schema.get("type", "object")
+    if kind != "object":
+        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {orjson.dumps(kind).decode()}'"
+    if not isinstance(schema.get("properties", {}), dict):
+        return "'properties' must be an object"
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        return "'required' must be an array of strings"
+    return None
+
+
+def _check_prefixes(tools: Sequence[Any], param: str) -> None:
+    """Upstream, the tools of a server are called by its label, two underscores and their names: no other tool is."""
+    servers = [
+        (tool.server_label, f"{param}[{index}].server_label")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, McpToolParam)
+    ]
+    prefixes = tuple(f"{label}__" for label, _ in servers)
+    for name, where in (*_upstream_names(tools, param), *servers):
+        if prefixes and name.startswith(prefixes):
+            message = f"Invalid '{param}': '{name}' could be taken for a tool of one of the servers in it."
+            raise InvalidValue(message, param=where)
 
 
 def _check_search(tools: Sequence[Any], param: str) -> None:

@@ -94,7 +94,8 @@ def defect(values: dict[str, Any], schema: type[BaseModel] = Drawing, *, prefix:
         ({"shapes": {}}, "shapes", "an array", "an object"),
         ({"labels": []}, "labels", "an object", "an array"),
         ({"labels": {"a": 1}}, "labels.a", "a string", "an integer"),
-        ({"shapes": ["x"]}, "shapes[0]", "one of an object or a string", "a string"),
+        ({"shapes": ["x"]}, "shapes[0]", "an object", "a string"),
+        ({"shapes": [1]}, "shapes[0]", "one of an object or a string", "an integer"),
         ({"shapes": [{**SQUARE, "side": "1"}]}, "shapes[0].side", "an integer", "a string"),
     ],
 )
