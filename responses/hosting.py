@@ -23,7 +23,7 @@ from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
 from responses.tools.mcp.toolbox import Approved, McpToolbox
-from responses.tools.tool_search.toolbox import searches
+from responses.tools.tool_search.toolbox import Shelf, searches
 from responses.wire import input_items
 from tenants.principal import Principal
 
@@ -53,7 +53,7 @@ class Asked:
     answers_http: bool = False
 
 
-def _mcp(asked: Asked) -> list[Toolbox]:
+def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     if not asked.servers:
         return []
     approved = [
@@ -70,11 +70,13 @@ def _mcp(asked: Asked) -> list[Toolbox]:
     return [McpToolbox(asked.servers, sessions, approved=approved, answers_http=asked.answers_http)]
 
 
-def _tool_search(asked: Asked) -> list[Toolbox]:
-    return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items)]
+def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    """It comes last: it finds the deferred tools of the others."""
+    shelves = [box for box in before if isinstance(box, Shelf)]
+    return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items, shelves)]
 
 
-KINDS: Sequence[Callable[[Asked], list[Toolbox]]] = (_mcp, _tool_search)
+KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (_mcp, _tool_search)
 
 
 async def hosted(
@@ -120,4 +122,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
 
 
 def _toolbox(asked: Asked) -> Toolbox:
-    return combined([box for kind in KINDS for box in kind(asked)])
+    boxes: list[Toolbox] = []
+    for kind in KINDS:
+        boxes += kind(asked, boxes)
+    return combined(boxes)

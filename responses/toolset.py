@@ -102,7 +102,7 @@ def loaded(items: Iterable[StoredItem]) -> list[Shown]:
         tool.shown()
         for item in items
         if isinstance(item, ToolSearchOutput | AdditionalTools)
-        for tool in loaded_tools(item.tools, param=f"{item.type}.tools")
+        for tool in loaded_tools(item, param=f"{item.type}.tools")
     ]
 
 

@@ -44,6 +44,7 @@ from conversations.items.calls import (
     ToolSearchCall,
     ToolSearchOutput,
     UpdateFile,
+    origin,
 )
 from conversations.items.computer import (
     Click,
@@ -241,6 +242,7 @@ __all__ = [
     "Wire",
     "from_wire",
     "image_details",
+    "origin",
     "plain_text",
     "project",
 ]

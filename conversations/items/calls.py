@@ -1,8 +1,9 @@
 """Calls that the client runs, and the outputs with which it answers them."""
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 from typing_extensions import override
 
 from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, by_type
@@ -337,6 +338,28 @@ class ToolSearchOutput(ItemBase):
     tools: list[dict[str, Any]]
     created_by: str | None = None
 
+    @field_validator("tools")
+    @classmethod
+    def _keeps_no_secrets(cls, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [_without_secrets(tool) if tool.get("type") == "mcp" else tool for tool in tools]
+
     @override
     def wire(self) -> dict[str, Any]:
         return {**super().wire(), "execution": self.execution or "server"}
+
+
+def _without_secrets(server: dict[str, Any]) -> dict[str, Any]:
+    """An MCP server without what only the tools of a request may hold: items are stored."""
+    kept = {name: value for name, value in server.items() if name not in {"headers", "authorization"}}
+    if isinstance(url := kept.get("server_url"), str):
+        kept["server_url"] = origin(url)
+    return kept
+
+
+def origin(url: str) -> str:
+    """Where a URL leads, without the path, the query and the user name, each of which may be a secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

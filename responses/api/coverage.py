@@ -227,7 +227,7 @@ TOOLS = (
     Tool(
         type="mcp",
         support=Support.HONOURED,
-        note="servers by URL or by a registered connector; `defer_loading` and tunnels are refused",
+        note="servers by URL or by a registered connector, their tools deferred or not; tunnels are refused",
     ),
     Tool(type="file_search", support=Support.REFUSED, note="there are no vector stores"),
     *_tools(Support.REFUSED, "there is no search engine", *_SEARCHES),

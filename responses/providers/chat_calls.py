@@ -135,10 +135,14 @@ def _search_id(item: ToolSearchCall | ToolSearchOutput) -> str:
 
 def _named(tool: Mapping[str, Any]) -> Message:
     """What a model needs to hear of a tool that was found: the tool itself is among its functions from then on."""
-    names = [qualified(tool.get("name"), inner["name"]) for inner in tool.get("tools", ())] or [
+    match tool:
+        case {"type": "mcp", "server_label": label, "allowed_tools": list() as names}:
+            functions = [qualified(label, name) for name in names]
+            return {"functions": functions, "description": tool.get("server_description") or ""}
+    functions = [qualified(tool.get("name"), inner["name"]) for inner in tool.get("tools", ())] or [
         tool.get("name") or tool["type"]
     ]
-    return {"functions": names, "description": tool.get("description") or ""}
+    return {"functions": functions, "description": tool.get("description") or ""}
 
 
 def _tool(call_id: str, text: str) -> Message:

@@ -100,7 +100,7 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
         if label not in there:
             message = f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter."
             raise InvalidValue(message, param="tool_choice")
-        if there.count(label) > 1 and one is choice:
+        if label[0] != "mcp" and there.count(label) > 1 and one is choice:
             message = f"Tool choice '{label[1]}' is the name of a tool in more than one namespace."
             raise InvalidValue(message, param="tool_choice")
 

@@ -6,12 +6,11 @@ response nor echoed.
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from conversations.items import Wire
+from conversations.items import Wire, origin
 from kernel.addresses import parse_url
 from kernel.errors import (
     BadRequest,
@@ -19,7 +18,6 @@ from kernel.errors import (
     InvalidValue,
     MissingParameter,
     UnsupportedParameter,
-    UnsupportedValue,
 )
 from kernel.validation import TAG
 
@@ -121,16 +119,17 @@ class McpToolParam(Wire):
 
     def shown(self) -> dict[str, Any]:
         """The tool as the response echoes it: without secrets, and of the URL only where it leads."""
-        return {
+        shown = {
             "type": "mcp",
             "server_label": self.server_label,
-            "server_url": _origin(self.server_url) if self.server_url else None,
+            "server_url": origin(self.server_url) if self.server_url else None,
             "connector_id": self.connector_id,
             "server_description": self.server_description,
             "headers": None,
             "allowed_tools": _dumped(self.allowed_tools),
             "require_approval": _dumped(self.require_approval) or "always",
         }
+        return shown if self.defer_loading is None else {**shown, "defer_loading": self.defer_loading}
 
 
 class McpChoice(Wire):
@@ -155,9 +154,6 @@ def check_mcp(tool: McpToolParam, *, param: str) -> None:
             code="mutually_exclusive_parameters",
             param=param,
         )
-    if tool.defer_loading:
-        message = "Servers cannot be searched for by a 'tool_search' here: their tools are offered at once."
-        raise UnsupportedValue(message, param=f"{param}.defer_loading")
 
 
 def check_servers(tools: Sequence[Any]) -> None:
@@ -177,11 +173,6 @@ def _check_spelling(url: str, *, param: str) -> None:
         parse_url(url)
     except EgressRefused as refused:
         raise EgressRefused(refused.message, param=param) from refused
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _dumped(value: Any) -> Any:

@@ -41,6 +41,11 @@ def type_tag(tool: Any) -> str | None:
     return None if kind is None else f"{TAG}{kind}"
 
 
+def _found_tag(tool: Any) -> str:
+    tag = type_tag(tool)
+    return tag if tag == f"{TAG}mcp" else f"{TAG}client"
+
+
 def _sent(**fields: Any) -> dict[str, Any]:
     """Those fields that are echoed to those alone who sent them."""
     return {name: value for name, value in fields.items() if value is not None}
@@ -243,7 +248,13 @@ ClientToolParam = Annotated[
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
     Discriminator(type_tag),
 ]
-"""What a search, or a developer in the middle of a conversation, may add: tools that the client runs."""
+"""What a developer may add in the middle of a conversation: tools that the client runs."""
+
+FoundToolParam = Annotated[
+    Annotated[ClientToolParam, Tag(f"{TAG}client")] | Annotated[McpToolParam, Tag(f"{TAG}mcp")],
+    Discriminator(_found_tag),
+]
+"""What a search may find: tools that the client runs, and tools of a server that the request names."""
 
 ToolParam = Annotated[
     Annotated[FunctionToolParam, Tag(f"{TAG}function")]
@@ -258,15 +269,19 @@ ToolParam = Annotated[
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
     Discriminator(type_tag),
 ]
-_LOADED: TypeAdapter[list[ClientToolParam]] = TypeAdapter(
+_ADDED: TypeAdapter[list[ClientToolParam]] = TypeAdapter(
     Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
+)
+_FOUND: TypeAdapter[list[FoundToolParam]] = TypeAdapter(
+    Annotated[list[FoundToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
 )
 
 
-def loaded_tools(tools: list[dict[str, Any]], *, param: str) -> list[Any]:
+def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
     """The tools that an item brings, typed; the first defect is raised with its path below `param`."""
+    allowed: TypeAdapter[Any] = _FOUND if isinstance(item, ToolSearchOutput) else _ADDED
     try:
-        typed = _LOADED.validate_python(tools)
+        typed: list[Any] = allowed.validate_python(item.tools)
     except ValidationError as error:
         raise tool_defect(error, prefix=param) or first_defect(error, prefix=param) from error
     check_tools(typed, param=param)
@@ -281,7 +296,7 @@ def added_tools(given: Any, *, param: str = "input") -> list[Any]:
         tool
         for index, item in enumerate(given)
         if isinstance(item, ToolSearchOutput | AdditionalTools)
-        for tool in loaded_tools(item.tools, param=f"{param}[{index}].tools")
+        for tool in loaded_tools(item, param=f"{param}[{index}].tools")
     ]
 
 
@@ -304,6 +319,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
         if name in taken:
             raise InvalidValue(f"Invalid '{param}': the name '{name}' stands in it twice.", param=where)
         taken.add(name)
+    _check_prefixes(tools, param)
     for tool, where in _every(tools, param):
         callers = getattr(tool, "allowed_callers", None)
         if callers is not None and callers != ["direct"]:
@@ -400,4 +416,4 @@ def grammars_of_items(given: Sequence[Any]) -> Iterator[tuple[Grammar, str]]:
     for index, item in enumerate(given):
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             param = f"input[{index}].tools"
-            yield from grammars(loaded_tools(item.tools, param=param), param=param)
+            yield from grammars(loaded_tools(item, param=param), param=param)

@@ -310,7 +310,7 @@ BOX = {"type": "mcp", "server_label": "box", "server_url": "https://box.test/mcp
         ([{"type": "mcp", "server_label": "b", "tunnel_id": "t"}], ("tools[0].tunnel_id", "unsupported_parameter")),
         ([{"type": "mcp", "server_label": "b", "connector_id": "no"}], ("tools[0].connector_id", "invalid_value")),
         ([BOX, BOX], ("tools[1].server_label", "invalid_value")),
-        ([{**BOX, "defer_loading": True}], ("tools[0].defer_loading", "unsupported_value")),
+        ([{**BOX, "defer_loading": True}], ("tools[0].defer_loading", "invalid_value")),
         ([{**BOX, "allowed_callers": ["programmatic"]}], ("tools[0].allowed_callers", "unsupported_value")),
         ([{**BOX, "require_approval": "sometimes"}], ("tools[0].require_approval", "invalid_value")),
         ([{**BOX, "require_approval": {"ever": {}}}], ("tools[0].require_approval.ever", "unknown_parameter")),

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from conversations.items import McpListTools
+from conversations.items import McpListTools, ToolSearchOutput
 from responses.engine.forms import qualified
 from responses.engine.turns import CallForm, FunctionTool
-from responses.tools.mcp.servers import ListedTool, Server
+from responses.tools.mcp.servers import ListedTool, Server, ToolFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,11 @@ class Known:
         url = urlsplit(self.server.url)
         where = [url.scheme, url.netloc.rpartition("@")[2], url.path]
         return hashlib.sha256(orjson.dumps([where, self.tool.shown()], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """The server with this tool alone, as a search shows what it has found."""
+        return {**self.server.shown, "allowed_tools": [self.tool.name]}
 
     def function(self, name: str) -> FunctionTool:
         """The function that stands for it upstream."""
@@ -46,10 +51,14 @@ class Catalogue:
         self.servers = {server.label: server for server in servers}
         self._listed: dict[str, list[ListedTool]] = {}
         self._known: dict[str, Known] = {}
+        # By server: what searches have found of those whose loading is deferred.
+        self._found: dict[str, list[ToolFilter]] = {}
 
     def recall(self, items: Iterable[Any]) -> None:
-        """Learn what servers have said before in this context; they need not be asked again."""
+        """Learn what servers have said before in this context, and searches found; they need not be asked again."""
         for item in items:
+            if isinstance(item, ToolSearchOutput):
+                self._recall_found(item)
             if isinstance(item, McpListTools) and item.error is None and item.server_label in self.servers:
                 tools = [ListedTool.parse(tool.model_dump()) for tool in item.tools]
                 self.learn(self.servers[item.server_label], tools)
@@ -73,18 +82,48 @@ class Catalogue:
 
     def functions(self, choice: Any, *, first_turn: bool) -> tuple[FunctionTool, ...]:
         """What a turn is offered. `allowed_tools` leaves only what it names; a server that has to be called comes alone
-        in the first turn."""
+        in the first turn. A deferred tool is not there before a search has found it, unless the choice forces it."""
         return tuple(
-            known.function(name) for name, known in self._known.items() if _is_offered(known, choice, first_turn)
+            known.function(name)
+            for name, known in self._known.items()
+            if self.is_offered(known, choice, first_turn=first_turn)
         )
 
+    def unloaded(self, choice: Any) -> dict[str, Known]:
+        """The tools that a search has to find before a turn is offered them."""
+        return {
+            name: known
+            for name, known in self._known.items()
+            if _is_allowed(known, choice) and not self._is_loaded(known)
+        }
 
-def _is_offered(known: Known, choice: Any, first_turn: bool) -> bool:  # noqa: FBT001 - private
+    def load(self, names: Iterable[str]) -> None:
+        """Offer these tools, which a search has found, from now on."""
+        for known in [self._known[name] for name in names if name in self._known]:
+            self._found.setdefault(known.server.label, []).append(ToolFilter(names=frozenset({known.tool.name})))
+
+    def _recall_found(self, item: ToolSearchOutput) -> None:
+        for tool in item.tools:
+            if tool.get("type") == "mcp" and (label := tool.get("server_label")) in self.servers:
+                found = ToolFilter.parse(tool.get("allowed_tools")) or ToolFilter()
+                self._found.setdefault(label, []).append(found)
+
+    def _is_loaded(self, known: Known) -> bool:
+        found = self._found.get(known.server.label, ())
+        return not known.server.is_deferred or any(one.matches(known.tool) for one in found)
+
+    def is_offered(self, known: Known, choice: Any, *, first_turn: bool) -> bool:
+        """Whether a turn is told of the tool."""
+        match choice:
+            case {"type": "mcp"} if first_turn:
+                return _names(choice, known)
+        return _is_allowed(known, choice) and self._is_loaded(known)
+
+
+def _is_allowed(known: Known, choice: Any) -> bool:
     match choice:
         case {"type": "allowed_tools", "tools": tools}:
             return any(_names(tool, known) for tool in tools)
-        case {"type": "mcp"} if first_turn:
-            return _names(choice, known)
     return True
 
 

@@ -82,4 +82,5 @@ def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str],
         description=shown["server_description"],
         allowed=ToolFilter.parse(shown["allowed_tools"]),
         approval=ApprovalPolicy.parse(shown["require_approval"]),
+        shown=shown,
     )

@@ -108,7 +108,8 @@ class ListedTool:
 class Server:
     """A server with everything that a run needs of it. `headers` are secrets: they stay in memory.
 
-    `vouched`: an operator has chosen where it is, and it may be at a private address.
+    `vouched`: an operator has chosen where it is, and it may be at a private address. `shown` is the tool as the
+    response echoes it.
     """
 
     label: str
@@ -118,6 +119,12 @@ class Server:
     allowed: ToolFilter | None = None
     approval: ApprovalPolicy = ApprovalPolicy()
     vouched: bool = False
+    shown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the model hears of its tools only once a search has found them."""
+        return bool(self.shown.get("defer_loading"))
 
     def hushed(self, text: str) -> str:
         """What the server said, without the credentials that it was sent: some servers repeat them in their errors."""

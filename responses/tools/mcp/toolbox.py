@@ -1,7 +1,7 @@
 """The tools of the MCP servers of one run, behind the port of the engine."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from responses.tools.mcp import results
 from responses.tools.mcp.catalogue import Catalogue, Known
 from responses.tools.mcp.servers import ListedTool, Server
 from responses.tools.mcp.sessions import ServerFailed, Sessions
+from responses.toolset import Offer
 
 KIND = "mcp"
 _UNAUTHORIZED = 401
@@ -148,6 +149,17 @@ class McpToolbox:
         """The tools that the next turn is offered."""
         return self._catalogue.functions(self._choice, first_turn=self._is_first_turn)
 
+    def deferred(self) -> list[Offer]:
+        """The tools that a search may find."""
+        return [
+            Offer(tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.found)
+            for name, known in self._catalogue.unloaded(self._choice).items()
+        ]
+
+    def load(self, names: Iterable[str]) -> None:
+        """Offer what a search has found."""
+        self._catalogue.load(names)
+
     def kind(self, name: str) -> str | None:
         """Ours are the tools that were listed, and those of the approved calls."""
         is_ours = self._catalogue.find(name) or any(name == one.call.name for one in self._approved.values())
@@ -163,9 +175,11 @@ class McpToolbox:
         return ToolLimits(seconds=self._sessions.timeouts.call + 10, characters=2 * results.MAX_CHARACTERS)
 
     def admit(self, call: Call) -> Admission:
-        """A call whose arguments are no JSON object is not worth a person's attention; the loop answers it."""
+        """A call whose arguments are no JSON object is not worth a person's attention; the loop answers it.
+
+        Models may call what they were not offered: they know of it from an earlier turn, or guess."""
         known = self._catalogue.find(call.name)
-        if known is None:
+        if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
         if not known.server.approval.asks_for(known.tool) or _object(call.arguments) is None:
             return Make()

@@ -7,15 +7,14 @@ turns and later responses know it; a search that the client runs is a call of th
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import orjson
 import regex
 
 from conversations.items import StoredItem
 from kernel.ids import new_id
 from responses import toolset
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
 from responses.engine.events import Body, Event
 from responses.engine.forms import hidden
 from responses.engine.state import RunContext, RunState
@@ -29,14 +28,30 @@ _MOST = 5
 _ENOUGH = 0.3
 _MEANINGFUL = 3
 _MAX_LISTED = 50
+_INSIDE = {"namespace": "tools", "mcp": "allowed_tools"}
 _WORD = regex.compile(r"[^\W_]+")
 _CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
 
 
-def searches(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem]) -> "list[ToolSearch]":
+@runtime_checkable
+class Shelf(Protocol):
+    """A toolbox that has tools which the model does not hear of before a search has found them."""
+
+    def deferred(self) -> list[Offer]:
+        """The tools; asked once the toolbox is prepared."""
+        ...
+
+    def load(self, names: Iterable[str]) -> None:
+        """Offer those of these tools that are its own, from the next turn on."""
+        ...
+
+
+def searches(
+    tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem], shelves: Sequence[Shelf] = ()
+) -> "list[ToolSearch]":
     """The search that a request asked for, if it did; `allowed_tools` may leave it out.
 
-    `tools` and `choice` are those that the response shows, `items` what the model reads.
+    `tools` and `choice` are those that the response shows, `items` what the model reads. `shelves` are prepared first.
     """
     search = next((tool for tool in tools if tool["type"] == NAME and tool["execution"] == "server"), None)
     if search is None:
@@ -44,7 +59,7 @@ def searches(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem]) -
     if isinstance(choice, dict) and choice["type"] == "allowed_tools" and {"type": NAME} not in choice["tools"]:
         return []
     deferred = [offer for offer in toolset.known(tools, choice, items) if offer.deferred]
-    return [ToolSearch(deferred, description=search["description"] or "")]
+    return [ToolSearch(deferred, description=search["description"] or "", shelves=shelves)]
 
 
 class ToolSearch:
@@ -52,14 +67,18 @@ class ToolSearch:
 
     concurrency = 1
 
-    def __init__(self, deferred: Sequence[Offer], *, description: str = "") -> None:
+    def __init__(self, deferred: Sequence[Offer], *, description: str = "", shelves: Sequence[Shelf] = ()) -> None:
         self._deferred = {offer.tool.name: offer for offer in deferred}
+        self._shelves = shelves
         self._found: dict[str, FunctionTool] = {}
         self._description = description
         self._words = {name: _words_of(offer) for name, offer in self._deferred.items()}
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run that was taken over has found before what its output says."""
+        late = {offer.tool.name: offer for shelf in self._shelves for offer in shelf.deferred()}
+        self._deferred = {**late, **self._deferred}
+        self._words |= {name: _words_of(offer) for name, offer in late.items() if name not in self._words}
         for item in state.output:
             if item.body["type"] == "tool_search_output":
                 self._load(offer.tool.name for offer in toolset.offers(item.body["tools"]))
@@ -94,7 +113,7 @@ class ToolSearch:
 
     def opened(self, call: Call) -> Body:
         """The call, before anything is found."""
-        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": _arguments(call)}
+        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": object_of(call.arguments) or {}}
 
     def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The wire knows no events of it."""
@@ -102,7 +121,7 @@ class ToolSearch:
 
     async def call(self, call: Call) -> ToolResult:
         """Find the tools that have most to do with the query."""
-        query = orjson.loads(call.arguments).get("query")
+        query = (object_of(call.arguments) or {}).get("query")
         if not isinstance(query, str):
             return ToolResult(output="error: 'query' has to be a text", error="invalid_arguments")
         names = self._ranked(query)
@@ -121,7 +140,10 @@ class ToolSearch:
         """There is nothing to let go of."""
 
     def _load(self, names: Iterable[str]) -> None:
-        self._found |= {name: self._deferred[name].tool for name in names if name in self._deferred}
+        tools = [self._deferred[name].tool for name in names if name in self._deferred]
+        for shelf in self._shelves:
+            shelf.load(tool.name for tool in tools)
+        self._found |= {tool.name: tool for tool in tools if tool.form is not CallForm.HOSTED}
 
     def _ranked(self, query: str) -> list[str]:
         """The best tools first: a word counts the more, the fewer tools have it."""
@@ -134,23 +156,23 @@ class ToolSearch:
         return best[:_MOST]
 
     def _shown(self, names: Sequence[str]) -> list[Shown]:
-        """The definitions, those of one namespace together."""
+        """The definitions, those of one namespace or of one server together."""
         shown: list[Shown] = []
         for name in names:
             tool = self._deferred[name].shown
-            same = next((other for other in shown if _is_namespace(other) and other["name"] == tool.get("name")), None)
-            if _is_namespace(tool) and same is not None:
-                same["tools"] = [*same["tools"], *tool["tools"]]
-            else:
+            same = next((other for other in shown if _family(other) == _family(tool) is not None), None)
+            if same is None:
                 shown.append({**tool})
+            else:
+                inside = _INSIDE[tool["type"]]
+                same[inside] = [*same[inside], *tool[inside]]
         return shown
 
     def _overview(self) -> str:
         """What there is to be found, in short: namespaces, and tools that are in none."""
         lines: dict[str, None] = {}
         for offer in self._deferred.values():
-            name = offer.tool.namespace or offer.tool.name
-            about = offer.shown["description"] if offer.tool.namespace else ""
+            _, name, about = _family(offer.shown) or ("", offer.tool.name, "")
             lines[f"- {name}: {about}" if about else f"- {name}"] = None
         listed = list(lines)[:_MAX_LISTED]
         more = [f"and {len(lines) - len(listed)} more"] if len(lines) > len(listed) else []
@@ -162,15 +184,14 @@ def _item(prefix: str, kind: str, status: str) -> Body:
     return {"id": new_id(prefix), "type": kind, "status": status, "call_id": None, "execution": "server"}
 
 
-def _arguments(call: Call) -> Any:
-    try:
-        return orjson.loads(call.arguments)
-    except orjson.JSONDecodeError:
-        return {}
-
-
-def _is_namespace(tool: Shown) -> bool:
-    return bool(tool["type"] == "namespace")
+def _family(tool: Shown) -> tuple[str, str, str] | None:
+    """Where a tool belongs that comes with others: what it is, its name, and what is said of it."""
+    match tool:
+        case {"type": "namespace", "name": name, "description": about}:
+            return "namespace", name, about
+        case {"type": "mcp", "server_label": name, "server_description": about}:
+            return "mcp", name, about or ""
+    return None
 
 
 def _words_of(offer: Offer) -> set[str]:
