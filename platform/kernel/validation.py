@@ -20,11 +20,10 @@ from kernel.errors import (
     MissingParameter,
     UnknownParameter,
 )
+from kernel.storable import MAX_DEPTH, is_too_deep, without_nul
 
 # With a NUL, which no key of a body has: `parse_json` has taken them out.
 TAG = "\x00tag:"
-# What is read must be written again: orjson reads 1,024 levels and writes 254.
-MAX_DEPTH = 128
 # Each key that no schema knows is a defect with a value of its own, and pydantic tells all of them.
 MAX_KEYS = 10_000
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -65,11 +64,6 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return without_nul(parsed) if b"\\u0000" in body else parsed
 
 
-def is_too_deep(parsed: Any, raw: bytes) -> bool:
-    """Whether JSON, parsed out of `raw`, is nested deeper than what can be written again."""
-    return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH)
-
-
 def _is_wider(parsed: Any, keys: int) -> bool:
     left = [parsed]
     while left:
@@ -80,27 +74,6 @@ def _is_wider(parsed: Any, keys: int) -> bool:
             value = value.values()
         left += [entry for entry in value if isinstance(entry, dict | list)]
     return False
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    match value:
-        case dict():
-            return not levels or any(_is_deeper(entry, levels - 1) for entry in value.values())
-        case list():
-            return not levels or any(_is_deeper(entry, levels - 1) for entry in value)
-    return False
-
-
-def without_nul(value: Any) -> Any:
-    """The same JSON without NUL characters, which PostgreSQL cannot store in text or JSON."""
-    match value:
-        case str():
-            return value.replace("\x00", "")
-        case list():
-            return [without_nul(entry) for entry in value]
-        case dict():
-            return {without_nul(key): without_nul(entry) for key, entry in value.items()}
-    return value
 
 
 def validate(schema: type[Schema], values: Mapping[str, Any], *, prefix: str = "") -> Schema:

@@ -101,7 +101,13 @@ class CallSegment(Segment):
         """Whether a delta at this call's index begins another call: it has another id, or none and whole arguments."""
         if upstream_id and self.upstream_id:
             return upstream_id != self.upstream_id
-        return bool(name and arguments and self.arguments) and is_object("".join(self.arguments))
+        return bool(name and arguments and self.arguments) and self._may_be_whole and is_object("".join(self.arguments))
+
+    @property
+    def _may_be_whole(self) -> bool:
+        """By the last character: reading all again for each piece of long arguments takes for ever."""
+        last = next((piece for piece in reversed(self.arguments) if not piece.isspace()), "")
+        return last.rstrip().endswith("}")
 
     def adopt(self, upstream_id: str, call_id: str | None) -> None:
         """Take an id that came late, unless another one has been shown already."""

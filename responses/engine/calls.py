@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from kernel.storable import is_too_deep, without_nul
 from responses.engine.events import Body, Event
 
 
@@ -26,6 +27,10 @@ class ToolResult:
     def stored(self) -> dict[str, Any]:
         """The result as JSON, for whoever takes the run over."""
         return {"output": self.output, "error": self.error, "parts": [*self.parts], "fields": {**self.fields}}
+
+    def storable(self) -> "ToolResult":
+        """The result without what no database takes, wherever its server has put it."""
+        return ToolResult.restored(without_nul(self.stored()))
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "ToolResult":
@@ -65,6 +70,18 @@ class Refuse:
 
 
 Admission = Make | Ask | Refuse
+
+
+def object_of(arguments: str) -> dict[str, Any] | None:
+    """The arguments of a call, if they are a JSON object: as it can be stored, and written again."""
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(found, dict) or is_too_deep(found, arguments.encode()):
+        return None
+    kept: dict[str, Any] = without_nul(found)
+    return kept
 
 
 def request_digest(item: Body) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from responses.engine.calls import object_of
 from responses.engine.events import Body
 from responses.engine.structured import mismatch
 from responses.engine.turns import CallForm, FunctionTool
@@ -57,17 +58,16 @@ def item_fields(tool: FunctionTool, arguments: str) -> Body | None:
     """The fields of the item that a call becomes; None where the call does not have them."""
     if shape_defect(tool, arguments) is not None:
         return None
-    return SHAPES[tool.form].fields(orjson.loads(arguments or "{}"))
+    return SHAPES[tool.form].fields(object_of(arguments or "{}") or {})
 
 
 def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
     """What keeps a call from becoming the item of its tool, in a sentence; None where nothing does."""
     if tool.form not in SHAPES:
         return None
-    try:
-        document = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        return f"The arguments of '{tool.name}' are not JSON."
+    document = object_of(arguments or "{}")
+    if document is None:
+        return f"The arguments of '{tool.name}' are not a JSON object."
     # A search of the client's has a schema of the client's, which is for the model alone.
     schema = {"type": "object"} if tool.form is CallForm.TOOL_SEARCH else tool.parameters
     wrong = mismatch(schema or {}, document)

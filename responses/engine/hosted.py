@@ -5,9 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-import orjson
-
-from responses.engine.calls import ToolResult
+from responses.engine.calls import ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
 from responses.engine.steps import ToolFinished, ToolsReturned, ToolsStarted
@@ -74,12 +72,12 @@ class HostedCalls:
         return replace(pending, result=result, returned_at=self._now())
 
     async def _result(self, call: Call) -> ToolResult:
-        if not _is_object(call.arguments):
+        if object_of(call.arguments) is None:
             return ToolResult(output=_NO_OBJECT, error="invalid_arguments")
         limits = self._tools.limits(call.name)
         try:
             async with asyncio.timeout(limits.seconds):
-                result = await self._tools.call(call)
+                result = (await self._tools.call(call)).storable()
         except TimeoutError:
             message = f"error: the tool did not answer within {limits.seconds:g} seconds"
             return ToolResult(output=message, error="timeout")
@@ -145,10 +143,3 @@ def whole_item(body: Body, *, output_index: int) -> list[Event]:
         OutputItemAdded(output_index=output_index, item=opened),
         OutputItemDone(output_index=output_index, item=body),
     ]
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(orjson.loads(arguments), dict)
-    except orjson.JSONDecodeError:
-        return False

@@ -105,6 +105,8 @@ class McpServer:
                 return types.CallToolResult(content=_text("It is broken.").content, is_error=True)
             case "tell":
                 return _text(self.headers[-1].get("authorization", "none"))
+            case "echo":
+                return _text(arguments["text"])
             case "refuse":
                 raise MCPError(code=-32602, message="These arguments are wrong.")
             case "die":

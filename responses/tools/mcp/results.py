@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kernel.storable import without_nul
 from responses.engine.calls import ToolResult
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import ServerFailed
@@ -44,7 +45,8 @@ def item_error(result: ToolResult) -> dict[str, Any] | None:
 
 
 def cut(text: str) -> str:
-    """The text, or the beginning of it and a sentence that says so."""
+    """The text as it can be stored, or the beginning of it and a sentence that says so."""
+    text = without_nul(text)
     if len(text) <= MAX_CHARACTERS:
         return text
     return f"{text[:MAX_CHARACTERS]}\n[Cut here: the output has {len(text)} characters, {MAX_CHARACTERS} are shown.]"

@@ -12,10 +12,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import httpx2
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from kernel.egress import Egress
 from kernel.errors import ApiError
+from kernel.storable import without_nul
 from responses.tools.mcp.servers import ListedTool, Server
 from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, Heard, http_client, listening
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
 MAX_TOOLS = 1000
+# The list stands in the response, its events and every turn.
+MAX_LIST_BYTES = 4 * 1024 * 1024
 _MAX_PAGES = 100
 _HTTP_OK_ELSEWHERE = frozenset({400, 404, 405, 406, 415})
 # What the SDK says in place of a refusal that is no answer of the protocol, and in place of a lost connection.
@@ -96,9 +100,13 @@ class Sessions:
         session = await self._session(server)
         tools: list[ListedTool] = []
         cursor: str | None = None
+        size = 0
         for _ in range(_MAX_PAGES):
             page, cursor = await session.page(cursor)
             tools += page
+            size += len(orjson.dumps([tool.shown() for tool in page]))
+            if size > MAX_LIST_BYTES:
+                raise ServerFailed("Its list of tools is too large.", code=502)
             if len(tools) > MAX_TOOLS:
                 break
             if cursor is None:
@@ -169,16 +177,11 @@ class _Session:
     async def page(self, cursor: str | None) -> tuple[list[ListedTool], str | None]:
         """One page of tools, and where the next begins."""
         result = await self._ask(self._opened.list_tools(cursor=cursor))
-        tools = [
-            ListedTool(
-                name=tool.name,
-                description=tool.description,
-                input_schema=tool.input_schema,
-                annotations=tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None,
-            )
-            for tool in result.tools
-        ]
-        return tools, result.next_cursor
+        tools = [tool.model_dump(exclude={"annotations"}) for tool in result.tools]
+        for shown, tool in zip(tools, result.tools, strict=True):
+            if tool.annotations is not None:
+                shown["annotations"] = tool.annotations.model_dump(by_alias=True, exclude_none=True)
+        return [ListedTool.parse(without_nul(shown)) for shown in tools], result.next_cursor
 
     async def call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool; what it returns is not held to its output schema, for a model reads it in any case."""

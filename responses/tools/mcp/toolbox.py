@@ -5,11 +5,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult
+from responses.engine.calls import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.forms import qualified
 from responses.engine.mcp_events import (
@@ -181,7 +179,7 @@ class McpToolbox:
         known = self._catalogue.find(call.name)
         if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
-        if not known.server.approval.asks_for(known.tool) or _object(call.arguments) is None:
+        if not known.server.approval.asks_for(known.tool) or object_of(call.arguments) is None:
             return Make()
         item = {
             "id": new_id("mcpr"),
@@ -225,7 +223,7 @@ class McpToolbox:
             if (approved := self._approved.get(call.call_id)) is not None:
                 await self._check_unchanged(approved)
             known = self._existing(call.name)
-            arguments = _object(call.arguments) or {}
+            arguments = object_of(call.arguments) or {}
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
             return results.failed(failure)
@@ -277,11 +275,3 @@ def _opened_list(server: Server) -> Body:
 
 def _place(approved: Approved | None, label: str, name: str) -> tuple[str, str]:
     return (approved.server_label, approved.name) if approved else (label, name)
-
-
-def _object(arguments: str) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None

@@ -1,0 +1,56 @@
+"""The arguments of calls, as far as they can be stored, and long ones in small pieces."""
+
+import time
+
+import orjson
+import pytest
+
+from kernel.storable import MAX_DEPTH
+from responses.engine.call_segments import CallSegment
+from responses.engine.calls import ToolResult, object_of
+from responses.engine.forms import hidden, item_fields
+from responses.engine.turns import CallForm
+
+DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
+
+
+@pytest.mark.parametrize("arguments", ["", "[]", "{", '{"a":"\\ud800"}', DEEP])
+def test_what_is_no_object_or_cannot_be_written_again_is_none(arguments: str) -> None:
+    assert object_of(arguments) is None
+
+
+def test_an_object_has_no_nul() -> None:
+    assert object_of('{"a\\u0000":["\\u0000b"]}') == {"a": ["b"]}
+
+
+def test_no_result_of_a_tool_has_a_nul() -> None:
+    result = ToolResult(output="a\x00b", error="no\x00", parts=({"text": "\x00"},), fields={"n\x00": ["\x00c"]})
+    assert result.storable() == ToolResult(output="ab", error="no", parts=({"text": ""},), fields={"n": ["c"]})
+
+
+def test_no_field_of_a_call_has_a_nul() -> None:
+    fields = item_fields(hidden(CallForm.SHELL), orjson.dumps({"commands": ["a\x00b"]}).decode())
+    assert fields is not None
+    assert fields["action"]["commands"] == ["ab"]
+
+
+def test_a_search_of_the_clients_that_is_too_deep_is_no_item() -> None:
+    assert item_fields(hidden(CallForm.TOOL_SEARCH), DEEP) is None
+
+
+def test_a_name_beside_each_piece_of_long_arguments_costs_nothing() -> None:
+    call = CallSegment(upstream_id=None, call_id=None)
+    call.write("f", '{"a":"')
+    started = time.monotonic()
+    for _ in range(50_000):
+        assert not call.is_over(None, "f", "x" * 20)
+        call.write(None, "x" * 20)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("end", ["}", "} ", "}\n"])
+def test_another_call_begins_after_whole_arguments(end: str) -> None:
+    call = CallSegment(upstream_id=None, call_id=None)
+    for piece in ('{"a":', "1", end, " "):
+        call.write("f", piece)
+    assert call.is_over(None, "g", "{}")
