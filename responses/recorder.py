@@ -261,7 +261,7 @@ class Recorder:
             return []
         rows: list[models.Model] = []
         for item in items:
-            self._progress.preview = self._progress.preview or preview(item.body)
+            self._progress.preview = _telling(self._progress.preview, item.body)
             position = self._progress.next_position
             rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
             self._progress.next_position += 1
@@ -390,6 +390,14 @@ def placed(
 def preview(body: dict[str, Any]) -> str:
     """The first words of an item on one line, for lists."""
     return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]
+
+
+def _telling(before: str, body: dict[str, Any]) -> str:
+    """What lists say of an output after one more item: what the model said last, or what it began with."""
+    if body["type"] == "mcp_list_tools":
+        return before
+    words = preview(body)
+    return words or before if body["type"] == "message" else before or words
 
 
 async def _committed(commit: "asyncio.Future[None]", *, is_last: bool) -> None:

@@ -302,6 +302,23 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
     assert len(preview) <= PREVIEW_LENGTH
 
 
+@pytest.mark.parametrize(
+    ("pieces", "told"),
+    [
+        ([chunk(reasoning_content="I think."), *text("It is blue.")], "It is blue."),
+        ([chunk(reasoning_content="I think."), *calls(look='{"at": 1}')], "I think."),
+        ([chunk(content="Let me look."), *calls(look='{"at": 1}')], "Let me look."),
+    ],
+)
+async def test_a_preview_is_what_was_said_if_anything_was(
+    database: None, caller: Caller, pieces: list[Chunk], told: str
+) -> None:
+    tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
+    begun = await abegin(caller, tools=[tool])
+    await record_all(begun, pieces)
+    assert (await in_db_thread(lambda: response_of(begun))).output_preview == told
+
+
 async def test_a_discarded_turn_is_in_the_ledger_and_leaves_no_item(database: None, caller: Caller) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool], tool_choice="required")
