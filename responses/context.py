@@ -127,7 +127,8 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
             items.append(item)
             continue
         if item.id not in found:
-            raise NotFound(f"Item with id '{item.id}' not found.", param="input")
+            message = f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to false."
+            raise NotFound(message, param="input")
         own.append(found[item.id].body)
         items.append(from_wire(found[item.id].body))
         shared[position] = found[item.id].key

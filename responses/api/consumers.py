@@ -11,9 +11,10 @@ from typing_extensions import override
 
 from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
+from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from responses import chat, follow, services
-from responses.api.requests import info, refuse_unsupported, sequence_number
+from responses.api.requests import RETRIEVAL, flag, info, refuse_unsupported, sequence_number
 from responses.models import Mode
 from responses.runner import LiveRun
 from responses.schema import parse_create
@@ -131,13 +132,14 @@ class ResponseReplay(EventStream):
         principal = await authenticate(header(self.scope, b"authorization"))
         principal.require(KeyScope.RESPONSES_READ)
         query = QueryDict(self.scope["query_string"])
+        refuse_unknown(query, page=False, filters=RETRIEVAL)
         # The log holds what was sent; nothing can be added to it.
         refuse_unsupported(query, "include", "include[]")
         return await follow.follow(
             principal=principal,
             response_id=self.scope["path"].rsplit("/", 1)[1],
             after=sequence_number(query),
-            obfuscation=query.get("include_obfuscation") != "false",
+            obfuscation=flag(query, "include_obfuscation", default=True),
         )
 
     @override

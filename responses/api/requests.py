@@ -14,6 +14,8 @@ from responses.selectors import ResponseFilter
 from tenants.principal import Principal
 
 _FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")
+RETRIEVAL = ("stream", "starting_after", "include_obfuscation", "include", "include[]")
+"""What the query of `GET /v1/responses/{id}` may hold."""
 
 
 def info(scope: Scope) -> RequestInfo:
@@ -52,6 +54,14 @@ def refuse_unsupported(query: QueryDict, *names: str) -> None:
     for name in names:
         if name in query and query[name] not in {"", "false"}:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+
+
+def flag(query: QueryDict, name: str, *, default: bool) -> bool:
+    """A boolean, as a query writes it."""
+    text = query.get(name) or str(default).lower()
+    if text not in {"true", "false"}:
+        raise InvalidType(name, expected="a boolean", got="a string")
+    return text == "true"
 
 
 def sequence_number(query: QueryDict) -> int:

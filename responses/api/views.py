@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from django.http import QueryDict
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 from typing_extensions import override
@@ -15,7 +16,15 @@ from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
 from responses import access, selectors, services
-from responses.api.requests import info, principal_of, response_filter, scope_of
+from responses.api.requests import (
+    RETRIEVAL,
+    flag,
+    info,
+    principal_of,
+    response_filter,
+    scope_of,
+    sequence_number,
+)
 from responses.engine.steps import RunEnded
 from responses.models import Mode, Response
 from responses.schema import parse_create
@@ -90,7 +99,12 @@ class ListResponses(ApiView):
         return Answer(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
 
-_ONE = ("stream", "starting_after", "include_obfuscation", "include", "include[]")
+def _check_retrieval(query: QueryDict) -> None:
+    """What is said of a stream must make sense even where none is asked for."""
+    refuse_unknown(query, page=False, filters=RETRIEVAL)
+    flag(query, "stream", default=False)
+    flag(query, "include_obfuscation", default=True)
+    sequence_number(query)
 
 
 class OneResponse(ApiView):
@@ -99,7 +113,7 @@ class OneResponse(ApiView):
     def get(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
-        refuse_unknown(request.query_params, page=False, filters=_ONE)
+        _check_retrieval(request.query_params)
         include = includes(request.query_params)
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id)

@@ -214,6 +214,7 @@ def test_it_does_not_resolve_what_was_not_stored(api: Api, script: Script) -> No
     item_id = api.create(model=script.model, input="Hi", store=False)["output"][0]["id"]
     answer = api.post("/responses", {"model": script.model, "input": [{"type": "item_reference", "id": item_id}]})
     assert error(answer) == (404, "input", None)
+    assert "Items are not persisted when `store` is set to false." in answer.json()["error"]["message"]
 
 
 def test_it_refuses_an_output_without_its_call(api: Api, script: Script) -> None:

@@ -53,3 +53,24 @@ def test_it_says_which_id_it_does_not_know(api: Api) -> None:
 def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
     writer = make_api(scopes=["responses.write", "responses.delete"])
     assert error(writer.get("/responses/resp_unknown")) == (403, None, "insufficient_scope")
+
+
+@pytest.mark.parametrize("stream", [{}, {"stream": "true"}])
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"include_obfuscation": "perhaps"}, "invalid_type"),
+        ({"starting_after": "-1"}, "invalid_type"),
+        ({"startingafter": "1"}, "unknown_parameter"),
+    ],
+)
+def test_a_query_that_makes_no_sense_is_refused(
+    api: Api, script: Script, stream: dict[str, str], query: dict[str, str], code: str
+) -> None:
+    response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
+    assert error(api.get(f"/responses/{response_id}", **stream, **query)) == (400, next(iter(query)), code)
+
+
+def test_a_stream_is_asked_for_or_not(api: Api) -> None:
+    assert error(api.get("/responses/resp_unknown", stream="maybe")) == (400, "stream", "invalid_type")
+    assert error(api.get("/responses/resp_unknown", stream="false")) == (404, None, None)
