@@ -189,7 +189,8 @@ def _speed(response: Response) -> str:
 def _transcript(response: Response) -> dict[str, Any]:
     asked = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
     answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
-    calls = _calls(response)
+    rows = _call_rows(response)
+    calls: Calls = {row.call_id: row for row in rows}
     turns = list(response.turn_set.filter(team_id=response.team_id).order_by("number")[:SHOWN_ITEMS])
     return {
         "earlier": selectors.count_earlier_items(response=response),
@@ -208,6 +209,7 @@ def _transcript(response: Response) -> dict[str, Any]:
             }
             for turn in turns
         ],
+        "calls": [_call(row) for row in rows if row.response_id == response.pk],
         "followers": _followers(response),
     }
 
@@ -220,12 +222,21 @@ def _between(start: Any, end: Any) -> str:
     return duration(None if end is None else max(0, round((end - start).total_seconds() * 1000)))
 
 
-def _calls(response: Response) -> Calls:
-    """The response's own calls, and those of the response before it, which its input answers; its own win."""
+def _call_rows(response: Response) -> list[ToolCall]:
+    """The calls of the response before, which this one's input answers, and behind them the response's own."""
     owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
     rows = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
-    newest = sorted(rows[: 2 * SHOWN_ITEMS], key=lambda row: row.response_id == response.pk)
-    return {row.call_id: row for row in newest}
+    return sorted(rows[: 2 * SHOWN_ITEMS], key=lambda row: row.response_id == response.pk)
+
+
+def _call(row: ToolCall) -> dict[str, Any]:
+    """A call as the table of calls has it; those that nobody made stand only there."""
+    return {
+        "row": row,
+        "took": _between(row.started_at, row.ended_at),
+        "arguments": pretty(row.arguments),
+        "output": pretty(row.output) if row.output else None,
+    }
 
 
 def _followers(response: Response) -> list[dict[str, str]]:
