@@ -33,11 +33,17 @@ class StringProperty:
         self._opening = regex.compile(rf'\s*\{{\s*"{regex.escape(name)}"\s*:\s*"')
         self._state = _State.HEAD
         self._rest = ""
+        self._later: list[str] = []
 
     def feed(self, piece: str) -> str:
         """What this piece adds to the text."""
         if self._state is _State.OVER:
             return ""
+        if self._state is _State.ELSEWHERE:
+            self._later.append(piece)
+            return ""
+        if self._state is _State.HEAD and piece.isspace() and self._rest[-1:].isspace():
+            return ""  # some models never stop writing blanks, and what came so far is read again each time
         self._rest += piece
         if self._state is _State.HEAD:
             self._begin()
@@ -49,7 +55,7 @@ class StringProperty:
             case _State.TEXT:
                 return self._read(final=True)
             case _State.HEAD | _State.ELSEWHERE:
-                return _clean(_sought(self._rest, self._name))
+                return _clean(_sought("".join([self._rest, *self._later]), self._name))
         return ""
 
     def _begin(self) -> None:
