@@ -105,10 +105,14 @@ def _tools(label: str, tools: Sequence[Body]) -> list[Piece]:
 
 
 def _tool(tool: Body) -> str:
+    """A tool on a line; of a namespace or a server, with the names of those in it."""
     name = tool.get("name") or tool.get("server_label") or tool["type"]
     inner = [entry["name"] for entry in tool.get("tools") or ()]
-    about = f"{name} ({', '.join(inner)})" if inner else name
-    return f"{about}: {tool['description']}" if tool.get("description") else about
+    if isinstance(tool.get("allowed_tools"), list):
+        inner = tool["allowed_tools"]
+    whole = f"{name} ({', '.join(inner)})" if inner else str(name)
+    about = tool.get("description") or tool.get("server_description")
+    return f"{whole}: {about}" if about else whole
 
 
 def _checks(label: str, checks: Sequence[Body] | None) -> list[Piece]:

@@ -89,6 +89,19 @@ def test_no_item_shows_bytes_or_what_is_sealed(lead: Client, response: Response)
     assert "data image, unknown type, 3.0 KB" in shown
 
 
+def test_tools_of_namespaces_and_servers_are_named(lead: Client, response: Response) -> None:
+    crm = {
+        "type": "namespace",
+        "name": "crm",
+        "description": "Customers.",
+        "tools": [{"type": "function", "name": "f"}],
+    }
+    box = {"type": "mcp", "server_label": "box", "server_description": "Sums.", "allowed_tools": ["add", "note"]}
+    found = {"type": "tool_search_output", "call_id": "c", "execution": "server", "tools": [crm, box]}
+    shown = transcript(lead, response, found)
+    assert "crm (f): Customers.\nbox (add, note): Sums." in shown
+
+
 def test_a_type_that_nobody_knows_is_shown_as_json(lead: Client, response: Response) -> None:
     shown = transcript(lead, response, {"type": "new_thing", "body": "what it says"})
     assert "<b>new_thing</b>" in shown
