@@ -1,0 +1,48 @@
+"""What a run knows of the tools of its servers, from what stands in its context."""
+
+from typing import Any
+
+from conversations.items import McpListTools, ToolSearchOutput
+from responses.tools.mcp.catalogue import Catalogue
+from responses.tools.mcp.servers import Server
+
+SHOWN = {"type": "mcp", "server_label": "box", "server_url": "https://box.test", "allowed_tools": None}
+LISTED: list[dict[str, Any]] = [
+    {"name": name, "description": None, "input_schema": {}, "annotations": None} for name in ("add", "note")
+]
+
+
+def knowing(*found: dict[str, Any], **fields: Any) -> Catalogue:
+    """The catalogue of a run whose context has the listing, and these tools as found by a search."""
+    catalogue = Catalogue([Server(label="box", url="https://box.test/mcp", shown={**SHOWN, **fields})])
+    search = ToolSearchOutput.model_validate({"type": "tool_search_output", "tools": list(found)})
+    catalogue.recall([search, McpListTools.model_validate({"server_label": "box", "tools": LISTED})])
+    return catalogue
+
+
+def offered(catalogue: Catalogue, choice: Any = "auto") -> list[str]:
+    return [function.name for function in catalogue.functions(choice, first_turn=True)]
+
+
+def test_a_server_that_is_not_deferred_offers_everything() -> None:
+    assert offered(knowing()) == ["box__add", "box__note"]
+
+
+def test_a_deferred_server_offers_what_was_found() -> None:
+    catalogue = knowing({**SHOWN, "allowed_tools": ["note"]}, defer_loading=True)
+    assert offered(catalogue) == ["box__note"]
+    assert list(catalogue.unloaded("auto")) == ["box__add"]
+
+
+def test_a_search_may_find_a_whole_server() -> None:
+    assert offered(knowing(SHOWN, defer_loading=True)) == ["box__add", "box__note"]
+
+
+def test_what_was_found_of_another_server_is_no_concern() -> None:
+    assert offered(knowing({**SHOWN, "server_label": "other"}, defer_loading=True)) == []
+
+
+def test_what_a_choice_does_not_allow_cannot_be_found() -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "box", "name": "add"}]}
+    catalogue = knowing(defer_loading=True)
+    assert (offered(catalogue, choice), list(catalogue.unloaded(choice))) == ([], ["box__add"])
