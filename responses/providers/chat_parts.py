@@ -22,12 +22,18 @@ class PartWriter:
 
     def content(self, parts: Sequence[InputPart]) -> str | list[Message]:
         """What a message says; a lone text is a plain string."""
-        if len(parts) == 1 and isinstance(parts[0], InputText):
-            return parts[0].text
+        if (text := lone_text(parts)) is not None:
+            return text
         return [self.part(part) for part in parts]
 
     def part(self, part: InputPart | ComputerScreenshot) -> Message:
-        """One part. One that nobody has found anything for is said to be missing, and not left out."""
+        """One part, with the mark up to which an upstream is to cache."""
+        mark = getattr(part, "prompt_cache_breakpoint", None)
+        written = self._written(part)
+        return written if mark is None else {**written, "prompt_cache_breakpoint": mark.model_dump(exclude_none=True)}
+
+    def _written(self, part: InputPart | ComputerScreenshot) -> Message:
+        """One that nobody has found anything for is said to be missing, and not left out."""
         if isinstance(part, InputText):
             return {"type": "text", "text": part.text}
         if not (self.vision or isinstance(part, InputFile)):
@@ -51,6 +57,13 @@ class PartWriter:
             return output, []
         text = "\n".join(part.text for part in output if isinstance(part, InputText))
         return text, [self.part(part) for part in output if not isinstance(part, InputText)]
+
+
+def lone_text(parts: Sequence[InputPart]) -> str | None:
+    """What a message says that is nothing but one text; None for every other."""
+    if len(parts) != 1 or not isinstance(parts[0], InputText) or parts[0].prompt_cache_breakpoint is not None:
+        return None
+    return parts[0].text
 
 
 # What other servers call the most detail.

@@ -14,7 +14,6 @@ from conversations.items import (
     FunctionCallOutput,
     InputMessage,
     InputPart,
-    InputText,
     OutputText,
     Reasoning,
     StoredItem,
@@ -23,7 +22,7 @@ from responses.engine.attachments import Attachments
 from responses.engine.relayed import ENCRYPTED
 from responses.engine.turns import TurnRequest
 from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
-from responses.providers.chat_parts import PartWriter
+from responses.providers.chat_parts import PartWriter, lone_text
 from responses.providers.chat_thoughts import last_question
 from tenants.directory import Route
 
@@ -104,13 +103,16 @@ class InputWriter:
         return [{"type": "reasoning", "summary": summary, "content": [{"type": "reasoning_text", "text": raw}]}]
 
     def _content(self, parts: Sequence[InputPart]) -> str | list[Entry]:
-        if len(parts) == 1 and isinstance(parts[0], InputText):
-            return parts[0].text
+        if (text := lone_text(parts)) is not None:
+            return text
         return [self._part(part) for part in parts]
 
     def _part(self, part: InputPart) -> Entry:
         entry = _from_chat(self._parts.part(part))
-        return {**entry, "detail": getattr(part, "detail", None) or "auto"} if "image_url" in entry else entry
+        detail = getattr(part, "detail", None)
+        if entry["type"] == "input_text" or (entry["type"] == "input_file" and detail is None):
+            return entry
+        return {**entry, "detail": detail or "auto"}
 
 
 def _assistant(item: AssistantMessage) -> Entry:
@@ -130,13 +132,14 @@ def _assistant(item: AssistantMessage) -> Entry:
 
 def _from_chat(part: Message) -> Entry:
     """A part of a chat message as a part of an input."""
+    marks = {name: part[name] for name in ("prompt_cache_breakpoint",) if name in part}
     match part["type"]:
         case "image_url":
             image = part["image_url"]
-            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
+            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto"), **marks}
         case "file":
-            return {"type": "input_file", **part["file"]}
-    return {"type": "input_text", "text": part["text"]}
+            return {"type": "input_file", **part["file"], **marks}
+    return {"type": "input_text", "text": part["text"], **marks}
 
 
 def _answered(entries: Sequence[Entry]) -> list[Entry]:

@@ -51,6 +51,19 @@ def test_every_parameter_arrives_under_its_own_name(api: Api, relayed: Script) -
     assert relayed.bodies[0]["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
 
 
+def test_marks_of_the_cache_and_details_arrive(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hello")))
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    parts: list[dict[str, Any]] = [
+        {"type": "input_text", "text": "Look", **mark},
+        {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "original", **mark},
+    ]
+    options = {"mode": "explicit"}
+    api.create(model=relayed.model, input=[{"role": "user", "content": parts}], prompt_cache_options=options)
+    assert relayed.bodies[0]["input"][0]["content"] == parts
+    assert relayed.bodies[0]["prompt_cache_options"] == options
+
+
 def test_formats_and_verbosity_stay_flat(api: Api, relayed: Script) -> None:
     relayed.then(answer(said('{"a":1}')))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conversations.items import ComputerScreenshot, InputFile, InputImage, InputText
+from conversations.items import CacheBreakpoint, ComputerScreenshot, InputFile, InputImage, InputText
 from responses.engine.attachments import Attachment, FileBytes, ImageBytes, Words, name_of
 from responses.providers.chat_parts import PartWriter
 
@@ -18,6 +18,15 @@ def named(part: Any) -> str:
 def test_a_lone_text_is_a_plain_string() -> None:
     assert PartWriter().content([InputText(text="Hi")]) == "Hi"
     assert PartWriter().content([]) == []
+
+
+def test_upstreams_are_told_up_to_where_to_cache() -> None:
+    mark = CacheBreakpoint(mode="explicit", ttl="12h")
+    parts = [InputText(text="Hi", prompt_cache_breakpoint=mark)]
+    told = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+    assert PartWriter().content(parts) == [{"type": "text", "text": "Hi", **told}]
+    image = InputImage(image_url=URL, prompt_cache_breakpoint=mark)
+    assert PartWriter().part(image) == {"type": "image_url", "image_url": {"url": URL}, **told}
 
 
 def test_what_was_found_takes_the_place_of_a_part() -> None:
