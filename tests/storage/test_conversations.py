@@ -101,29 +101,6 @@ def test_a_new_conversation_with_20_items_takes_as_many_statements_as_with_one(p
     assert len(statements(lambda: create(20))) == len(statements(lambda: create(1))) <= MOST
 
 
-@pytest.mark.parametrize("analysed", [False, True])
-def test_a_page_behind_an_item_reads_no_more_than_the_page(principal: Principal, analysed: bool) -> None:
-    one = begin(principal, LENGTHS[1])
-    item = middle(principal, one)
-    if analysed:
-        with connections["owner"].cursor() as owner:
-            owner.execute("ANALYZE conversations_placement, conversations_item")
-        connections["owner"].close()
-    asked = [sql for sql in statements(lambda: page(principal, one, item)) if "placement" in sql]
-    with scope.team(principal.team_id), connection.cursor() as cursor:
-        for sql in asked:
-            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql)
-            [(plans,)] = cursor.fetchall()
-            assert max(rows(plans[0]["Plan"])) <= 6
-    assert len(asked) == 2
-
-
-def rows(node: dict[str, Any]) -> list[float]:
-    """How many rows each step of a plan has brought."""
-    own = node["Actual Rows"] * node["Actual Loops"]
-    return [own, *(count for child in node.get("Plans", ()) for count in rows(child))]
-
-
 # -- several at once ---------------------------------------------------------------------------------------------------
 
 

@@ -17,10 +17,10 @@ SECONDS = 1.0
 
 def defect(*items: dict[str, Any]) -> BadRequest:
     """What is wrong with an input, found in time."""
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(BadRequest) as caught:
         parse_create({"model": "m", "input": list(items)})
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
     return caught.value
 
 

@@ -61,15 +61,15 @@ def test_what_is_not_null_is_unknown_at_once() -> None:
 
 
 def test_thousands_of_names_in_front_of_thousands_of_items_are_gone_in_one_round() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     read(said(**{f"later_{number}": None for number in range(MANY)}), *(said() for _ in range(MANY)))
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
 
 
 def test_kinds_behind_thousands_of_items_do_not_cost_a_round_of_all_of_them() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     read(*(said() for _ in range(9_900)), *(said(**{f"later_{number}": None}) for number in range(MOST_ROUNDS - 2)))
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
 
 
 def test_nulls_of_the_body_itself_go_with_those_in_its_lists() -> None:
