@@ -1,6 +1,7 @@
 """A web process that may talk to servers on this machine, and servers that it finds there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -36,3 +37,14 @@ def shelf() -> Iterator[Shelf]:
     """A server of images and files."""
     with open_shelf() as shelf:
         yield shelf
+
+
+@pytest.fixture(params=["json", "stream"])
+def respond(request: pytest.FixtureRequest, reaching: Api) -> Callable[..., dict[str, Any]]:
+    """Makes a response, by each of the two ways, and returns it as it ended."""
+
+    def stream(**body: Any) -> dict[str, Any]:
+        response: dict[str, Any] = reaching.events(**body)[-1]["response"]
+        return response
+
+    return reaching.create if request.param == "json" else stream

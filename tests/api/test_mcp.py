@@ -25,17 +25,6 @@ def either(request: pytest.FixtureRequest) -> Iterator[McpServer]:
         yield running
 
 
-@pytest.fixture(params=["json", "stream"])
-def respond(request: pytest.FixtureRequest, reaching: Api) -> Respond:
-    """Makes a response, by each of the two ways, and returns it as it ended."""
-
-    def stream(**body: Any) -> dict[str, Any]:
-        response: dict[str, Any] = reaching.events(**body)[-1]["response"]
-        return response
-
-    return reaching.create if request.param == "json" else stream
-
-
 def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     response = reaching.create(model=script.model, input="2+3?", tools=[tool(either)])
