@@ -9,8 +9,9 @@ import base64
 import binascii
 import mimetypes
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -32,6 +33,7 @@ from kernel.errors import (
     InvalidBase64Image,
     InvalidFile,
     InvalidImageUrl,
+    LimitExceeded,
     NotFound,
     UnsupportedImageType,
     UnsupportedValue,
@@ -59,6 +61,8 @@ MIB = 1024 * 1024
 MAX_IMAGE = 20 * MIB
 MAX_FILE = 32 * MIB
 MAX_TOGETHER = 50 * MIB
+# Of one request: reading a document takes up to seconds of what all teams share.
+MAX_READ = 100
 _FETCH_SECONDS = 20.0
 _TOGETHER_SECONDS = 60.0
 _AT_ONCE = 4
@@ -96,6 +100,7 @@ async def admit(
     if not own and not earlier:
         return None
     _check_model(own, earlier, can)
+    _check_number(own, can)
     if any(part.file_id for _, part in own):
         principal.require(Scope.FILES_READ)
     content = TeamContent(principal.team_id)
@@ -115,19 +120,39 @@ def _check_model(own: Own, earlier: Sequence[Part], can: Capabilities) -> None:
         raise UnsupportedValue(message, param=images[room] if room < len(images) else "input")
 
 
-class TeamContent:
-    """The engine's `Content` for one team. What was found is remembered as long as the run."""
+def _check_number(own: Own, can: Capabilities) -> None:
+    """What is named twice is read once."""
+    read: dict[str, str] = {}
+    for path, part in own:
+        if _is_read(part, can) and (name := name_of(part)):
+            read.setdefault(name, f"{path}.{_field(part)}")
+    if len(read) > MAX_READ:
+        param = list(read.values())[MAX_READ]
+        raise LimitExceeded(
+            f"Invalid '{param}': too many files and images to read. Expected at most {MAX_READ} of them in a request, "
+            f"but got {len(read)} instead.",
+            param=param,
+            code="array_above_max_length",
+        )
 
-    def __init__(self, team_id: str) -> None:
+
+class TeamContent:
+    """The engine's `Content` for one team. What was found is remembered as long as the run.
+
+    `seconds`: how long looking for all of it may take, the request's own and what stands in its chain together.
+    """
+
+    def __init__(self, team_id: str, *, seconds: float = _TOGETHER_SECONDS) -> None:
         self._team_id = team_id
         self._found: dict[str, Attachment] = {}
         self._size = 0
+        self._seconds = seconds
 
     async def require(self, own: Own, *, can: Capabilities) -> None:
         """Find everything, or raise the first thing that is wrong."""
         jobs = [partial(self._require, path, part, can) for path, part in own]
         try:
-            async with asyncio.timeout(_TOGETHER_SECONDS):
+            async with self._until() as end, asyncio.timeout_at(end):
                 await _a_few_at_once(jobs)
         except TimeoutError as error:
             raise EgressFailed("The images and files of the input could not be had in time.", param="input") from error
@@ -136,13 +161,25 @@ class TeamContent:
         """What was found for these items; what cannot be had is said in words."""
         can = Capabilities(files=files, inline_images=inline_images)
         new = {name: part for part in all_parts(items) if (name := name_of(part)) and name not in self._found}
-        await _a_few_at_once([partial(self._or_words, name, part, can) for name, part in new.items()])
+        if new:
+            async with self._until() as end:
+                await _a_few_at_once([partial(self._or_words, name, part, can, end) for name, part in new.items()])
         return self._found
 
     def words(self, items: Iterable[StoredItem]) -> list[str]:
         """The texts that stand in the place of files."""
         found = (self._found.get(name_of(part) or "") for part in all_parts(items))
         return [attached.text for attached in found if isinstance(attached, Words)]
+
+    @asynccontextmanager
+    async def _until(self) -> AsyncIterator[float]:
+        """When the loop's clock has reached this, the time is spent; what is left of it is for whoever comes next."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._seconds
+        try:
+            yield end
+        finally:
+            self._seconds = max(0.0, end - clock())
 
     async def _require(self, path: str, part: Part, can: Capabilities) -> None:
         try:
@@ -155,10 +192,9 @@ class TeamContent:
             error.param = f"{path}.{_field(part)}"
             raise
 
-    async def _or_words(self, name: str, part: Part, can: Capabilities) -> None:
+    async def _or_words(self, name: str, part: Part, can: Capabilities, end: float) -> None:
         try:
-            async with asyncio.timeout(_TOGETHER_SECONDS):
-                attached = await self._look(part, can)
+            attached = await self._look_until(end, part, can)
         except (ApiError, TimeoutError) as error:
             reason = error.message if isinstance(error, ApiError) else "It could not be had in time."
             what = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
@@ -166,15 +202,22 @@ class TeamContent:
         if attached:
             self._found[name] = attached
 
+    async def _look_until(self, end: float, part: Part, can: Capabilities) -> Attachment | None:
+        if _is_read(part, can) and asyncio.get_running_loop().time() >= end:
+            # Not even begun: thousands of documents may be left.
+            raise TimeoutError
+        async with asyncio.timeout_at(end):
+            return await self._look(part, can)
+
     async def _look(self, part: Part, can: Capabilities) -> Attachment | None:
         """What stands behind a part; None where it can be sent as it is."""
+        if not _is_read(part, can):
+            return None
         if isinstance(part, InputFile):
             return await self._file(part, can)
         if part.file_id is not None:
             return await self._image_file(part.file_id)
-        if can.inline_images and part.image_url is not None and _WEB_URL.match(part.image_url):
-            return await self._remote_image(part.image_url)
-        return None
+        return await self._remote_image(part.image_url or "")
 
     # -- images --------------------------------------------------------------------------------------------------------
 
@@ -308,6 +351,13 @@ async def _a_few_at_once(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
     for outcome in await asyncio.gather(*map(one, jobs), return_exceptions=True):
         if outcome is not None:
             raise outcome
+
+
+def _is_read(part: Part, can: Capabilities) -> bool:
+    """Whether something has to be found for a part, and it cannot be sent as it is."""
+    if isinstance(part, InputFile) or part.file_id is not None:
+        return True
+    return can.inline_images and part.image_url is not None and _WEB_URL.match(part.image_url) is not None
 
 
 def _field(part: Part) -> str:

@@ -2,14 +2,18 @@
 
 import base64
 
+import pytest
 from django.conf import settings
 
+from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
 from kernel.dbthreads import in_db_thread
+from kernel.errors import EgressFailed
 from responses import handover
 from responses.content import TeamContent
 from responses.engine.attachments import ImageBytes, Words
 from tenants import scope
+from tenants.capabilities import Capabilities
 from tests.support.api import Caller
 from tests.support.chunks import text
 from tests.support.documents import data_url, png
@@ -78,3 +82,25 @@ async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, calle
     (said,) = found.values()
     assert isinstance(said, Words)
     assert f"{file.pk} is not available any more" in said.text
+
+
+async def test_all_documents_of_a_request_share_one_time(database: None, caller: Caller) -> None:
+    slow = base64.b64encode(b"<p>a</p>" * 250_000).decode()
+    parts = [
+        {"type": "input_file", "filename": "a.html", "file_data": slow},
+        {"type": "input_file", "filename": "b.txt", "file_data": WORDS},
+    ]
+    begun = await abegin(caller, input=[{"role": "user", "content": [part]} for part in parts])
+    content = TeamContent(caller.team.pk, seconds=0.2)
+    for item in begun.context.items:
+        await content.attachments([item], files=False, inline_images=False)
+    said = content.words(begun.context.items)
+    assert [words.split("]")[0] for words in said] == [
+        f"[{name} is not available any more. It could not be had in time." for name in ("a.html", "b.txt")
+    ]
+
+
+async def test_what_a_request_brings_itself_shares_that_time(database: None, caller: Caller) -> None:
+    part = InputFile(type="input_file", filename="b.txt", file_data=WORDS)
+    with pytest.raises(EgressFailed, match="could not be had in time"):
+        await TeamContent(caller.team.pk, seconds=0.0).require([("input[0]", part)], can=Capabilities())
