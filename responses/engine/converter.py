@@ -40,13 +40,13 @@ class ChatConverter:
         first_output_index: int,
         top_logprobs: int | None = None,
         logprobs: bool = False,
-        one_call: bool = False,
+        most_calls: int | None = None,
         tools: Sequence[FunctionTool] = (),
         seal: Seal | None = None,
         raw_reasoning: bool = True,
         think_tags: bool = False,
     ) -> None:
-        self._one_call = one_call
+        self._most_calls = most_calls
         self._tools = {tool.name: tool for tool in tools}
         self._surplus: set[int] = set()
         self._queue = SegmentQueue(first_output_index=first_output_index)
@@ -105,7 +105,9 @@ class ChatConverter:
         """What makes an answer that is over no answer at all."""
         if not done and self.finish_reason is None:
             return "The model's server ended its answer too early."
-        if self.finish_reason in _CALLED and not self._calls:
+        if self._surplus and not self._queue.began:
+            return "The model called a tool, which it must not, and said nothing."
+        if self.finish_reason in _CALLED and not (self._calls or self._surplus):
             return "The model's server announced tool calls and sent none."  # (24)
         if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
             return "The model's server sent a tool call without a name."
@@ -241,7 +243,7 @@ class ChatConverter:
         given = call.get("id") or None
         segment = self._calls.get(index)
         if segment is None or segment.is_over(given, name, arguments):
-            if self._one_call and self._calls:  # (29) the client allowed one call, the upstream makes more
+            if len(self._made) == self._most_calls:  # (29) the client allowed fewer than the upstream makes
                 self._surplus.add(index)
                 return
             segment = self._calls[index] = CallSegment(

@@ -83,7 +83,7 @@ class RelayConverter:
     ) -> None:
         self._queue = _RelayQueue(first_output_index=first_output_index)
         self._tools = {tool.name: tool for tool in sampling.tools}
-        self._one_call = sampling.parallel_tool_calls is False
+        self._most_calls = sampling.most_calls
         self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
         self._upstream_id = upstream_id
         self._failure_of = failure_of
@@ -224,7 +224,7 @@ class RelayConverter:
                 return RelayedMessage(item, read_logprobs=self._logprobs)
             case "reasoning":
                 return RelayedReasoning(show_raw=self._show_raw, seal=self._seal, upstream_id=self._upstream_id)
-            case "function_call" | "custom_tool_call" if not (self._one_call and self._made):
+            case "function_call" | "custom_tool_call" if len(self._made) != self._most_calls:
                 return self._call(item)
         return None
 

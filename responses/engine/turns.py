@@ -104,6 +104,13 @@ class Sampling:
     user: str | None = None
     extra: dict[str, Any] | None = None  # top_k and its like, for upstreams that know them
 
+    @property
+    def most_calls(self) -> int | None:
+        """How many calls a turn may make, whatever the upstream thinks of it; None: any number."""
+        if self.tool_choice == "none":
+            return 0
+        return 1 if self.parallel_tool_calls is False else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:

@@ -45,7 +45,7 @@ class ChatTurn:
             first_output_index=request.first_output_index,
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
-            one_call=sampling.parallel_tool_calls is False,
+            most_calls=sampling.most_calls,
             tools=sampling.tools,
             seal=request.seal,
             raw_reasoning=route.capabilities.raw_reasoning,

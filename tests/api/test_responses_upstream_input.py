@@ -201,6 +201,12 @@ def test_one_call_at_a_time_is_kept_to(api: Api, relayed: Script) -> None:
     assert [item["name"] for item in made["output"]] == ["look"]
 
 
+def test_a_choice_of_none_is_kept_to(api: Api, relayed: Script) -> None:
+    relayed.then(answer(said("Hm."), called("look", "{}", index=1)))
+    made = api.create(model=relayed.model, input="Hi", tools=[function("look")], tool_choice="none")
+    assert [item["type"] for item in made["output"]] == ["message"]
+
+
 def test_calls_that_were_made_here_are_told_with_their_results(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     call = {"type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "find", "arguments": '{"q":1}'}

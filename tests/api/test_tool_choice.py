@@ -66,6 +66,20 @@ def test_a_surplus_call_at_the_same_index_leaves_the_first_as_it_is(api: Api, sc
     assert [(item["name"], item["arguments"]) for item in response["output"]] == [("look", "{}")]
 
 
+@pytest.mark.parametrize("stream_it", [False, True])
+def test_none_is_no_call_though_the_upstream_makes_one(api: Api, script: Script, stream_it: bool) -> None:
+    script.then(stream(chunk(content="Hm."), *calls(look="{}")))
+    body = {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"}
+    output = api.events(**body)[-1]["response"]["output"] if stream_it else api.create(**body)["output"]
+    assert [item["type"] for item in output] == ["message"]
+
+
+def test_none_and_nothing_but_calls_is_no_answer(api: Api, script: Script) -> None:
+    script.call(look="{}")
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"})
+    assert error(answer) == (500, None, "server_error")
+
+
 def test_parallel_calls_stay_parallel(api: Api, script: Script) -> None:
     response = api.create(model=script.call(look="{}", listen="{}").model, input="Hi", tools=TOOLS)
     assert names(response["output"]) == ["look", "listen"]
