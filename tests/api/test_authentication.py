@@ -1,6 +1,7 @@
 """Bearer keys: who gets in, who does not, and how fast that changes."""
 
 from datetime import timedelta
+from typing import Any
 
 import httpx2
 import pytest
@@ -120,7 +121,7 @@ def test_other_keys_of_the_team_go_on(make_api: MakeApi, make_caller: MakeCaller
 
 
 HI = [{"role": "user", "content": "Hi"}]
-SCOPES = {
+SCOPES: dict[Scope, list[tuple[str, str, Any]]] = {
     Scope.RESPONSES_READ: [DOORS[0], DOORS[1], DOORS[2], DOORS[4]],
     Scope.RESPONSES_DELETE: [DOORS[3]],
     Scope.MODELS_READ: [DOORS[5], DOORS[6]],

@@ -21,7 +21,7 @@ from tests.support.web import running_web
 
 STOP = chunk(finish="stop")
 TOOLS = [{"type": "function", "name": name} for name in ("look", "listen")]
-LOGPROBS = {"include": ["message.output_text.logprobs"]}
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"]}
 _MADE_UP = re.compile(rb'"(msg|fc|rs|resp|call)_[0-9a-f]{36}"|"(created|completed)_at":\d+')
 
 

@@ -91,7 +91,8 @@ def tools(client: OpenAI, model: str) -> None:
 
 def streamed_tools(client: OpenAI, model: str) -> None:
     """The helper accumulates parallel calls; the next response takes their outputs."""
-    with client.responses.stream(model=model, input="Look!", tools=[TOOL, {**TOOL, "name": "listen"}]) as live:
+    listen: Any = {**TOOL, "name": "listen"}
+    with client.responses.stream(model=model, input="Look!", tools=[TOOL, listen]) as live:
         first = live.get_final_response()
     outputs: Any = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "a cat"}

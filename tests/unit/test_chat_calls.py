@@ -7,6 +7,8 @@ import pytest
 from conversations.items import from_wire
 from responses.providers.chat_messages import messages
 
+ASYNC: dict[str, Any] = {"async": True}
+
 
 def call(call_id: str, name: str = "look", **more: Any) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}", **more}
@@ -39,13 +41,13 @@ def test_40_calls_in_a_row_are_one_message_and_their_outputs_follow_in_order() -
 
 
 def test_40_an_output_that_comes_late_stands_behind_its_call() -> None:
-    found = written(call("a", **{"async": True}), said("assistant", "Wait."), said("user", "And?"), output("a", "done"))
+    found = written(call("a", **ASYNC), said("assistant", "Wait."), said("user", "And?"), output("a", "done"))
     assert told(found) == ["assistant a", "tool a", "assistant Wait.", "user And?"]
     assert found[1]["content"] == "done"
 
 
 def test_40_a_call_without_an_output_is_said_to_go_on() -> None:
-    found = written(call("a", **{"async": True}), said("user", "And?"))
+    found = written(call("a", **ASYNC), said("user", "And?"))
     assert told(found) == ["assistant a", "tool a", "user And?"]
     assert "no output yet" in found[1]["content"]
 
