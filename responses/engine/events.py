@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import orjson
 
 from responses.engine.mcp_events import McpCallArgumentsDelta, McpEvent
+from responses.engine.progress_events import CodeInterpreterCallCodeDelta, CodeInterpreterCallCodeDone, ProgressEvent
 
 Body = dict[str, Any]
 """An item, part or response as the wire shows it."""
@@ -308,6 +309,7 @@ Delta = (
     | CustomToolCallInputDelta
     | ShellCallCommandDelta
     | McpCallArgumentsDelta
+    | CodeInterpreterCallCodeDelta
 )
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 Event = (
@@ -332,6 +334,8 @@ Event = (
     | ShellCallCommandAdded
     | ShellCallCommandDone
     | McpEvent
+    | ProgressEvent
+    | CodeInterpreterCallCodeDone
 )
 
 _NOISE = secrets.token_urlsafe(12).encode()

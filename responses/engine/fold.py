@@ -102,6 +102,8 @@ def _grow(item: Body, kind: str, event: dict[str, Any]) -> None:
             item["summary"][event["summary_index"]]["text"] += event["delta"]
         case "function_call_arguments.delta" | "mcp_call_arguments.delta":
             item["arguments"] += event["delta"]
+        case "code_interpreter_call_code.delta":
+            item["code"] += event["delta"]
         case "custom_tool_call_input.delta":
             item["input"] += event["delta"]
         case "shell_call_command.delta":

@@ -10,6 +10,7 @@ from typing import Literal
 
 from typing_extensions import override
 
+from responses.engine import lifecycle
 from responses.engine.citations import citations
 from responses.engine.events import (
     Body,
@@ -296,6 +297,9 @@ class RelayedReasoning(RelayedText):
         return kind == "reasoning_text" and not self._show_raw
 
 
+_ZERO: dict[str, Body] = {"code_interpreter_call": {"code": ""}, "mcp_call": {"arguments": ""}}
+
+
 class RelayedWhole(Segment):
     """An item that came in one piece and is passed on in one piece."""
 
@@ -308,12 +312,15 @@ class RelayedWhole(Segment):
 
     @override
     def body(self, *, empty: bool = False) -> Body:
-        return {**self._item, "status": "in_progress"} if empty and "status" in self._item else self._item
+        if not empty:
+            return self._item
+        zero = {name: value for name, value in _ZERO.get(self._item["type"], {}).items() if self._item.get(name)}
+        return {**self._item, **zero, **({"status": "in_progress"} if "status" in self._item else {})}
 
     @override
     def flush(self) -> list[Event]:
-        return []
+        return lifecycle.before_result(self._item, output_index=self.output_index)
 
     @override
     def finish(self) -> list[Event]:
-        return []
+        return lifecycle.after_result(self._item, output_index=self.output_index)

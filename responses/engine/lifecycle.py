@@ -1,0 +1,90 @@
+"""The events inside of a hosted call that came in one piece: those that stand before its result, and those after it.
+
+Source: the grammar in section 4.2 of the API surface specification.
+"""
+
+from responses.engine.events import Body, Event
+from responses.engine.mcp_events import (
+    McpCallArgumentsDelta,
+    McpCallArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
+)
+from responses.engine.progress_events import (
+    CodeInterpreterCallCodeDelta,
+    CodeInterpreterCallCodeDone,
+    CodeInterpreterCallCompleted,
+    CodeInterpreterCallInProgress,
+    CodeInterpreterCallInterpreting,
+    FileSearchCallCompleted,
+    FileSearchCallInProgress,
+    FileSearchCallSearching,
+    ImageGenerationCallCompleted,
+    ImageGenerationCallGenerating,
+    ImageGenerationCallInProgress,
+    WebSearchCallCompleted,
+    WebSearchCallInProgress,
+    WebSearchCallSearching,
+)
+
+# How a call begins, works and ends.
+_STATES = {
+    "web_search_call": (WebSearchCallInProgress, WebSearchCallSearching, WebSearchCallCompleted),
+    "file_search_call": (FileSearchCallInProgress, FileSearchCallSearching, FileSearchCallCompleted),
+    "code_interpreter_call": (
+        CodeInterpreterCallInProgress,
+        CodeInterpreterCallInterpreting,
+        CodeInterpreterCallCompleted,
+    ),
+    "image_generation_call": (
+        ImageGenerationCallInProgress,
+        ImageGenerationCallGenerating,
+        ImageGenerationCallCompleted,
+    ),
+}
+
+
+def before_result(item: Body, *, output_index: int) -> list[Event]:
+    """What follows `output_item.added`; nothing for items that have no events of their own."""
+    name = item["id"]
+    match item["type"]:
+        case "mcp_list_tools":
+            return [McpListToolsInProgress(name, output_index)]
+        case "mcp_call":
+            return [McpCallInProgress(name, output_index), *_arguments(item, output_index)]
+        case kind if kind in _STATES:
+            begins, works, _ = _STATES[kind]
+            return [begins(name, output_index), *_code(item, output_index), works(name, output_index)]
+    return []
+
+
+def after_result(item: Body, *, output_index: int) -> list[Event]:
+    """What stands before `output_item.done`. A search, a program or a picture that failed just ends."""
+    name, failed = item["id"], item.get("error") is not None
+    match item["type"]:
+        case "mcp_list_tools":
+            return [McpListToolsFailed(name, output_index) if failed else McpListToolsCompleted(name, output_index)]
+        case "mcp_call":
+            return [McpCallFailed(name, output_index) if failed else McpCallCompleted(name, output_index)]
+        case kind if kind in _STATES and item["status"] == "completed":
+            _, _, ends = _STATES[kind]
+            return [ends(name, output_index)]
+    return []
+
+
+def _arguments(item: Body, output_index: int) -> list[Event]:
+    whole = item["arguments"]
+    deltas: list[Event] = [McpCallArgumentsDelta(item["id"], output_index, whole)] if whole else []
+    return [*deltas, McpCallArgumentsDone(item["id"], output_index, whole)]
+
+
+def _code(item: Body, output_index: int) -> list[Event]:
+    if item["type"] != "code_interpreter_call":
+        return []
+    code = item.get("code") or ""
+    deltas: list[Event] = [CodeInterpreterCallCodeDelta(item["id"], output_index, code)] if code else []
+    return [*deltas, CodeInterpreterCallCodeDone(item["id"], output_index, code)]

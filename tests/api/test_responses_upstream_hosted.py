@@ -1,0 +1,82 @@
+"""Hosted tools that an upstream runs on its own: its items pass, each with the events that belong to it."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api
+from tests.support.items import SAMPLES
+from tests.support.responses_upstream import answer, event, said
+from tests.support.streams import types
+from tests.support.upstream import Answer, Script
+
+PLACE = {"query": "cats", "type": "search"}
+SEARCH = {"id": "ws_theirs", "type": "web_search_call", "status": "completed", "action": PLACE}
+LOOKED = {"id": "fs_theirs", "type": "file_search_call", "status": "completed", "queries": ["cats"], "results": None}
+CODE = {**SAMPLES["ci_1"], "id": "ci_theirs", "outputs": None}
+DRAWN = {"id": "ig_theirs", "type": "image_generation_call", "status": "completed", "result": "aGk="}
+LISTED = {**SAMPLES["mcpl_1"], "id": "mcpl_theirs", "error": None}
+CALLED = {**SAMPLES["mcp_1"], "id": "mcp_theirs", "error": None}
+EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a search of the web": (
+        SEARCH,
+        ["web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed"],
+    ),
+    "a search of files": (
+        LOOKED,
+        ["file_search_call.in_progress", "file_search_call.searching", "file_search_call.completed"],
+    ),
+    "a search that failed": (
+        {**SEARCH, "status": "failed"},
+        ["web_search_call.in_progress", "web_search_call.searching"],
+    ),
+    "a program": (
+        CODE,
+        [
+            "code_interpreter_call.in_progress",
+            "code_interpreter_call_code.delta",
+            "code_interpreter_call_code.done",
+            "code_interpreter_call.interpreting",
+            "code_interpreter_call.completed",
+        ],
+    ),
+    "a picture": (
+        DRAWN,
+        ["image_generation_call.in_progress", "image_generation_call.generating", "image_generation_call.completed"],
+    ),
+    "a list of tools": (LISTED, ["mcp_list_tools.in_progress", "mcp_list_tools.completed"]),
+    "a list of tools that failed": (
+        {**LISTED, "error": "gone"},
+        ["mcp_list_tools.in_progress", "mcp_list_tools.failed"],
+    ),
+    "a tool of a server": (
+        CALLED,
+        ["mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done", "mcp_call.completed"],
+    ),
+}
+
+
+def after(item: dict[str, Any]) -> Answer:
+    """An answer that comes after this item."""
+    opened = {**item, "status": "in_progress"} if "status" in item else item
+    places = [
+        event(f"output_item.{step}", output_index=0, item=told) for step, told in (("added", opened), ("done", item))
+    ]
+    return answer([*places, *said("Cats.", index=1)])
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_34_a_call_that_the_upstream_made_has_its_events(api: Api, relayed: Script, name: str) -> None:
+    item, inside = EVENTS[name]
+    told = types(api.events(model=relayed.then(after(item)).model, input="Cats?"))
+    opened, closed = told.index("response.output_item.added"), told.index("response.output_item.done")
+    assert told[opened + 1 : closed] == [f"response.{kind}" for kind in inside]
+
+
+def test_what_an_upstream_has_searched_can_be_sent_back(api: Api, relayed: Script) -> None:
+    relayed.then(after(SEARCH), answer(said("Dogs.")))
+    first = api.create(model=relayed.model, input="Cats?")
+    assert [item["type"] for item in first["output"]] == ["web_search_call", "message"]
+    again = [{"role": "user", "content": "Cats?"}, *first["output"], {"role": "user", "content": "Dogs?"}]
+    assert api.create(model=relayed.model, input=again)["status"] == "completed"
+    assert [item["type"] for item in relayed.bodies[1]["input"]] == ["message"] * 3
