@@ -16,6 +16,7 @@ from conversations.items.base import (
     ProgramCaller,
     Status,
     Wire,
+    by_type,
 )
 from conversations.items.calls import (
     ApplyPatchCall,
@@ -240,6 +241,7 @@ __all__ = [
     "WebSearchCall",
     "WebSource",
     "Wire",
+    "by_type",
     "from_wire",
     "image_details",
     "origin",

@@ -9,17 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from conversations.items import MAX_IMAGE_URL, Wire
+from conversations.items import MAX_IMAGE_URL, Wire, by_type
 from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
 from kernel.validation import TAG, kind_of
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
-
-
-def type_tag(value: Any) -> str | None:
-    """The branch of a union of objects that are told apart by `type`."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    return None if kind is None else f"{TAG}{kind}"
 
 
 class CacheBreakpoint(Wire):
@@ -100,11 +94,11 @@ _UserPart = Annotated[
     | Annotated[ImagePart, Tag(f"{TAG}image_url")]
     | Annotated[AudioPart, Tag(f"{TAG}input_audio")]
     | Annotated[FilePart, Tag(f"{TAG}file")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 # A union of one would be none, and its errors others.
 _Texts = list[TextPart]
-_AssistantPart = Annotated[_TextTag | Annotated[RefusalPart, Tag(f"{TAG}refusal")], Discriminator(type_tag)]
+_AssistantPart = Annotated[_TextTag | Annotated[RefusalPart, Tag(f"{TAG}refusal")], Discriminator(by_type)]
 _TextContent = Annotated[
     Annotated[str, Tag(f"{TAG}text")] | Annotated[_Texts, Field(min_length=1), Tag(f"{TAG}parts")],
     Discriminator(_content_tag),
@@ -171,7 +165,7 @@ class CustomCall(_FromUpstream):
 
 _Call = Annotated[
     Annotated[FunctionCall, Tag(f"{TAG}function")] | Annotated[CustomCall, Tag(f"{TAG}custom")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 
 

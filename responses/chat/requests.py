@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, Wire
+from conversations.items import MAX_ITEMS, Wire, by_type
 from kernel.errors import (
     BadRequest,
     InvalidValue,
@@ -20,7 +20,7 @@ from kernel.errors import (
 )
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect, path
-from responses.chat.messages import Message, check_conversation, check_roles, type_tag
+from responses.chat.messages import Message, check_conversation, check_roles
 from responses.chat.tools import (
     MAX_TOOLS,
     LegacyChoice,
@@ -73,7 +73,7 @@ _Format = Annotated[
     Annotated[TextFormat, Tag(f"{TAG}text")]
     | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
     | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 
 

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from conversations.items import Wire
+from conversations.items import Wire, by_type
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
-from responses.chat.messages import type_tag
 
 MAX_TOOLS = 1_000
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -58,7 +57,7 @@ class CustomDefinition(Wire):
     format: (
         Annotated[
             Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[GrammarFormat, Tag(f"{TAG}grammar")],
-            Discriminator(type_tag),
+            Discriminator(by_type),
         ]
         | None
     ) = None
@@ -73,7 +72,7 @@ class CustomTool(Wire):
 
 Tool = Annotated[
     Annotated[FunctionTool, Tag(f"{TAG}function")] | Annotated[CustomTool, Tag(f"{TAG}custom")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 
 
@@ -99,7 +98,7 @@ class CustomChoice(Wire):
 
 _OneTool = Annotated[
     Annotated[FunctionChoice, Tag(f"{TAG}function")] | Annotated[CustomChoice, Tag(f"{TAG}custom")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 
 
@@ -118,7 +117,7 @@ class AllowedChoice(Wire):
 
 
 def _choice_tag(choice: Any) -> str | None:
-    return f"{TAG}mode" if isinstance(choice, str) else type_tag(choice)
+    return f"{TAG}mode" if isinstance(choice, str) else by_type(choice)
 
 
 ToolChoice = Annotated[

@@ -6,11 +6,9 @@ is the item. Source: sections 3.1c and 3.2 of the API surface specification.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-
-import orjson
 
 from responses.engine.calls import object_of
 from responses.engine.events import Body
@@ -72,11 +70,6 @@ def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
     schema = {"type": "object"} if tool.form is CallForm.TOOL_SEARCH else tool.parameters
     wrong = mismatch(schema or {}, document)
     return f"The arguments of '{tool.name}' do not fit it: {wrong}" if wrong else None
-
-
-def arguments_of(item: Mapping[str, Any], *names: str) -> str:
-    """The arguments of a hidden function's call, from the item that it became."""
-    return orjson.dumps({name: item[name] for name in names if item.get(name) is not None}).decode()
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------------

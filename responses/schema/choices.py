@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from conversations.items import Wire
+from conversations.items import Wire, by_type
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
 from responses.schema.mcp import McpChoice, McpToolParam
-from responses.schema.tools import CustomToolParam, FunctionToolParam, NamespaceToolParam, type_tag
+from responses.schema.tools import CustomToolParam, FunctionToolParam, NamespaceToolParam
 
 
 class FunctionChoice(Wire):
@@ -52,7 +52,7 @@ class KindChoice(Wire):
 
 
 def _one_tag(choice: Any) -> str | None:
-    tag = type_tag(choice)
+    tag = by_type(choice)
     return tag if tag in {None, f"{TAG}function", f"{TAG}custom", f"{TAG}mcp", f"{TAG}allowed_tools"} else f"{TAG}kind"
 
 
