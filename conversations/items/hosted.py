@@ -109,6 +109,20 @@ class McpApprovalResponse(ItemBase):
 # -- searches ----------------------------------------------------------------------------------------------------------
 
 
+def _attribute_tag(value: Any) -> str:
+    """What an attribute cannot be is told that it should be a string."""
+    return f"{TAG}{type(value).__name__ if isinstance(value, bool | int | float) else 'str'}"
+
+
+Attribute = Annotated[
+    Annotated[str, Tag(f"{TAG}str")]
+    | Annotated[bool, Tag(f"{TAG}bool")]
+    | Annotated[int, Tag(f"{TAG}int")]
+    | Annotated[float, Tag(f"{TAG}float")],
+    Discriminator(_attribute_tag),
+]
+
+
 class FileSearchResult(Wire):
     """A passage of a file that fits a query."""
 
@@ -116,7 +130,7 @@ class FileSearchResult(Wire):
     filename: str | None = None
     score: float | None = None
     text: str | None = None
-    attributes: dict[str, str | bool | int | float] | None = None
+    attributes: dict[str, Attribute] | None = None
 
 
 class FileSearchCall(ItemBase):
