@@ -36,7 +36,7 @@ from responses.schema.options import (
     ReasoningParam,
     StreamOptions,
 )
-from responses.schema.tools import ToolParam, added_tools, check_tools, tool_defect
+from responses.schema.tools import MAX_TOOLS, ToolParam, added_tools, check_tools, tool_defect
 from responses.schema.updates import check_updates
 
 
@@ -60,7 +60,7 @@ class CreateResponse(Wire):
     prompt: PromptParam | None = None
     moderation: ModerationParam | None = None
     include: list[Includable] | None = None
-    tools: list[ToolParam] | None = None
+    tools: Annotated[list[ToolParam], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     metadata: Metadata | None = None
     text: TextParam | None = None

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import AliasChoices, Discriminator, Field, Tag
 
-from conversations.items import Wire
+from conversations.items import Wire, by_type
 from kernel.errors import BadRequest
 from kernel.validation import TAG
 from responses.engine.structured import schema_defect
-from responses.schema.tools import NAME, type_tag
+from responses.schema.tools import NAME
 
 
 class TextFormat(Wire):
@@ -24,14 +24,13 @@ class JsonObjectFormat(Wire):
 
 
 class JsonSchemaFormat(Wire):
-    """JSON of a schema."""
-
-    # The wire name is `schema`, which pydantic's own method of that name does not mind being shadowed by an alias.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    """JSON of a schema. The SDK dumps `schema`, a word of pydantic's, as `schema_`."""
 
     type: Literal["json_schema"]
     name: Annotated[str, NAME]
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: dict[str, Any] = Field(
+        validation_alias=AliasChoices("schema", "schema_"), serialization_alias="schema"
+    )
     description: str | None = None
     strict: bool | None = None
 
@@ -40,7 +39,7 @@ Format = Annotated[
     Annotated[TextFormat, Tag(f"{TAG}text")]
     | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
     | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 
 

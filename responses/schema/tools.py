@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from conversations.items import AdditionalTools, ToolSearchOutput, Wire
+from conversations.items import AdditionalTools, ToolSearchOutput, Wire, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
+from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
 from responses.engine.forms import MAX_NAME, qualified
 from responses.engine.turns import Grammar
@@ -35,14 +36,8 @@ UNSUPPORTED = {
 """What the wire knows and this server has not got, with the reason."""
 
 
-def type_tag(tool: Any) -> str | None:
-    """The branch of a union that `type` tells apart."""
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return None if kind is None else f"{TAG}{kind}"
-
-
 def _found_tag(tool: Any) -> str:
-    tag = type_tag(tool)
+    tag = by_type(tool)
     return tag if tag == f"{TAG}mcp" else f"{TAG}client"
 
 
@@ -109,7 +104,7 @@ class CustomToolParam(_Named):
     format: (
         Annotated[
             Annotated[TextInput, Tag(f"{TAG}text")] | Annotated[GrammarInput, Tag(f"{TAG}grammar")],
-            Discriminator(type_tag),
+            Discriminator(by_type),
         ]
         | None
     ) = None
@@ -135,7 +130,7 @@ class NamespaceToolParam(Wire):
         list[
             Annotated[
                 Annotated[FunctionToolParam, Tag(f"{TAG}function")] | Annotated[CustomToolParam, Tag(f"{TAG}custom")],
-                Discriminator(type_tag),
+                Discriminator(by_type),
             ]
         ],
         Field(min_length=1, max_length=MAX_TOOLS),
@@ -207,7 +202,7 @@ class ShellToolParam(Wire):
     """A shell of the client's."""
 
     type: Literal["shell"]
-    environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(type_tag)] | None = None
+    environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(by_type)] | None = None
     allowed_callers: Callers | None = None
 
     def shown(self) -> dict[str, Any]:
@@ -246,7 +241,7 @@ ClientToolParam = Annotated[
     | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
     | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
 """What a developer may add in the middle of a conversation: tools that the client runs."""
 
@@ -267,23 +262,29 @@ ToolParam = Annotated[
     | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
     | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
-    Discriminator(type_tag),
+    Discriminator(by_type),
 ]
-_ADDED: TypeAdapter[list[ClientToolParam]] = TypeAdapter(
-    Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
-)
-_FOUND: TypeAdapter[list[FoundToolParam]] = TypeAdapter(
-    Annotated[list[FoundToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
-)
+
+
+class _Added(Wire):
+    tools: Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS)]
+
+
+class _Found(Wire):
+    tools: Annotated[list[FoundToolParam], Field(max_length=MAX_TOOLS)]
 
 
 def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
-    """The tools that an item brings, typed; the first defect is raised with its path below `param`."""
-    allowed: TypeAdapter[Any] = _FOUND if isinstance(item, ToolSearchOutput) else _ADDED
+    """The tools that an item brings, typed; the first defect is raised with its path below `param`, which ends `tools`.
+
+    Nulls that nobody knows are taken out of the item, as they are out of the request that it came with.
+    """
+    allowed: type[_Added | _Found] = _Found if isinstance(item, ToolSearchOutput) else _Added
     try:
-        typed: list[Any] = allowed.validate_python(item.tools)
+        typed: list[Any] = list(validate_without_nulls(allowed, {"tools": item.tools}).tools)
     except ValidationError as error:
-        raise tool_defect(error, prefix=param) or first_defect(error, prefix=param) from error
+        prefix = param.removesuffix("tools")
+        raise tool_defect(error, prefix=prefix) or first_defect(error, prefix=prefix) from error
     check_tools(typed, param=param)
     return typed
 

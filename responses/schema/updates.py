@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, ValidationError
 
-from conversations.items import ConfigurationUpdate, Wire
-from kernel.validation import TAG, validate
+from conversations.items import ConfigurationUpdate, Wire, by_type
+from kernel.nulls import validate_without_nulls
+from kernel.validation import TAG, Schema, first_defect
 from responses.schema.formats import JsonSchemaFormat, TextFormat, check_schema
 from responses.schema.options import Effort
-from responses.schema.tools import type_tag
 
 
 class ReasoningUpdate(Wire):
@@ -22,7 +22,7 @@ class TextUpdate(Wire):
 
     format: Annotated[
         Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-        Discriminator(type_tag),
+        Discriminator(by_type),
     ]
 
 
@@ -36,9 +36,20 @@ def check_updates(given: Any, *, param: str = "input") -> None:
 
 
 def _check(update: ConfigurationUpdate, param: str) -> None:
+    """What clients of the SDK dump without meaning it is taken out of the item: nulls, and a name of Python's."""
     if update.reasoning is not None:
-        validate(ReasoningUpdate, update.reasoning, prefix=f"{param}.reasoning.")
+        _validated(ReasoningUpdate, update.reasoning, f"{param}.reasoning.")
     if update.text is not None:
-        text = validate(TextUpdate, update.text, prefix=f"{param}.text.")
+        text = _validated(TextUpdate, update.text, f"{param}.text.")
         if isinstance(text.format, JsonSchemaFormat):
             check_schema(text.format, param=f"{param}.text.format.schema")
+            told = update.text["format"]
+            if "schema_" in told:
+                told["schema"] = told.pop("schema_")
+
+
+def _validated(schema: type[Schema], values: dict[str, Any], prefix: str) -> Schema:
+    try:
+        return validate_without_nulls(schema, values)
+    except ValidationError as error:
+        raise first_defect(error, prefix=prefix) from error

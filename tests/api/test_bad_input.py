@@ -119,6 +119,7 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({**HI, "tools": [{"type": "function", "name": NAME_TOO_LONG}]}, "tools[0].name", "string_above_max_length"),
     ({**HI, "tools": [{"type": "function", "name": "a", "parameters": "x"}]}, "tools[0].parameters", "invalid_type"),
     ({**HI, "tools": [{"type": "nonsense"}]}, "tools[0]", "invalid_value"),
+    ({**HI, "tools": [{"type": "local_shell"}] * 1_001}, "tools", "array_above_max_length"),
     ({**HI, "tool_choice": "maybe"}, "tool_choice", "invalid_value"),
     ({**HI, "tool_choice": 1}, "tool_choice", "invalid_type"),
     ({**HI, "previous_response_id": "resp_unknown"}, "previous_response_id", "previous_response_not_found"),
