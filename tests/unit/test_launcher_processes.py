@@ -144,9 +144,15 @@ def test_a_stale_pid_file_that_names_a_stranger_ends_nobody(tmp_path: Path) -> N
     stranger.wait()
 
 
+def _hear() -> None:
+    """Shells start what runs in the background deaf to these signals; PostgreSQL listens by itself, this script not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 def test_a_server_that_still_runs_on_the_data_is_ended(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", SLEEP, "postgres", "-D", str(tmp_path), "-p", "1"]
-    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=_hear)  # noqa: PLW1509 - one thread
     pid_file(tmp_path, str(server.pid))
     postgres.clear_stale(data=tmp_path)
     assert server.wait(timeout=5) != 0
