@@ -1,4 +1,4 @@
-"""The events inside of a hosted call that came in one piece: those that stand before its result, and those after it.
+"""The events inside of the item of a hosted call: those that stand before its result, and those after it.
 
 Source: the grammar in section 4.2 of the API surface specification.
 """

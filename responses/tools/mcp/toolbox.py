@@ -10,16 +10,7 @@ from kernel.ids import new_id
 from responses.engine.calls import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.forms import qualified
-from responses.engine.mcp_events import (
-    McpCallArgumentsDelta,
-    McpCallArgumentsDone,
-    McpCallCompleted,
-    McpCallFailed,
-    McpCallInProgress,
-    McpListToolsCompleted,
-    McpListToolsFailed,
-    McpListToolsInProgress,
-)
+from responses.engine.lifecycle import after_result, before_result
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, Prepared
 from responses.engine.turns import Call, FunctionTool
@@ -88,7 +79,7 @@ class McpToolbox:
             for server in missing:
                 body, index = _opened_list(server), state.next_output_index
                 opened = OutputItemAdded(output_index=index, item=body)
-                yield Emitted([opened, McpListToolsInProgress(item_id=body["id"], output_index=index)])
+                yield Emitted([opened, *before_result(body, output_index=index)])
                 yield self._listed(server, body, await asked[server.label], index)
         finally:
             for task in asked.values():
@@ -105,20 +96,19 @@ class McpToolbox:
             return failure
 
     def _listed(self, server: Server, body: Body, answer: list[ListedTool] | ServerFailed, index: int) -> Prepared:
-        over: Event
         failure = None
         if isinstance(answer, ServerFailed):
             words = results.cut(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
             body = {**body, "error": words}
-            over = McpListToolsFailed(item_id=body["id"], output_index=index)
             if answer.code == _UNAUTHORIZED and self._answers_http:
                 failure = Failure(code="server_error", message=words, param="tools", status=_UNAUTHORIZED)
         else:
             self._fresh[server.label] = answer
             body = {**body, "tools": [tool.shown() for tool in self._catalogue.learn(server, answer)]}
-            over = McpListToolsCompleted(item_id=body["id"], output_index=index)
         done = OutputItemDone(output_index=index, item=body)
-        return Prepared(events=[over, done], items=[OutputItem(body=body)], failure=failure)
+        return Prepared(
+            events=[*after_result(body, output_index=index), done], items=[OutputItem(body=body)], failure=failure
+        )
 
     def _calls_to_make(self, state: RunState) -> list[CallRecord]:
         """The approved calls, but for those that a predecessor of this run has made or begun."""
@@ -210,12 +200,7 @@ class McpToolbox:
 
     def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The arguments are known as a whole by now."""
-        place = {"item_id": body["id"], "output_index": output_index}
-        return [
-            McpCallInProgress(**place),
-            McpCallArgumentsDelta(**place, delta=call.arguments),
-            McpCallArgumentsDone(**place, arguments=call.arguments),
-        ]
+        return before_result({**body, "arguments": call.arguments}, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
         """Call the tool; whatever goes wrong is a result."""
@@ -239,8 +224,7 @@ class McpToolbox:
             "output": None if error else result.output,
             "error": error,
         }
-        over = McpCallFailed if error else McpCallCompleted
-        return Closed(item=item, events=[over(item_id=body["id"], output_index=output_index)])
+        return Closed(item=item, events=after_result(item, output_index=output_index))
 
     def _existing(self, name: str) -> Known:
         known = self._catalogue.find(name)
