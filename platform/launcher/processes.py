@@ -157,7 +157,10 @@ class Records:
         identity = identify(process.pid)
         if identity is not None:
             record = {"stop_signal": int(command.stop_signal), **asdict(identity)}
-            self._path(command.name).write_text(json.dumps(record))
+            # Renamed into place: whoever reads meanwhile gets the old record or the new one, never half of one.
+            unfinished = self._directory / f"{command.name}.new"
+            unfinished.write_text(json.dumps(record))
+            unfinished.replace(self._path(command.name))
 
     def remove(self, *, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
@@ -170,7 +173,7 @@ class Records:
                 stop_signal = signal.Signals(record.pop("stop_signal"))
                 recorded = Identity(**record)
             except (ValueError, TypeError, KeyError):
-                continue  # half written when the supervisor was killed
+                continue  # written by a release that kept other records, or by nobody of ours
             if is_same(recorded, identify(recorded.pid)):
                 yield path.stem, recorded, stop_signal
 
