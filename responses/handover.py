@@ -24,8 +24,9 @@ from responses.engine.state import (
 )
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
+from responses.identity import RunIdentity
 from responses.models import EventBatch, Response, ToolCall, Turn
-from responses.recorder import Progress, Recorder, RunIdentity
+from responses.recorder import Progress, Recorder
 from responses.sealing import TeamSeal
 
 
@@ -186,4 +187,6 @@ def _identity(response: Response) -> RunIdentity:
         obfuscate=bool(response.options.get("obfuscate")),
         created_at=response.created_at,
         lease_token=response.lease_token,
+        background=response.background,
+        conversation_id=response.conversation_id,
     )

@@ -56,6 +56,7 @@ class Response(models.Model):
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     mode = models.CharField(max_length=10, choices=Mode.choices)
+    background = models.BooleanField(default=False, help_text="Run by a worker; no client is waited for.")
     stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
@@ -94,7 +95,8 @@ class Response(models.Model):
 
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)
-    lease_until = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField(null=True, help_text="Without it, a background run waits for a worker.")
+    attempt = models.PositiveIntegerField(default=0, help_text="How many workers began with it.")
     followed_until = models.DateTimeField(
         null=True, help_text="Somebody follows the run from its log; until then it counts as listened to."
     )
@@ -116,6 +118,11 @@ class Response(models.Model):
             models.Index(fields=["created_at", "id"], name="response_by_time"),
             models.Index(fields=["previous_response_id"], name="response_by_previous"),
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
+            models.Index(
+                fields=["team", "created_at"],
+                condition=Q(status__in=RUNNING, background=True),
+                name="response_background_by_team",
+            ),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
         ]
 

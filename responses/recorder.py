@@ -7,7 +7,7 @@ committed before their bytes are handed out; deltas go out at once and are store
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, assert_never
 
 from django.db import models
@@ -33,6 +33,7 @@ from responses.engine.steps import (
     TurnRecord,
 )
 from responses.engine.turns import Call, Finish, Usage
+from responses.identity import RunIdentity
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.store import Advance, CallUpdate, Change, Lease, writer
 from tenants.models import UsageRecord
@@ -40,23 +41,6 @@ from tenants.models import UsageRecord
 FLUSH_SECONDS = 0.25
 FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """Whose run it is, and what its rows and its ledger lines say about that."""
-
-    response_id: str
-    team_id: str
-    key_id: str
-    model: str
-    upstream_id: str
-    upstream_model: str
-    request_id: str
-    stored: bool
-    obfuscate: bool
-    created_at: datetime
-    lease_token: int = 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,8 +25,9 @@ from responses.engine.endings import failed
 from responses.engine.events import DONE_FRAME
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded, Step
+from responses.identity import RunIdentity
 from responses.models import RUNNING, Response, Status
-from responses.recorder import Recorder, RunIdentity
+from responses.recorder import Recorder
 from responses.store import LeaseLost
 from tenants import scope
 

@@ -25,12 +25,13 @@ from responses.engine.steps import Step
 from responses.engine.tools import Toolbox
 from responses.engine.turns import Model
 from responses.hosting import hosted
+from responses.identity import RunIdentity
 from responses.ledger import RequestInfo
 from responses.models import Mode, Response
 from responses.moderated import ModeratedRun
 from responses.moderation import Judge, judge_input
 from responses.providers.routing import model_for
-from responses.recorder import Progress, Recorder, RunIdentity, placed, preview
+from responses.recorder import Progress, Recorder, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
 from responses.schema import CreateResponse
 from responses.sealing import TeamSeal, refuse_foreign
@@ -189,6 +190,7 @@ def _identity(
         stored=parameters["store"],
         obfuscate=options["obfuscate"],
         created_at=created_at,
+        background=bool(parameters["background"]),
     )
 
 

@@ -5,7 +5,7 @@ takes only a response that has not ended; when it finds nothing (cancelled, or t
 the change is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
@@ -71,6 +71,17 @@ class CallUpdate:
     result: dict[str, Any] | None = None
 
 
+class Part(NamedTuple):
+    """A write of another module's that belongs to a change: an SQL expression `name AS (…)` over a JSON document.
+
+    The document is its one parameter (`%s::json`, an array of rows). Rows carry `guard` beside what `row` says: write
+    only where `GUARDED` holds. Parts with the same text share one document.
+    """
+
+    sql: str
+    row: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What one step of a run writes."""
@@ -80,6 +91,7 @@ class Change:
     advance: Advance | None = None
     lease: Lease | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
+    parts: Sequence[Part] = field(default_factory=tuple)
 
     @property
     def guard(self) -> str | None:
@@ -130,7 +142,8 @@ _HELD = """held AS (
     WHERE response.ended_at IS NULL
     FOR SHARE OF response
 )"""
-_GUARDED = "(guard IS NULL OR guard IN (SELECT id FROM advanced UNION ALL SELECT id FROM held))"
+# Whether what a row belongs to counts: its response was advanced, or is held.
+GUARDED = "(guard IS NULL OR guard IN (SELECT id FROM advanced UNION ALL SELECT id FROM held))"
 _CALLED = f"""called AS (
     UPDATE responses_toolcall AS call SET
         status = new.status,
@@ -147,7 +160,7 @@ _CALLED = f"""called AS (
     WHERE call.response_id = new.response_id
       AND call.call_id = new.call_id
       AND call.ended_at IS NULL
-      AND {_GUARDED}
+      AND {GUARDED}
 )"""  # noqa: S608 - parts of our own
 
 
@@ -183,6 +196,8 @@ def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
             documents.setdefault(sql, []).append(values | {"guard": guard})
         for update in change.calls:
             documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
+        for part in change.parts:
+            documents.setdefault(part.sql, []).append({**part.row, "guard": guard})
     statement = f"WITH {', '.join(documents)} SELECT id FROM advanced UNION ALL SELECT id FROM held"  # noqa: S608
     return statement.encode(), [_document(rows) for rows in documents.values()]
 
@@ -209,7 +224,7 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     sql = f"""into_{meta.db_table} AS (
     INSERT INTO "{meta.db_table}" ({columns})
     SELECT {values} FROM json_to_recordset(%s::json) AS new ({types}, guard text)
-    WHERE {_GUARDED}
+    WHERE {GUARDED}
 )"""  # noqa: S608 - names of our own tables
     return _Insertion([field.attname for field in fields], sql)
 

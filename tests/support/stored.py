@@ -13,8 +13,9 @@ from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Model
+from responses.identity import RunIdentity
 from responses.models import EventBatch, Mode, Response
-from responses.recorder import Progress, Recorder, RunIdentity, placed
+from responses.recorder import Progress, Recorder, placed
 from responses.runner import PROCESS, LiveRun, lease_until
 from responses.schema import parse_create
 from responses.store import Change, writer

@@ -1,0 +1,23 @@
+"""Who a run is, for everything that it writes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Whose run it is, and what its rows and its ledger lines say about that."""
+
+    response_id: str
+    team_id: str
+    key_id: str
+    model: str
+    upstream_id: str
+    upstream_model: str
+    request_id: str
+    stored: bool
+    obfuscate: bool
+    created_at: datetime
+    lease_token: int = 1
+    background: bool = False
+    conversation_id: str | None = None
