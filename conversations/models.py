@@ -104,6 +104,7 @@ class Purpose(models.TextChoices):
 
     ASSISTANTS = "assistants", "Assistants"
     BATCH = "batch", "Batch"
+    BATCH_OUTPUT = "batch_output", "Output of a batch"
     FINE_TUNE = "fine-tune", "Fine-tuning"
     VISION = "vision", "Vision"
     USER_DATA = "user_data", "User data"

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.jsontext import WireDecoder
+from responses.batch_models import Batch, BatchLine  # noqa: F401 - Django finds a model by way of this module
 from tenants.models import ApiKey, IdField, Team
 
 

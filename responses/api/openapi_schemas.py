@@ -148,7 +148,7 @@ def _upload_file() -> Schema:
     seconds = {"type": "integer", "minimum": 3600, "maximum": 2_592_000}
     properties: Schema = {
         "file": {"type": "string", "format": "binary"},
-        "purpose": {"enum": list(Purpose.values)},
+        "purpose": {"enum": [purpose for purpose in Purpose.values if purpose != Purpose.BATCH_OUTPUT]},
         "expires_after[anchor]": {"const": "created_at"},
         "expires_after[seconds]": seconds,
     }

@@ -1,0 +1,137 @@
+"""Batches and their lines: requests that somebody sends as a file, to be answered within a day."""
+
+from django.db import models
+from django.db.models import Q
+from django.utils.timezone import now
+from typing_extensions import override
+
+from kernel.ids import new_id
+from tenants.models import ApiKey, IdField, Team
+
+
+def batch_id() -> str:
+    """A fresh id of a batch."""
+    return new_id("batch")
+
+
+def line_id() -> str:
+    """A fresh id of a batch's line."""
+    return new_id("batch_req")
+
+
+class BatchStatus(models.TextChoices):
+    """The states of a batch, as the wire names them."""
+
+    VALIDATING = "validating", "Validating"
+    FAILED = "failed", "Failed"
+    IN_PROGRESS = "in_progress", "In progress"
+    FINALIZING = "finalizing", "Finalizing"
+    COMPLETED = "completed", "Completed"
+    EXPIRED = "expired", "Expired"
+    CANCELLING = "cancelling", "Cancelling"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+OPEN_BATCHES = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
+
+
+class Batch(models.Model):
+    """A batch. Which state it ends in is decided before it does (`ending`); its counts and files are there at the end.
+
+    Whoever reads its input or writes its output holds the lease, and names `lease_token` in what it commits.
+    """
+
+    id = IdField(default=batch_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    status = models.CharField(max_length=12, choices=BatchStatus.choices, default=BatchStatus.VALIDATING)
+    ending = models.CharField(max_length=12, choices=BatchStatus.choices, default=BatchStatus.COMPLETED)
+    endpoint = models.CharField(max_length=40)
+    completion_window = models.CharField(max_length=10)
+    model = models.CharField(max_length=200, null=True, blank=True, help_text="Of all lines, if they name the same.")
+    metadata = models.JSONField(null=True)
+    input_file_id = models.CharField(max_length=64, db_collation="C")
+    output_file_id = models.CharField(max_length=64, null=True, db_collation="C")
+    error_file_id = models.CharField(max_length=64, null=True, db_collation="C")
+    output_seconds = models.PositiveIntegerField(null=True, help_text="How long the files of its output are kept.")
+    errors = models.JSONField(null=True, help_text="What was wrong with its input.")
+    total = models.PositiveIntegerField(default=0)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    input_tokens = models.PositiveBigIntegerField(default=0)
+    cached_tokens = models.PositiveBigIntegerField(default=0)
+    output_tokens = models.PositiveBigIntegerField(default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    request_id = models.CharField(max_length=64, default="")
+
+    expires_at = models.DateTimeField()
+    in_progress_at = models.DateTimeField(null=True)
+    finalizing_at = models.DateTimeField(null=True)
+    cancelling_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    lease_owner = models.CharField(max_length=120, null=True)
+    lease_token = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "batches"
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="batch_by_team_and_time"),
+            models.Index(fields=["created_at"], condition=Q(status__in=OPEN_BATCHES), name="batch_open_by_time"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+
+class LineState(models.TextChoices):
+    """What became of a line. A failed one has an answer that is an error, or none."""
+
+    QUEUED = "queued", "Queued"
+    RUNNING = "running", "Running"
+    COMPLETED = "completed", "Completed"
+    FAILED = "failed", "Failed"
+
+
+OPEN_LINES = (LineState.QUEUED, LineState.RUNNING)
+
+
+class BatchLine(models.Model):
+    """One request of a batch. The body goes when there is an answer, the whole row when the batch has its files.
+
+    Both are JSON as text: they may hold what PostgreSQL's own JSON refuses. `lease_token` counts who took the line.
+    """
+
+    id = IdField(default=line_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="lines", db_index=False)
+    position = models.PositiveIntegerField()
+    custom_id = models.CharField(max_length=512)
+    state = models.CharField(max_length=10, choices=LineState.choices, default=LineState.QUEUED)
+    body = models.TextField(default="")
+    attempt = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField(null=True, help_text="When the next attempt is due.")
+    lease_owner = models.CharField(max_length=120, null=True)
+    lease_token = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True)
+    request_id = models.CharField(max_length=64, default="")
+    status_code = models.PositiveIntegerField(null=True)
+    answer = models.TextField(default="")
+    error_code = models.CharField(max_length=60, null=True, help_text="Why there is no answer.")
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        verbose_name = "line of a batch"
+        verbose_name_plural = "lines of batches"
+        constraints = [models.UniqueConstraint(fields=["batch", "position"], name="batch_line_position_once")]
+        indexes = [models.Index(fields=["batch", "state", "position"], name="batch_line_by_state")]
+
+    @override
+    def __str__(self) -> str:
+        return self.custom_id
