@@ -1,0 +1,64 @@
+"""A TCP proxy that a test can take away and bring back: a server that is out of reach for a while."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Proxy:
+    """Passes bytes on to a server, while it is open."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = 0
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
+    def hold(self) -> None:
+        """Keep connections, and pass nothing on."""
+        self._flows.clear()
+
+    async def open(self) -> None:
+        """Take connections, on the same port as before."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Cut all connections, and take no more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in [*self._writers]:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, far_writer}
+        try:
+            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        except ConnectionError:
+            pass
+        finally:
+            self._writers -= {writer, far_writer}
+            far_writer.close()
+            writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._flows.wait()
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def proxied(host: str, port: int) -> AsyncIterator[Proxy]:
+    """A proxy in this event loop, open at first."""
+    proxy = Proxy(host, port)
+    await proxy.open()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
