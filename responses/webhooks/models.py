@@ -1,0 +1,118 @@
+"""The tables of webhooks: endpoints, and the outbox with what became of each delivery."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils.timezone import now
+from typing_extensions import override
+
+from kernel.crypto import EncryptedTextField
+from kernel.ids import new_id
+from tenants.models import IdField, Team
+
+MAX_NAME = 256
+MAX_URL = 2048
+
+
+def endpoint_id() -> str:
+    """A fresh id of an endpoint."""
+    return new_id("we")
+
+
+class DisabledReason(models.TextChoices):
+    """Why an endpoint is told nothing any more."""
+
+    GONE = "gone", "It answered 410 Gone"
+    FAILING = "failing", "It failed for five days"
+    BY_HAND = "by_hand", "Switched off"
+
+
+class WebhookEndpoint(models.Model):
+    """Where a team wants to be told of events. While `previous_until` lasts, both secrets sign."""
+
+    id = IdField(default=endpoint_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=MAX_NAME)
+    url = models.CharField(max_length=MAX_URL)
+    event_types = ArrayField(models.CharField(max_length=40), default=list)
+    secret = EncryptedTextField()
+    previous_secret = EncryptedTextField(blank=True, default="")
+    previous_until = models.DateTimeField(null=True, blank=True)
+    enabled = models.BooleanField(default=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    disabled_reason = models.CharField(max_length=10, choices=DisabledReason.choices, blank=True, default="")
+    failing_since = models.DateTimeField(null=True, blank=True, help_text="No delivery has succeeded since.")
+    created_at = models.DateTimeField(default=now, editable=False)
+    updated_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        verbose_name = "webhook endpoint"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(enabled=True, disabled_at__isnull=True) | Q(enabled=False, disabled_at__isnull=False),
+                name="webhook_disabled_at_iff_disabled",
+            )
+        ]
+        indexes = [models.Index(fields=["team", "created_at", "id"], name="webhook_by_team_and_time")]
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeliveryState(models.TextChoices):
+    """What became of a delivery."""
+
+    PENDING = "pending", "Pending"
+    DELIVERED = "delivered", "Delivered"
+    FAILED = "failed", "Given up"
+
+
+class WebhookDelivery(models.Model):
+    """One event for one endpoint. A worker that attempts it holds it until `claimed_until`; then somebody else may."""
+
+    event_id = models.CharField(max_length=64, db_collation="C")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    endpoint = models.ForeignKey(WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
+    event_type = models.CharField(max_length=40)
+    object_id = models.CharField(max_length=64, db_collation="C")
+    created_at = models.DateTimeField(default=now)
+    state = models.CharField(max_length=10, choices=DeliveryState.choices, default=DeliveryState.PENDING)
+    next_attempt_at = models.DateTimeField(null=True, default=now, help_text="Set exactly while it is pending.")
+    claimed_until = models.DateTimeField(null=True)
+    delivered_at = models.DateTimeField(null=True)
+    attempts = models.PositiveIntegerField(default=0)
+    last_status = models.PositiveIntegerField(null=True, help_text="Empty where nobody answered.")
+    last_ms = models.PositiveIntegerField(null=True)
+    last_error = models.CharField(max_length=300, default="", blank=True)
+    last_body = models.CharField(max_length=500, default="", blank=True, help_text="How the answer began.")
+    history = models.JSONField(default=list, help_text="The latest attempts, oldest first.")
+
+    class Meta:
+        verbose_name = "webhook delivery"
+        verbose_name_plural = "webhook deliveries"
+        constraints = [
+            models.UniqueConstraint(fields=["endpoint", "event_id"], name="webhook_delivery_once"),
+            models.CheckConstraint(
+                condition=Q(state=DeliveryState.PENDING, next_attempt_at__isnull=False)
+                | (~Q(state=DeliveryState.PENDING) & Q(next_attempt_at__isnull=True)),
+                name="webhook_delivery_due_iff_pending",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="webhook_delivery_by_team"),
+            models.Index(fields=["created_at", "id"], name="webhook_delivery_by_time"),
+            models.Index(fields=["object_id"], name="webhook_delivery_by_object"),
+            models.Index(
+                fields=["endpoint", "next_attempt_at"],
+                condition=Q(state=DeliveryState.PENDING),
+                name="webhook_delivery_due",
+            ),
+            models.Index(
+                fields=["endpoint"], condition=Q(claimed_until__isnull=False), name="webhook_delivery_claimed"
+            ),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.event_type} {self.event_id}"
