@@ -61,10 +61,20 @@ class Placement(models.Model):
     in_context = models.BooleanField(
         default=True, help_text="False for fragments of a turn that was cut: shown, but never sent to a model again."
     )
+    opens_context = models.BooleanField(
+        default=False, help_text="True for compaction items: a model reads nothing of what stands before the last one."
+    )
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["owner", "section", "position"], name="placement_position_once"),
+        ]
+        indexes = [
+            models.Index(
+                fields=["owner", "section", "position"],
+                condition=models.Q(opens_context=True),
+                name="placement_opening_context",
+            ),
         ]
 
     @override

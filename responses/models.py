@@ -62,6 +62,10 @@ class Response(models.Model):
     stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    # Where the chain of the response begins, unless with itself: with the items of this conversation in front of that
+    # position. Of one that continues a conversation these are what it read.
+    history_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    history_end = models.PositiveIntegerField(null=True)
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
@@ -119,6 +123,11 @@ class Response(models.Model):
             models.Index(fields=["team", "created_at", "id"], name="response_by_team_and_time"),
             models.Index(fields=["created_at", "id"], name="response_by_time"),
             models.Index(fields=["previous_response_id"], name="response_by_previous"),
+            models.Index(
+                fields=["conversation_id", "created_at"],
+                condition=Q(conversation_id__isnull=False),
+                name="response_by_conversation",
+            ),
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
             models.Index(
                 fields=["team", "created_at"],
@@ -136,6 +145,23 @@ class Response(models.Model):
     def included(self) -> frozenset[str]:
         """What its client asked to be shown of its items."""
         return frozenset(self.options.get("include", ()))
+
+
+class ConversationHold(models.Model):
+    """Says which response continues a conversation right now; there is one at a time.
+
+    It is as alive as the response's run. Until the response is there, `until` says how long it may be in the making.
+    `responses.holds` has the rules.
+    """
+
+    conversation_id = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response_id = models.CharField(max_length=64, db_collation="C")
+    until = models.DateTimeField()
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.conversation_id} by {self.response_id}"
 
 
 class Turn(models.Model):
