@@ -1,12 +1,14 @@
 """Following a run from its log: what was sent so far, byte for byte, and then what comes, on whatever node it runs.
 
-One reader per process serves all followers of a response, so that their number does not multiply the reads.
+One reader per process serves all followers of a response, so that their number does not multiply the reads. A
+background run wakes it whenever the log has grown; a run in the foreground does not, so there it looks by itself.
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -15,15 +17,19 @@ from django.db import Error as DatabaseError
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import BadRequest
+from kernel.wakeups import here
 from responses import access
 from responses.engine.events import DONE_FRAME
+from responses.identity import channel_of
 from responses.models import EventBatch, Response
 from responses.runner import PING, PING_SECONDS, heard_within
 from tenants import scope
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
+# How often the reader looks by itself: where nobody wakes it, and where somebody should.
 _READ_SECONDS = 0.15
+_WOKEN_SECONDS = 1.0
 _AWAY_SECONDS = 1.0
 _FOLLOWED_SECONDS = 10
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
@@ -33,25 +39,28 @@ _FRAME_END = b"\n\n"
 async def follow(
     *, principal: Principal, response_id: str, after: int, obfuscation: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The events of a response with numbers above `after`, to the end of its run.
+    """The events of a response with numbers above `after`, to the end of its run; none where it ended before that.
 
     Raises the 404 of an unknown id, and 400 when the log is not kept any more.
     """
-    await in_db_thread(partial(_admit, principal, response_id))
-    return _frames(principal.team_id, response_id, after=after, obfuscation=obfuscation)
+    is_background = await in_db_thread(partial(_admit, principal, response_id))
+    tail = partial(_Tail.of, principal.team_id, response_id, is_background=is_background)
+    return _frames(tail, after=after, obfuscation=obfuscation)
 
 
-def _admit(principal: Principal, response_id: str) -> None:
+def _admit(principal: Principal, response_id: str) -> bool:
+    """Whether it is a background run."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
         kept = EventBatch.objects.filter(response=response, first_sequence=0).exists()
     if not kept:
         message = "The events of this response are not kept any more. Retrieve it without 'stream'."
         raise BadRequest(message, param="stream")
+    return response.background
 
 
-async def _frames(team_id: str, response_id: str, *, after: int, obfuscation: bool) -> AsyncGenerator[bytes, None]:
-    tail = _Tail.of(team_id, response_id)
+async def _frames(open_tail: "Callable[[], _Tail]", *, after: int, obfuscation: bool) -> AsyncGenerator[bytes, None]:
+    tail = open_tail()
     sent = after + 1
     try:
         while True:
@@ -74,22 +83,25 @@ class _Tail:
 
     _open: dict[str, "_Tail"] = {}
 
-    def __init__(self, team_id: str, response_id: str) -> None:
+    def __init__(self, team_id: str, response_id: str, *, is_background: bool) -> None:
         self.wake = asyncio.Event()
         self.ended = False
         self.is_broken = False
         self._team_id = team_id
         self._response_id = response_id
+        self._is_background = is_background
+        self._rung = asyncio.Event()
         self._frames: list[bytes] = []
+        self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    def of(cls, team_id: str, response_id: str) -> "_Tail":
+    def of(cls, team_id: str, response_id: str, *, is_background: bool) -> "_Tail":
         """The tail of a response, opened by its first follower."""
         tail = cls._open.get(response_id)
         if tail is None:
-            tail = cls._open[response_id] = cls(team_id, response_id)
+            tail = cls._open[response_id] = cls(team_id, response_id, is_background=is_background)
         tail._followers += 1
         return tail
 
@@ -105,13 +117,17 @@ class _Tail:
         return len(self._frames)
 
     def since(self, first: int) -> bytes:
-        """The bytes of the events from this number on."""
-        return b"".join(self._frames[first:])
+        """The bytes of the events from this number on; followers who stand at the same event share them."""
+        if self._joined[:2] != (first, self.length):
+            self._joined = (first, self.length, b"".join(self._frames[first:]))
+        return self._joined[2]
 
     async def _read(self) -> None:
         try:
-            while not self.ended:
-                await self._read_once()
+            with self._listening():
+                while not self.ended:
+                    self._rung.clear()
+                    await self._read_once()
         except Exception:
             logger.exception("a log could not be read", extra={"response": self._response_id})
             self.is_broken = True
@@ -122,9 +138,13 @@ class _Tail:
             if self._open.get(self._response_id) is self:
                 del self._open[self._response_id]
 
+    def _listening(self) -> AbstractContextManager[None]:
+        return here().listening(channel_of(self._response_id), self._rung) if self._is_background else nullcontext()
+
     async def _read_once(self) -> None:
+        read = partial(_read_log, self._team_id, self._response_id, self.length, is_background=self._is_background)
         try:
-            ended, frames = await in_db_thread(partial(_read_log, self._team_id, self._response_id, self.length))
+            ended, frames = await in_db_thread(read)
         except DatabaseError:
             # A database that is away for a moment is no end of the run.
             logger.warning("a log cannot be read right now", extra={"response": self._response_id})
@@ -135,11 +155,12 @@ class _Tail:
         if ended or frames:
             self.wake.set()
         if not ended:
-            await asyncio.sleep(_READ_SECONDS)
+            is_woken = self._is_background and here().is_connected
+            await heard_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
 
 
-def _read_log(team_id: str, response_id: str, first: int) -> tuple[bool, list[bytes]]:
-    """Whether the run has ended, and the events from number `first` on.
+def _read_log(team_id: str, response_id: str, first: int, *, is_background: bool) -> tuple[bool, list[bytes]]:
+    """Whether the run has ended, and the events from number `first` on, with which a batch begins.
 
     The state is read before the log: the last events are committed together with the end.
     """
@@ -147,16 +168,15 @@ def _read_log(team_id: str, response_id: str, first: int) -> tuple[bool, list[by
         response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
         if response is None:
             return True, []
-        if response.ended_at is None:
+        if response.ended_at is None and not is_background:
             _note_follower(response)
-        batches = EventBatch.objects.filter(response_id=response_id, last_sequence__gte=first)
+        batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)
         log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
     frames: list[bytes] = []
     for number, text in log:
-        cut = text.encode().split(_FRAME_END)[:-1]
         # Where events are missing in the log, those that follow keep their numbers all the same.
-        frames += [b""] * max(0, number - first - len(frames))
-        frames += [frame + _FRAME_END for frame in cut[max(0, first + len(frames) - number) :]]
+        frames += [b""] * (number - first - len(frames))
+        frames += [frame + _FRAME_END for frame in text.encode().split(_FRAME_END)[:-1]]
     return response.ended_at is not None, frames
 
 

@@ -21,3 +21,13 @@ class RunIdentity:
     lease_token: int = 1
     background: bool = False
     conversation_id: str | None = None
+
+    @property
+    def channel(self) -> str:
+        """Where whoever follows the run is woken."""
+        return channel_of(self.response_id)
+
+
+def channel_of(response_id: str) -> str:
+    """The channel on which a run tells that its log has grown."""
+    return f"run:{response_id}"

@@ -15,6 +15,7 @@ from django.db import models
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
+from kernel.wakeups import Bell
 from responses.engine.calls import Ask, request_digest
 from responses.engine.events import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
@@ -40,6 +41,8 @@ from tenants.models import UsageRecord
 
 FLUSH_SECONDS = 0.25
 FLUSH_BYTES = 64 * 1024
+# While somebody follows a background run, who gets every event from the log.
+FOLLOWED_FLUSH_SECONDS = 0.06
 PREVIEW_LENGTH = 120
 
 
@@ -68,6 +71,7 @@ class Recorder:
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: list[asyncio.Future[None]] = []
 
+        self._bell = Bell(identity.channel) if identity.background else None
     async def record(self, step: Step) -> bytes:
         """The step's bytes for the wire, once whatever must be stored before them has been committed.
 
@@ -80,7 +84,7 @@ class Recorder:
             return data
         await self._flushed()
         data, change = self.plan(step)
-        await _committed(writer.submit(change), is_last=isinstance(step, RunEnded))
+        await _committed(self._submit(change), is_last=isinstance(step, RunEnded))
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
@@ -122,7 +126,8 @@ class Recorder:
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
         elif self._buffer and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+            wait = FOLLOWED_FLUSH_SECONDS if self._bell is not None and self._bell.is_heard else FLUSH_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
 
     def _flush(self) -> None:
         """Send what is buffered to the store without waiting; the store keeps the order of submission."""
@@ -131,7 +136,18 @@ class Recorder:
             lease = Lease(response_id=who.response_id, lease_token=who.lease_token)
             change = Change(team_id=who.team_id, insert=batch, lease=lease)
             self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
-            self._flushes.append(writer.submit(change))
+            self._flushes.append(self._submit(change))
+
+    def _submit(self, change: Change) -> "asyncio.Future[None]":
+        """Hand the change to the store; who follows a background run hears of it once it is committed."""
+        commit = writer.submit(change)
+        if self._bell is not None:
+            commit.add_done_callback(self._tell)
+        return commit
+
+    def _tell(self, _: "asyncio.Future[None]") -> None:
+        if self._bell is not None:
+            self._bell.ring()
 
     def _take_batch(self) -> list[EventBatch]:
         if self._timer is not None:
