@@ -40,9 +40,9 @@ from responses.store import Advance, CallUpdate, Change, Lease, writer
 from tenants.models import UsageRecord
 
 FLUSH_SECONDS = 0.25
-FLUSH_BYTES = 64 * 1024
 # While somebody follows a background run, who gets every event from the log.
 FOLLOWED_FLUSH_SECONDS = 0.06
+FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
 
 
