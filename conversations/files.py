@@ -1,4 +1,4 @@
-"""Uploaded files: writes (`create_file`, `delete_file`, `sweep_files`) and reads.
+"""Files of teams: writes (`create_file`, `delete_file`, `sweep_files`) and reads.
 
 Bytes live in Django's storage `files`, rows in the database, and no transaction spans both. So a row says first what is
 about to happen to its bytes; `sweep_files` finishes what a process that died has left half done.
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 # Longer than any upload takes to get from one disk to another.
 _PENDING_FOR = timedelta(days=1)
 _BATCH_LIFETIME = timedelta(days=30)
+_BATCH_PURPOSES = (Purpose.BATCH, Purpose.BATCH_OUTPUT)
 _RETRY_AFTER = timedelta(minutes=10)
 _SWEEP_AT_ONCE = 100
 _PIECE = 256 * 1024
@@ -53,21 +54,27 @@ async def create_file(*, principal: Principal, upload: Upload) -> File:
     if upload.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="file")
-    at = now()
-    file = await in_db_thread(lambda: _announce(principal, upload, at))
-    file.sha256 = await asyncio.to_thread(_store, file, upload.content)
-    await in_db_thread(lambda: _finish(file))
+    file = await write_file(team_id=principal.team_id, key_id=principal.key_id, upload=upload)
+    await in_db_thread(lambda: publish_file(file))
     return file
 
 
-def _announce(principal: Principal, upload: Upload, at: datetime) -> File:
+async def write_file(*, team_id: str, key_id: str, upload: Upload) -> File:
+    """Store the bytes of a file that nobody sees before `publish_file`; without that they are swept after a day."""
+    at = now()
+    file = await in_db_thread(lambda: _announce(team_id, key_id, upload, at))
+    file.sha256 = await asyncio.to_thread(_store, file, upload.content)
+    return file
+
+
+def _announce(team_id: str, key_id: str, upload: Upload, at: datetime) -> File:
     lifetime = upload.lifetime
-    if lifetime is None and upload.purpose is Purpose.BATCH:
+    if lifetime is None and upload.purpose in _BATCH_PURPOSES:
         lifetime = _BATCH_LIFETIME
-    with scope.team(principal.team_id):
+    with scope.team(team_id):
         return File.objects.create(
-            team_id=principal.team_id,
-            api_key_id=principal.key_id,
+            team_id=team_id,
+            api_key_id=key_id,
             filename=upload.filename,
             purpose=upload.purpose,
             content_type=upload.content_type,
@@ -91,7 +98,8 @@ def _store(file: File, content: "UploadedFile[bytes]") -> str:
     return digest.hexdigest()
 
 
-def _finish(file: File) -> None:
+def publish_file(file: File) -> None:
+    """Let a file that was written be seen, in the transaction of the caller if there is one."""
     file.state, file.sweep_at = FileState.READY, file.expires_at
     with scope.team(file.team_id):
         pending = File.objects.filter(pk=file.pk, state=FileState.PENDING)

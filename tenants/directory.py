@@ -103,6 +103,11 @@ def _find_key(digest: str) -> ApiKey | None:
         return key
 
 
+def _find_key_by_id(key_id: str) -> ApiKey | None:
+    with scope.every_team():
+        return ApiKey.objects.select_related("team").filter(pk=key_id).first()
+
+
 def _find_route(team_id: str, name: str) -> Route | None:
     """The route of a name: its own before `*`, the team's before everybody's, the default upstream's before others."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
@@ -136,6 +141,7 @@ def _find_connector(team_id: str, name: str) -> McpServer | None:
 
 
 _keys = Remembered(_find_key)
+_keys_by_id = Remembered(_find_key_by_id)
 _routes = Remembered(_find_route)
 _connectors = Remembered(_find_connector)
 
@@ -148,6 +154,11 @@ def principal(bearer: str) -> Principal:
 async def aprincipal(bearer: str) -> Principal:
     """`principal` from the event loop."""
     return _admit(await _keys.aget(keyed_digest(bearer)))
+
+
+async def aprincipal_of(key_id: str) -> Principal:
+    """Who a key belongs to that was given earlier, for work that is done later; 401 where it would be refused now."""
+    return _admit(await _keys_by_id.aget(key_id))
 
 
 async def aroute(caller: Principal, model: str) -> Route:

@@ -105,6 +105,8 @@ class Scope(models.TextChoices):
     MODERATIONS_WRITE = "moderations.write", "Create moderations"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
+    BATCHES_READ = "batches.read", "Read batches"
+    BATCHES_WRITE = "batches.write", "Create and cancel batches"
     CONVERSATIONS_READ = "conversations.read", "Read conversations"
     CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
     CONVERSATIONS_DELETE = "conversations.delete", "Delete conversations"

@@ -35,6 +35,7 @@
     ├── Forbidden 403                     insufficient_scope
     ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
     ├── MethodNotAllowed 405
+    ├── Conflict 409                      what is asked for is too late
     ├── RequestTooLarge 413               request_too_large
     ├── RateLimited 429                   rate_limit_exceeded
     ├── ServerError 500                   server_error
@@ -334,6 +335,13 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     default_code = "method_not_supported"
+
+
+class Conflict(ApiError):
+    """The object is in a state that does not allow this any more."""
+
+    status = 409
+    type = "invalid_request_error"
 
 
 class RequestTooLarge(ApiError):

@@ -114,6 +114,12 @@ ENDPOINTS = (
     _endpoint("GET /files/{id}", "files.read"),
     _endpoint("GET /files/{id}/content", "files.read"),
     _endpoint("DELETE /files/{id}", "files.write"),
+    _endpoint(
+        "POST /batches", "batches.write", "of responses, chat completions or embeddings; the key needs their scope, too"
+    ),
+    _endpoint("GET /batches", "batches.read"),
+    _endpoint("GET /batches/{id}", "batches.read"),
+    _endpoint("POST /batches/{id}/cancel", "batches.write", "stops at once what is under way"),
     _endpoint("POST /embeddings", "embeddings.write", "passed on to the same upstreams, see below"),
     _endpoint("POST /moderations", "moderations.write", "passed on to the same upstreams, see below"),
 )

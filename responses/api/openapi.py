@@ -82,6 +82,7 @@ def _paths() -> Schema:
         **_chat(),
         **_conversations(),
         **_files(),
+        **_batches(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
@@ -182,6 +183,19 @@ def _files() -> Schema:
         "/files": {"post": upload, "get": _operation("List files", answer="FileList", parameters=narrowed)},
         "/files/{file_id}": {"get": retrieve, "delete": delete},
         "/files/{file_id}/content": {"get": content},
+    }
+
+
+def _batches() -> Schema:
+    one = _path_parameter("batch_id")
+    cancel = _operation("Cancel a batch", answer="Batch", parameters=[one], errors=(401, 403, 404, 409))
+    return {
+        "/batches": {
+            "post": _operation("Create a batch", body="CreateBatch", answer="Batch", errors=(400, 401, 403, 404, 413)),
+            "get": _operation("List batches", answer="BatchList", parameters=_page(before=True)),
+        },
+        "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
+        "/batches/{batch_id}/cancel": {"post": cancel},
     }
 
 

@@ -5,6 +5,8 @@ from typing import Any
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.models import Purpose
 from responses import counting
+from responses.batch_models import BatchStatus
+from responses.batches.requests import SCOPES, CreateBatch
 from responses.chat.messages import ROLES
 from responses.chat.requests import UpdateChatCompletion
 from responses.models import Status
@@ -75,6 +77,7 @@ def schemas() -> Schema:
             {"id": {"type": "string"}, "object": {"const": "file"}, "deleted": {"type": "boolean"}},
             required=["id", "object", "deleted"],
         ),
+        **_batches(),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
     }
 
@@ -166,6 +169,36 @@ def _file() -> Schema:
         "purpose": {"enum": list(Purpose.values)},
         "status": {"const": "processed"},
         "status_details": _NULLABLE_STRING,
+    }
+
+
+def _batches() -> Schema:
+    create = CreateBatch.model_json_schema(ref_template=_REF)
+    moments = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+    numbers: Schema = {name: {"type": "integer"} for name in ("total", "completed", "failed")}
+    batch: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "batch"},
+        "endpoint": {"enum": list(SCOPES)},
+        "model": _NULLABLE_STRING,
+        "status": {"enum": list(BatchStatus.values)},
+        "errors": {"type": ["object", "null"]},
+        "input_file_id": {"type": "string"},
+        "output_file_id": _NULLABLE_STRING,
+        "error_file_id": _NULLABLE_STRING,
+        "completion_window": {"const": "24h"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "expires_at": {"type": "integer"},
+        **{f"{moment}_at": _NULLABLE_INTEGER for moment in moments},
+        "request_counts": _object(numbers, required=list(numbers)),
+        "usage": {"type": ["object", "null"]},
+        "metadata": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+    }
+    return {
+        **create.pop("$defs"),
+        "CreateBatch": create,
+        "Batch": _object(batch, required=list(batch)),
+        "BatchList": _list_of(ref("Batch")),
     }
 
 

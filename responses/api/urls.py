@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import chat_completions, passthrough, views
+from responses.api import batches, chat_completions, passthrough, views
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
@@ -18,6 +18,9 @@ urlpatterns = [
     ),
     path("chat/completions/<str:completion_id>", chat_completions.OneChatCompletion.as_view()),
     path("chat/completions/<str:completion_id>/messages", chat_completions.ChatMessages.as_view()),
+    path("batches", batches.Batches.as_view()),
+    path("batches/<str:batch_id>", batches.OneBatch.as_view()),
+    path("batches/<str:batch_id>/cancel", batches.CancelBatch.as_view()),
     path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
     path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
     path("models", views.ListModels.as_view()),

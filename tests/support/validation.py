@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import httpx2
 import openresponses_types.types as neutral
 import orjson
-from openai.types import CreateEmbeddingResponse, FileDeleted, FileObject, Model, ModerationCreateResponse
+from openai.types import Batch, CreateEmbeddingResponse, FileDeleted, FileObject, Model, ModerationCreateResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionDeleted, ChatCompletionStoreMessage
 from openai.types.conversations import (
     Conversation,
@@ -115,6 +115,10 @@ ENDPOINTS = [
     _Endpoint("POST", f"/conversations/{_ID}/items", ConversationItemList),
     _Endpoint("GET", f"/conversations/{_ID}/items/{_ID}", RootModel[ConversationItem]),
     _Endpoint("DELETE", f"/conversations/{_ID}/items/{_ID}", Conversation),
+    _Endpoint("POST", "/batches", Batch),
+    _Endpoint("GET", "/batches", Page[Batch]),
+    _Endpoint("GET", f"/batches/{_ID}", Batch),
+    _Endpoint("POST", f"/batches/{_ID}/cancel", Batch),
     _Endpoint("POST", "/files", FileObject),
     _Endpoint("GET", "/files", Page[FileObject]),
     _Endpoint("GET", f"/files/{_ID}", FileObject),

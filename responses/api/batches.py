@@ -1,0 +1,55 @@
+"""The views of `/v1/batches`: parse, one call, present."""
+
+from rest_framework.request import Request
+from rest_framework.response import Response as Answer
+
+from kernel.pagination import PageRequest
+from kernel.query import refuse_unknown
+from kernel.validation import parse_json
+from kernel.views import ApiView
+from responses.api.requests import info, principal_of, scope_of
+from responses.batches import selectors, services
+from responses.batches.requests import parse_batch
+from tenants import scope
+from tenants.models import Scope
+
+
+class Batches(ApiView):
+    """`POST` and `GET /v1/batches`."""
+
+    def post(self, request: Request) -> Answer:
+        asgi, principal = scope_of(request), principal_of(request)
+        principal.require(Scope.BATCHES_WRITE)
+        body = parse_batch(parse_json(asgi["body"]))
+        batch = services.create_batch(principal=principal, body=body, request=info(asgi))
+        return Answer(selectors.public_batch(batch))
+
+    def get(self, request: Request) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.BATCHES_READ)
+        refuse_unknown(request.query_params)
+        page = PageRequest.from_query(request.query_params)
+        with scope.team(principal.team_id):
+            found = selectors.list_batches(team_id=principal.team_id, page=page)
+        return Answer(found.as_list(present=selectors.public_batch))
+
+
+class OneBatch(ApiView):
+    """`GET /v1/batches/{id}`."""
+
+    def get(self, request: Request, batch_id: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.BATCHES_READ)
+        refuse_unknown(request.query_params, page=False)
+        with scope.team(principal.team_id):
+            batch = selectors.get_batch(principal=principal, batch_id=batch_id)
+        return Answer(selectors.public_batch(batch))
+
+
+class CancelBatch(ApiView):
+    """`POST /v1/batches/{id}/cancel`."""
+
+    def post(self, request: Request, batch_id: str) -> Answer:
+        asgi = scope_of(request)
+        batch = services.cancel_batch(principal=principal_of(request), batch_id=batch_id, request=info(asgi))
+        return Answer(selectors.public_batch(batch))

@@ -1,0 +1,114 @@
+"""What `POST /v1/batches` may say, and what the lines of its input have to be like.
+
+Sources: sections 1.5 and 1.7 of the API surface specification. Codes of bad lines are those that OpenAI's hosts use.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field, ValidationError
+
+from conversations.items import Wire
+from kernel.nulls import validate_without_nulls
+from kernel.storable import is_too_deep
+from kernel.validation import Metadata, first_defect
+from tenants.models import Scope
+
+MAX_LINES = 50_000
+MAX_BYTES = 200 * 1024 * 1024
+MAX_EMBEDDING_INPUTS = 50_000
+MAX_CUSTOM_ID = 512
+EMBEDDINGS = "/v1/embeddings"
+SCOPES = {
+    "/v1/responses": Scope.RESPONSES_WRITE,
+    "/v1/chat/completions": Scope.CHAT_WRITE,
+    EMBEDDINGS: Scope.EMBEDDINGS_WRITE,
+}
+"""The endpoints of lines, and what a key needs for them."""
+_KEYS = ("custom_id", "method", "url", "body")
+
+
+class OutputExpiresAfter(Wire):
+    """How long the files of the output are kept, from when they are written."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
+
+
+class CreateBatch(Wire):
+    """A request for a batch."""
+
+    input_file_id: Annotated[str, Field(min_length=1)]
+    endpoint: Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+    output_expires_after: OutputExpiresAfter | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the input. `inputs` are what embeddings are made of."""
+
+    custom_id: str
+    body: str
+    model: str | None
+    inputs: int
+
+
+class BadLine(Exception):
+    """What is wrong with a line of the input."""
+
+    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.param = param
+        super().__init__(message)
+
+
+def parse_batch(values: dict[str, Any]) -> CreateBatch:
+    """Check a body; the first defect is raised as OpenAI words it."""
+    try:
+        return validate_without_nulls(CreateBatch, values)
+    except ValidationError as error:
+        raise first_defect(error) from error
+
+
+def parse_line(raw: bytes, *, endpoint: str) -> Line:
+    """Check one line as a whole. What its body asks for is checked when it is executed, and fails it alone."""
+    try:
+        values = orjson.loads(raw)
+    except orjson.JSONDecodeError as broken:
+        message = "This line is not parseable as valid JSON."
+        raise BadLine("invalid_json_line", message) from broken
+    if not isinstance(values, dict) or is_too_deep(values, raw):
+        raise BadLine("invalid_json_line", "This line is not a JSON object that can be read.")
+    for name in _KEYS:
+        if values.get(name) is None:
+            raise BadLine("invalid_request", f"Missing required parameter: '{name}'.", param=name)
+    for name in values:
+        if name not in _KEYS:
+            raise BadLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
+    return _line(values, endpoint)
+
+
+def _line(values: dict[str, Any], endpoint: str) -> Line:
+    custom_id, body = values["custom_id"], values["body"]
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\x00" in custom_id:
+        message = f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters."
+        raise BadLine("invalid_request", message, param="custom_id")
+    if values["method"] != "POST":
+        raise BadLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
+    if values["url"] != endpoint:
+        message = f"The URL of this line is not the endpoint of the batch, '{endpoint}'."
+        raise BadLine("url_mismatch", message, param="url")
+    if not isinstance(body, dict):
+        raise BadLine("invalid_request", "Invalid 'body': expected an object.", param="body")
+    model, given = body.get("model"), body.get("input")
+    several = endpoint == EMBEDDINGS and isinstance(given, list) and given and isinstance(given[0], str | list)
+    return Line(
+        custom_id=custom_id,
+        body=orjson.dumps(body).decode(),
+        model=model if isinstance(model, str) and len(model) <= 200 else None,
+        inputs=len(given) if several else 1,
+    )

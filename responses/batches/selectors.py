@@ -1,0 +1,111 @@
+"""Reads: a team's batches, and how the wire shows them."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from kernel.clock import unix
+from kernel.errors import NotFound
+from kernel.pagination import Page, PageRequest, Position, keyset
+from responses.batch_models import Batch, BatchLine, BatchStatus, LineState
+from tenants.principal import Principal
+
+
+def batches() -> "QuerySet[Batch]":
+    """Batches with the counts of their lines, in one look: a moment later the lines may be gone."""
+    return Batch.objects.annotate(
+        lines_completed=_count(LineState.COMPLETED),
+        lines_failed=_count(LineState.FAILED),
+    )
+
+
+def _count(state: LineState) -> Coalesce:
+    lines = BatchLine.objects.filter(batch=OuterRef("pk"), state=state).order_by().values("batch")
+    return Coalesce(Subquery(lines.annotate(n=Count("id")).values("n")), 0)
+
+
+def get_batch(*, principal: Principal, batch_id: str) -> Batch:
+    """A batch of the caller's team, or the 404 of an unknown id."""
+    found = find_batch(team_id=principal.team_id, batch_id=batch_id)
+    if found is None:
+        raise unknown_batch(batch_id)
+    return found
+
+
+def find_batch(*, team_id: str, batch_id: str) -> Batch | None:
+    """A team's batch."""
+    # PostgreSQL refuses NUL in a parameter; no id has one.
+    return None if "\x00" in batch_id else batches().filter(pk=batch_id, team_id=team_id).first()
+
+
+def unknown_batch(batch_id: str, *, param: str | None = None) -> NotFound:
+    """The 404 for a batch that does not exist, or not for the caller."""
+    return NotFound(f"No batch found with id '{batch_id}'.", param=param)
+
+
+def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
+    """A team's batches, newest first."""
+
+    def position(batch_id: str, param: str) -> Position:
+        found = find_batch(team_id=team_id, batch_id=batch_id)
+        if found is None:
+            raise unknown_batch(batch_id, param=param)
+        return found.created_at, found.pk
+
+    return keyset(batches().filter(team_id=team_id), page=page, position=position)
+
+
+def public_batch(batch: Batch) -> dict[str, Any]:
+    """The batch object of the wire."""
+    return {
+        "id": batch.pk,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "model": batch.model,
+        "errors": None if batch.errors is None else {"object": "list", "data": batch.errors},
+        "input_file_id": batch.input_file_id,
+        "completion_window": batch.completion_window,
+        "status": batch.status,
+        "output_file_id": batch.output_file_id,
+        "error_file_id": batch.error_file_id,
+        "created_at": unix(batch.created_at),
+        "expires_at": unix(batch.expires_at),
+        "in_progress_at": _unix(batch.in_progress_at),
+        "finalizing_at": _unix(batch.finalizing_at),
+        "cancelling_at": _unix(batch.cancelling_at),
+        "completed_at": _ended(batch, BatchStatus.COMPLETED),
+        "failed_at": _ended(batch, BatchStatus.FAILED),
+        "expired_at": _ended(batch, BatchStatus.EXPIRED),
+        "cancelled_at": _ended(batch, BatchStatus.CANCELLED),
+        "request_counts": {
+            "total": batch.total,
+            "completed": batch.completed + batch.lines_completed,
+            "failed": batch.failed + batch.lines_failed,
+        },
+        "usage": _usage(batch),
+        "metadata": batch.metadata,
+    }
+
+
+def _ended(batch: Batch, status: BatchStatus) -> int | None:
+    return _unix(batch.ended_at) if batch.status == status else None
+
+
+def _unix(moment: datetime | None) -> int | None:
+    return None if moment is None else unix(moment)
+
+
+def _usage(batch: Batch) -> Mapping[str, Any] | None:
+    """The tokens of all lines, once they are over."""
+    if batch.ended_at is None:
+        return None
+    return {
+        "input_tokens": batch.input_tokens,
+        "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+        "output_tokens": batch.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+        "total_tokens": batch.input_tokens + batch.output_tokens,
+    }

@@ -1,0 +1,40 @@
+"""Input files of batches, and what is in the files that batches leave."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from tests.support.api import Api, ok
+
+URL = "/v1/responses"
+
+
+def line(custom_id: str, *, url: str = URL, method: str = "POST", **body: Any) -> dict[str, Any]:
+    """A line of an input file."""
+    return {"custom_id": custom_id, "method": method, "url": url, "body": body}
+
+
+def jsonl(*lines: Mapping[str, Any] | bytes) -> bytes:
+    """The bytes of a file of such lines; bytes are lines that are broken."""
+    return b"".join((one if isinstance(one, bytes) else orjson.dumps(one)) + b"\n" for one in lines)
+
+
+def uploaded(api: Api, *lines: Mapping[str, Any] | bytes, purpose: str = "batch") -> str:
+    """The id of an uploaded input file."""
+    file = {"file": ("input.jsonl", jsonl(*lines))}
+    return str(ok(api.request("POST", "/files", files=file, data={"purpose": purpose}))["id"])
+
+
+def asked(api: Api, *lines: Mapping[str, Any] | bytes, endpoint: str = URL, **fields: Any) -> dict[str, Any]:
+    """A new batch of these lines."""
+    body = {"input_file_id": uploaded(api, *lines), "endpoint": endpoint, "completion_window": "24h", **fields}
+    return ok(api.post("/batches", body))
+
+
+def answers(api: Api, file_id: str | None) -> dict[str, dict[str, Any]]:
+    """The lines of a batch's file by their `custom_id`."""
+    if file_id is None:
+        return {}
+    content = api.get(f"/files/{file_id}/content").content
+    return {entry["custom_id"]: entry for entry in map(orjson.loads, content.splitlines())}
