@@ -25,7 +25,9 @@ from responses.engine.state import (
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
 from responses.identity import RunIdentity
-from responses.models import EventBatch, Response, ToolCall, Turn
+from responses.models import EventBatch, Response, Status, ToolCall, Turn
+from responses.moderated import ModeratedRun
+from responses.moderation import Judge
 from responses.recorder import Progress, Recorder
 from responses.sealing import TeamSeal
 
@@ -39,7 +41,9 @@ class Taken:
     identity: RunIdentity
 
 
-def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None = None) -> Taken:
+def load(
+    *, response_id: str, tools: Toolbox | None = None, model: Model | None = None, judge: Judge | None = None
+) -> Taken:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
 
     Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile.
@@ -60,7 +64,12 @@ def load(*, response_id: str, tools: Toolbox | None = None, model: Model | None 
     context = _context(response)
     if tools is None:
         tools = NoTools() if model is None else hosting.restored(response, context.items)
-    run = Run(context, state, model=model or _NoModel(), tools=tools, now=now)
+    model = model or _NoModel()
+    run = (
+        Run(context, state, model=model, tools=tools, now=now)
+        if judge is None
+        else ModeratedRun(context, state, model=model, tools=tools, now=now, judge=judge)
+    )
     return Taken(run=run, recorder=Recorder(identity, progress), identity=identity)
 
 
@@ -101,6 +110,7 @@ def _state(response: Response, fold: Fold) -> RunState:
         repairs=last if last and last.defect is not None else None,
         shortened=any(turn.defect is None for turn in discarded.values()),
         waiting=any(call.status in {"waiting", "asked"} for call in calls),
+        queued=response.status == Status.QUEUED,
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,

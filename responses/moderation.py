@@ -52,6 +52,10 @@ class Judge:
             # Who cancels a run whose model has ended is too late for all but this.
             return _no_judgement("The judgement was interrupted.")
 
+    def kept(self) -> dict[str, Any]:
+        """What a successor of the run has to know, beside whom it works for."""
+        return {"policy": self.policy.model_dump(mode="json", exclude_unset=True), "of_input": self.of_input}
+
     def shown(self, of_output: Judgement) -> dict[str, Judgement]:
         """`Response.moderation`."""
         return {"input": self.of_input, "output": of_output}
@@ -67,6 +71,16 @@ class Judge:
             message = f"The answer was flagged by '{self.policy.model}'{_named(of_output)}."
             return Failure(code=ContentFlagged.default_code, message=message, status=ContentFlagged.status)
         return None
+
+
+def restored(kept: dict[str, Any], *, principal: Principal, request_id: str) -> Judge:
+    """The judge of a run that is taken over, from what was kept of it."""
+    return Judge(
+        principal=principal,
+        policy=ModerationParam.model_validate(kept["policy"]),
+        request=RequestInfo(request_id=request_id),
+        of_input=kept["of_input"],
+    )
 
 
 async def judge_input(

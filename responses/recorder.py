@@ -20,6 +20,7 @@ from responses.engine.calls import Ask, request_digest
 from responses.engine.events import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
 from responses.engine.steps import (
+    Began,
     CallRecord,
     Emitted,
     FragmentsClosed,
@@ -72,6 +73,7 @@ class Recorder:
         self._flushes: list[asyncio.Future[None]] = []
 
         self._bell = Bell(identity.channel) if identity.background else None
+
     async def record(self, step: Step) -> bytes:
         """The step's bytes for the wire, once whatever must be stored before them has been committed.
 
@@ -182,6 +184,11 @@ class Recorder:
             self._raise_failed_flush()
             self._flushes.clear()
 
+    async def settle(self) -> None:
+        """Store what was sent and is not stored yet; whoever goes on with the run begins behind it."""
+        self._flush()
+        await self._flushed()
+
     async def account(self, turn: TurnRecord) -> None:
         """Write the ledger row of a turn whose run was lost: its tokens were spent all the same."""
         ledger = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
@@ -201,7 +208,7 @@ class Recorder:
                 return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
             case FragmentsClosed() | ToolFinished():
                 return self._item_rows(step.items)
-            case ToolsStarted() | ToolsReturned() | Emitted():
+            case Began() | ToolsStarted() | ToolsReturned() | Emitted():
                 return []
         assert_never(step)
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import cast
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
@@ -24,7 +25,7 @@ from responses.engine.body import Ending
 from responses.engine.endings import failed
 from responses.engine.events import DONE_FRAME
 from responses.engine.loop import Run
-from responses.engine.steps import RunEnded, Step
+from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.identity import RunIdentity
 from responses.models import RUNNING, Response, Status
 from responses.recorder import Recorder
@@ -54,6 +55,8 @@ class LiveRun:
         self._ready: deque[bytes] = deque([opening])
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self._is_cut = False
         self._grace: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -97,6 +100,29 @@ class LiveRun:
             # Not at once: a task that is cancelled before its first step never runs, and would not store its end.
             self._task.get_loop().call_soon(self._task.cancel)
 
+    # -- for a worker that stops ---------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Stop after the next step behind which a successor repeats nothing; the response does not end with it."""
+        self._is_leaving = True
+
+    def cut(self) -> None:
+        """Stop where the run stands. A successor asks for the open turn again."""
+        self._is_cut = True
+        self.cancel()
+
+    async def _let_go(self, unfinished: TurnRecord | None = None) -> None:
+        """Leave what was sent to the successor, and account for what was spent on a turn that it asks for again."""
+        unfinished = unfinished or self._run.interrupt(Ending(status="cancelled")).turn
+        try:
+            await self._recorder.settle()
+            if unfinished is not None:
+                await self._recorder.account(unfinished)
+        except LeaseLost:
+            await self._lost()
+
+    # -- for whoever listens -------------------------------------------------------------------------------------------
+
     async def _end_unheard(self, grace_seconds: float) -> None:
         """Cancel after the grace period, unless somebody follows the run by then, on whatever node."""
         wait = grace_seconds
@@ -117,11 +143,22 @@ class LiveRun:
         try:
             async with aclosing(self._run.steps()) as steps:
                 async for step in steps:
+                    if self._is_cut and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
+                        # Somebody on the way may have caught the cancellation, and have made an end of it.
+                        await self._let_go(step.turn)
+                        return
                     await self._record(step)
+                    if self._is_leaving and self._run.is_resting and not isinstance(step, Emitted):
+                        return
         except asyncio.CancelledError:
-            await self._close(Ending(status="cancelled"))
+            await (self._let_go() if self._is_cut else self._close(Ending(status="cancelled")))
         except LeaseLost:
             await self._lost()
+        except (OperationalError, InterfaceError):
+            # A worker's run needs no more than somebody who goes on with it once its lease has run out.
+            logger.exception("a run has no database", extra={"response": self.identity.response_id})
+            if not self.identity.background:
+                await self._close(failed(_BUG))
         except Exception:
             logger.exception("a run broke", extra={"response": self.identity.response_id})
             await self._close(failed(_BUG))
@@ -135,7 +172,8 @@ class LiveRun:
         data = await self._recorder.record(step)
         if isinstance(step, RunEnded):
             self.end = step
-        if data:
+        # Those who follow a background run read its log.
+        if data and not self.identity.background:
             self._ready.append(data)
             self._wake.set()
 

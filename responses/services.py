@@ -14,11 +14,13 @@ from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, demands, effective, pairing, prompts, toolset, wire
+from responses import context, demands, effective, pairing, prompts, tasks, toolset, wire
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
 from responses.engine import messages
-from responses.engine.endings import opening
+from responses.engine.body import response_body
+from responses.engine.endings import opening, queued
+from responses.engine.events import Body
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
@@ -27,7 +29,7 @@ from responses.engine.turns import Model
 from responses.hosting import hosted
 from responses.identity import RunIdentity
 from responses.ledger import RequestInfo
-from responses.models import Mode, Response
+from responses.models import Mode, Response, Status
 from responses.moderated import ModeratedRun
 from responses.moderation import Judge, judge_input
 from responses.providers.routing import model_for
@@ -66,6 +68,21 @@ class Started:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A response that is about to be stored: what its run needs, and the change that stores it."""
+
+    who: RunIdentity
+    recorder: Recorder
+    given: RunContext
+    reading: Reading
+    route: directory.Route
+    toolbox: Toolbox
+    judge: Judge | None
+    opening: bytes
+    change: Change
+
+
 class _WarmUp(Run):
     """The run of `generate:false`: it asks no model, and has ended as soon as it has begun."""
 
@@ -90,6 +107,27 @@ async def start_response(
 ) -> Started:
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
     connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
+    planned = await _plan(principal, body, previous, mode=mode, request=request)
+    state = RunState()
+    model = model_for(planned.route)
+    run = _run(planned, state, generates=body.generates, model=model)
+    live = LiveRun(run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds)
+    await _start_when_committed(live, writer.submit(planned.change))
+    return Started(run=live, reading=planned.reading, state=state, previous=previous)
+
+
+async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
+    """Insert a background response, which the next free worker runs; returns it as it is now. Its client may leave."""
+    planned = await _plan(principal, body, None, mode=mode, request=request)
+    await asyncio.shield(writer.submit(planned.change))
+    tasks.wake_a_worker()
+    return response_body(planned.given.parameters, status=Status.QUEUED.value)
+
+
+async def _plan(
+    principal: Principal, body: CreateResponse, previous: Remembered | None, *, mode: Mode, request: RequestInfo
+) -> _Planned:
+    """Check the request against everything that there is, and put its response together."""
     principal.require(Scope.RESPONSES_WRITE)
     prompted = await prompts.resolve(principal=principal, body=body)
     body = prompted.body
@@ -106,26 +144,33 @@ async def start_response(
     demands.check_length(given)
     _show_messages(body, given)
     judge = await _judge(principal, request, body, reading, content)
+    if judge is not None:
+        options["moderation"] = judge.kept()
     tools = await hosted(
         principal=principal,
         body=body,
         items=reading.items,
         response_id=response_id,
-        answers_http=mode is Mode.JSON,
+        answers_http=mode is Mode.JSON and not body.background,
     )
     who = _identity(principal, route, request, parameters=parameters, options=options, created_at=created_at)
     recorder = Recorder(who, Progress())
-    first, batch = recorder.opening(opening(parameters))
+    first, batch = recorder.opening((queued if body.background else opening)(parameters))
     row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
     row.secrets = tools.secrets
     items = _input_rows(who, reading) if who.stored else []
     answers = [*_answered_calls(body, reading), *tools.calls]
-    state = RunState()
-    run = _run(given, state, generates=body.generates, model=model_for(route), tools=tools.toolbox, judge=judge)
-    live = LiveRun(run, recorder, who, opening=first, grace_seconds=principal.grace_seconds)
-    change = Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers)
-    await _start_when_committed(live, writer.submit(change))
-    return Started(run=live, reading=reading, state=state, previous=previous)
+    return _Planned(
+        who=who,
+        recorder=recorder,
+        given=given,
+        reading=reading,
+        route=route,
+        toolbox=tools.toolbox,
+        judge=judge,
+        opening=first,
+        change=Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers),
+    )
 
 
 async def _judge(
@@ -139,11 +184,10 @@ async def _judge(
     )
 
 
-def _run(
-    given: RunContext, state: RunState, *, generates: bool, model: Model, tools: Toolbox, judge: Judge | None
-) -> Run:
-    if judge is not None:
-        return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=judge)
+def _run(planned: _Planned, state: RunState, *, generates: bool, model: Model) -> Run:
+    given, tools = planned.given, planned.toolbox
+    if planned.judge is not None:
+        return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=planned.judge)
     return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
 
 
@@ -250,9 +294,11 @@ def _row(
         end_user=(body.safety_identifier or body.user or "")[:128] or None,
         request_id=request.request_id,
         client_request_id=request.client_request_id or body.request_id or "",
-        lease_owner=PROCESS,
-        lease_until=lease_until(),
     )
+    if who.background:
+        row.status, row.background = Status.QUEUED, True
+    else:
+        row.lease_owner, row.lease_until = PROCESS, lease_until()
     if who.stored:
         row.parameters = parameters
         row.options = options

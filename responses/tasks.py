@@ -1,8 +1,14 @@
 """Celery's side: each task is one call. Beat's schedule is in the settings."""
 
-from celery import shared_task
+import logging
+import threading
 
-from responses import upkeep
+from celery import shared_task
+from kombu.exceptions import KombuError
+
+from responses import upkeep, worker
+
+logger = logging.getLogger(__name__)
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
@@ -15,3 +21,41 @@ def sweep_dead_runs() -> int:
 def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
     return upkeep.drop_expired_logs()
+
+
+@shared_task(name="responses.tasks.run_background", expires=10)
+def run_background() -> None:
+    """Run what is waiting."""
+    worker.wake()
+
+
+class _Bell:
+    """Wakes a worker from a thread of its own, as sending blocks; whoever rings meanwhile is heard with the next."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def ring(self) -> None:
+        self._rung.set()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, name="wake-a-worker", daemon=True)
+                self._thread.start()
+
+    def _send(self) -> None:
+        while self._rung.wait():
+            self._rung.clear()
+            wake_another_worker()
+
+
+wake_a_worker = _Bell().ring
+
+
+def wake_another_worker() -> None:
+    """Send a wake-up; nothing is lost where it cannot be sent."""
+    try:
+        run_background.apply_async(retry=False)
+    except (KombuError, OSError):
+        logger.warning("no worker can be woken right now; they look by themselves", exc_info=True)

@@ -6,8 +6,9 @@ Both work in small bounded transactions and are safe to run twice and side by si
 import logging
 from datetime import datetime
 
+from django.conf import settings
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Q
 
 from kernel.clock import now
 from kernel.errors import Failure
@@ -24,12 +25,19 @@ _DEAD = Failure(
     message="The server that was running this response stopped. What it had finished is in the output.",
 )
 
+_GIVEN_UP = Failure(
+    code="server_error",
+    message="The servers that were running this response stopped, one after the other, and no further one tries. "
+    "What they had finished is in the output.",
+)
+
 
 def sweep_dead_runs() -> int:
-    """End the runs whose lease has run out; returns how many.
+    """End the runs whose lease has run out and that nobody goes on with; returns how many.
 
     The process that died had the only connection to the client, and may have sent events that it could not store any
-    more: such a run cannot be continued honestly, so it fails with what is stored.
+    more: such a run cannot be continued honestly, so it fails with what is stored. Those in the background are
+    continued by the next worker, until enough of them have tried.
     """
     return sum(_end(response_id, team_id) for response_id, team_id in _claim(at=now()))
 
@@ -39,7 +47,8 @@ def _end(response_id: str, team_id: str) -> bool:
     try:
         with scope.team(team_id):
             taken = handover.load(response_id=response_id)
-        _, change = taken.recorder.plan(taken.run.end_dead(failed(_DEAD)))
+        why = _GIVEN_UP if taken.identity.background else _DEAD
+        _, change = taken.recorder.plan(taken.run.end_dead(failed(why)))
         (lost,) = store.apply([change])
     except Exception:
         # The others must not wait for it; it is tried again once the lease that we took has run out.
@@ -55,6 +64,7 @@ def _claim(*, at: datetime) -> list[tuple[str, str]]:
     with scope.every_team():
         dead = (
             Response.objects.select_for_update(skip_locked=True, no_key=True)
+            .filter(Q(background=False) | Q(attempt__gte=settings.BACKGROUND_ATTEMPTS))
             .filter(status__in=RUNNING, lease_until__lt=at)
             .order_by("lease_until")[:_AT_ONCE]
         )

@@ -59,7 +59,7 @@ def public_parameters(
         "object": "response",
         "created_at": unix(created_at),
         "status": "in_progress",
-        "background": False,
+        "background": bool(body.background),
         "completed_at": None,
         "error": None,
         "incomplete_details": None,

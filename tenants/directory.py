@@ -122,14 +122,13 @@ def _find_route(team_id: str, name: str) -> Route | None:
     if not candidates or name == "*":
         return None
     best = max(candidates, key=lambda m: (m.name == name, bool(m.for_team), m.upstream.is_default))
+    return _route(best, name, best.upstream_model or name)
+
+
+def _route(best: Model, name: str, upstream_model: str) -> Route:
     server = best.upstream
     upstream = Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
-    return Route(
-        model=name,
-        upstream_model=best.upstream_model or name,
-        upstream=upstream,
-        capabilities=best.capabilities(),
-    )
+    return Route(model=name, upstream_model=upstream_model, upstream=upstream, capabilities=best.capabilities())
 
 
 def _find_connector(team_id: str, name: str) -> McpServer | None:
@@ -174,6 +173,28 @@ async def aconnector(caller: Principal, name: str) -> McpServer | None:
     return await _connectors.aget(caller.team_id, name)
 
 
+def principal_behind(key_id: str) -> Principal:
+    """Who made a request that is worked on later. Raises the 401 of a key that was revoked meanwhile; one that has
+    only expired was good when it was used."""
+    with scope.every_team():
+        key = ApiKey.objects.select_related("team").get(pk=key_id)
+    if key.revoked_at is not None:
+        raise Unauthorized("The API key that created this response was revoked before the response had ended.")
+    return _principal(key)
+
+
+def route_behind(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
+    """The route that a request took which is worked on later, with what the model can do by now. Raises the 404 of a
+    model that its upstream does not answer for any more."""
+    visible = Q(teams__isnull=True) | Q(teams=team_id)
+    with scope.every_team():
+        found = Model.objects.filter(visible, upstream=upstream_id, name__in=[model, "*"], enabled=True)
+        best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
+    if best is None:
+        raise ModelNotFound(model)
+    return _route(best, model, upstream_model)
+
+
 def list_models(caller: Principal) -> list[dict[str, Any]]:
     """The named models that the caller may use, as `GET /v1/models` shows them; `*` is a route, not a name."""
     with scope.every_team():
@@ -196,6 +217,10 @@ def _admit(key: ApiKey | None) -> Principal:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
     if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
+    return _principal(key)
+
+
+def _principal(key: ApiKey) -> Principal:
     return Principal(
         team_id=key.team_id,
         key_id=key.pk,

@@ -23,8 +23,9 @@ from tests.support.responses_upstream import responses_script, running_responses
 from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
+from tests.support.workers import WorkerProcess, running_worker  # noqa: E402
 
-_web_processes: list[WebProcess] = []
+_processes: list[WebProcess | WorkerProcess] = []
 _marks: dict[int, int] = {}
 
 
@@ -91,7 +92,7 @@ def relayed(responses_upstream: ScriptedUpstream, database: None) -> Iterator[Sc
 def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """The web process that most tests talk to."""
     with running_web() as process:
-        _web_processes.append(process)
+        _processes.append(process)
         yield process
 
 
@@ -99,7 +100,15 @@ def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
 def uvicorn_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """The same on uvicorn."""
     with running_web(server="uvicorn") as process:
-        _web_processes.append(process)
+        _processes.append(process)
+        yield process
+
+
+@pytest.fixture(scope="session")
+def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
+    """The worker that runs background responses of most tests."""
+    with running_worker() as process:
+        _processes.append(process)
         yield process
 
 
@@ -156,16 +165,16 @@ def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember what the web processes had written before the test."""
-    _marks.update({process.pid: process.written for process in _web_processes})
+    """Remember what the processes had written before the test."""
+    _marks.update({process.pid: process.written for process in _processes})
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the web processes wrote meanwhile."""
+    """Show with a failure what the processes wrote meanwhile."""
     report = yield
     if report.failed:
-        for process in _web_processes:
+        for process in _processes:
             if wrote := process.output(since=_marks.get(process.pid, 0)):
-                report.sections.append((f"web process {process.url}", wrote))
+                report.sections.append((f"process {process.pid}", wrote))
     return report

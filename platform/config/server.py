@@ -16,7 +16,7 @@ _STOP_SECONDS = 5
 def serve(server: str, *, host: str, port: int) -> None:
     """Serve until a signal. Whatever runs at the end gets its stored terminal state before the process goes."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    _allow_many_sockets()
+    allow_many_sockets()
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
 
@@ -27,7 +27,7 @@ def _daphne(host: str, port: int) -> None:
 
     from config.asgi import application, is_upload
 
-    _settle()
+    settle()
     # Its default backlog of 50 makes simultaneous connects wait for a second.
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
     instance = Server(
@@ -57,7 +57,7 @@ def _most_bytes(path: bytes) -> int:
     return settings.MAX_UPLOAD_BODY_BYTES if path.startswith(b"/v1/files") else settings.MAX_BODY_BYTES
 
 
-def _allow_many_sockets() -> None:
+def allow_many_sockets() -> None:
     """A stream holds two sockets, and many systems allow a process 1,024 until it asks for more."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -72,7 +72,7 @@ async def _stop() -> None:
     await close_clients()
 
 
-def _settle() -> None:
+def settle() -> None:
     """What start-up left lives as long as the process: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
@@ -95,7 +95,7 @@ def _uvicorn(host: str, port: int) -> None:
             await _stop()
             await super().shutdown(sockets)
 
-    _settle()
+    settle()
     config = uvicorn.Config(
         application,
         host=host,

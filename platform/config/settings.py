@@ -184,6 +184,10 @@ WHITENOISE_AUTOREFRESH = DEBUG
 
 # A lease outlives a few missed renewals, and a dead process's runs are found soon after.
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
+# How many workers begin with a background run that the ones before did not live to end.
+BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
+# A worker that is told to stop lets its runs go on for so long, then it hands them on where they stand.
+WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 
@@ -200,6 +204,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
 }
 CELERY_BEAT_SCHEDULE = {
+    "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},

@@ -5,10 +5,11 @@ transaction (round trips, the fsync, Python's own) are shared. One thread writes
 """
 
 import asyncio
+import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
 _MAX_BATCH = 256
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+_AGAIN_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class GroupCommit(Generic[Change]):
     def __init__(self, apply: Callable[[Sequence[Change]], Sequence[Exception | None]], *, name: str) -> None:
         self._apply = apply
         self._name = name
+        self._pauses: Iterable[float] = _RECONNECT_SECONDS
         self._queue: queue.SimpleQueue[_Waiting[Change]] = queue.SimpleQueue()
         self._start = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -46,6 +49,10 @@ class GroupCommit(Generic[Change]):
         future: asyncio.Future[None] = loop.create_future()
         self._queue.put(_Waiting(change, loop, future))
         return future
+
+    def wait_forever(self) -> None:
+        """From now on wait for the database for as long as it is away; for a process whose runs nobody waits for."""
+        self._pauses = (*_RECONNECT_SECONDS, *itertools.repeat(_AGAIN_SECONDS, 1_000_000))
 
     def _begin(self) -> None:
         with self._start:
@@ -77,7 +84,7 @@ class GroupCommit(Generic[Change]):
 
     def _apply_connected(self, changes: Sequence[Change]) -> Sequence[Exception | None]:
         """Apply; where the database is away for a moment (a restart), wait for it."""
-        for pause in _RECONNECT_SECONDS:
+        for pause in self._pauses:
             try:
                 connection.ensure_connection()
                 return self._apply(changes)

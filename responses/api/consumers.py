@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import orjson
 from channels.exceptions import StopConsumer
@@ -113,9 +114,11 @@ class ResponseStream(EventStream):
     async def open(self) -> AsyncIterator[bytes]:
         principal = await authenticate(header(self.scope, b"authorization"))
         body = parse_create(parse_json(self.scope["body"]))
-        self._run = await services.create_response(
-            principal=principal, body=body, mode=Mode.STREAM, request=info(self.scope)
-        )
+        asked: dict[str, Any] = {"principal": principal, "body": body, "request": info(self.scope)}
+        if body.background:
+            queued = await services.queue_response(**asked, mode=Mode.STREAM)
+            return await follow.follow(principal=principal, response_id=queued["id"], after=-1, obfuscation=True)
+        self._run = await services.create_response(**asked, mode=Mode.STREAM)
         return self._run.frames()
 
     @override

@@ -211,7 +211,7 @@ PARAMETERS = (
         "an extension of vLLM's: a conversation in such messages, in place of `previous_response_id`",
     ),
     _echoed("request_id", "mine-1", "an extension of vLLM's: a name for logs; the response's id is the server's"),
-    _honoured("background", False, "only false", refused=True),  # noqa: FBT003 - the same
+    _honoured("background", True, "run by a worker; needs `store`, not over WebSocket"),  # noqa: FBT003 - the same
     _refused("conversation", "conv_…"),
     _refused("context_management", [{"type": "compaction"}]),
     _refused("multi_agent", {"enabled": True}, "a beta of OpenAI's"),

@@ -62,9 +62,10 @@ class CreateResponse(AsyncApiView):
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
         body = parse_create(parse_json(asgi["body"]))
-        run = await services.create_response(
-            principal=principal_of(request), body=body, mode=Mode.JSON, request=info(asgi)
-        )
+        asked: dict[str, Any] = {"principal": principal_of(request), "body": body, "request": info(asgi)}
+        if body.background:
+            return Answer(await services.queue_response(**asked, mode=Mode.JSON))
+        run = await services.create_response(**asked, mode=Mode.JSON)
         try:
             end = await run.finished()
         except asyncio.CancelledError:

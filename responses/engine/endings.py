@@ -13,6 +13,7 @@ from responses.engine.events import (
     ResponseFailed,
     ResponseIncomplete,
     ResponseInProgress,
+    ResponseQueued,
 )
 
 _UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")
@@ -24,6 +25,12 @@ def opening(parameters: dict[str, Any]) -> list[Event]:
         ResponseCreated(response=response_body(parameters, status="in_progress")),
         ResponseInProgress(response=response_body(parameters, status="in_progress")),
     ]
+
+
+def queued(parameters: dict[str, Any]) -> list[Event]:
+    """The events that a run begins with which waits for a worker; that it has begun comes later, when it has."""
+    body = response_body(parameters, status="queued")
+    return [ResponseCreated(response=body), ResponseQueued(response=body)]
 
 
 def failed(failure: Failure) -> Ending:

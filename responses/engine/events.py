@@ -26,6 +26,14 @@ class ResponseCreated:
 
 
 @dataclass(slots=True)
+class ResponseQueued:
+    """The run waits for a worker."""
+
+    response: Body
+    type: Literal["response.queued"] = "response.queued"
+
+
+@dataclass(slots=True)
 class ResponseInProgress:
     """The run begins."""
 
@@ -314,6 +322,7 @@ Delta = (
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 Event = (
     ResponseCreated
+    | ResponseQueued
     | ResponseInProgress
     | Terminal
     | ErrorEvent

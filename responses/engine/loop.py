@@ -1,6 +1,6 @@
 """The loop: sample a turn, look at what it asked for, run tools or end. The same for JSON, streams and workers."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import assert_never
@@ -12,12 +12,13 @@ from responses.engine import admission, asking, estimate
 from responses.engine.admission import Sorted
 from responses.engine.body import Ending, response_body
 from responses.engine.endings import closing, failed
-from responses.engine.events import Body, Event
+from responses.engine.events import Body, Event, ResponseInProgress
 from responses.engine.fragments import OpenItem, close_fragment
 from responses.engine.gate import Gate, gate_for
 from responses.engine.hosted import HostedCalls, whole_item
 from responses.engine.state import Discarded, OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
+    Began,
     CallRecord,
     Emitted,
     FragmentsClosed,
@@ -56,10 +57,8 @@ class Run:
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
         try:
-            if self._state.fragments:
-                events, items = self._close_fragments()
-                self._state.output += items
-                yield FragmentsClosed(events=events, items=items)
+            for first in self._begin():
+                yield first
             async with aclosing(self._prepare()) as preparing:
                 async for prepared in preparing:
                     yield prepared
@@ -82,6 +81,11 @@ class Run:
         finally:
             await self._tools.close()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is under way that a successor would have to ask for again: no turn, and no call."""
+        return self._stream is None and not any(p.attempt and p.result is None for p in self._state.pending)
+
     def interrupt(self, ending: Ending) -> RunEnded:
         """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
         events, result = self._stream.interrupt() if self._stream else ([], None)
@@ -97,6 +101,17 @@ class Run:
             self._state.fragments.append(fragment)
         events, items = self._close_fragments()
         return self._end(ending, at=self._now(), events=events, items=items)
+
+    def _begin(self) -> Iterator[Step]:
+        """What is to be said and closed before anything is done."""
+        if self._state.queued:
+            self._state.queued = False
+            body = response_body(self._context.parameters, status="in_progress")
+            yield Began(events=[ResponseInProgress(response=body)])
+        if self._state.fragments:
+            events, items = self._close_fragments()
+            self._state.output += items
+            yield FragmentsClosed(events=events, items=items)
 
     # -- hosted tools --------------------------------------------------------------------------------------------------
 

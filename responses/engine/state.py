@@ -126,7 +126,7 @@ class RunState:
     are the items of a turn that was cut: those still open are closed as incomplete before anything else happens.
     `waiting`: the client has calls to answer, or to approve of, before a model is asked again. `discarded` counts the
     turns that do not count, `repairs` is the one right before the next turn; `shortened`: one of them was too long to
-    be read. `futile_turns` counts those since the last that got anywhere.
+    be read. `futile_turns` counts those since the last that got anywhere. `queued`: nobody has begun with the run yet.
     """
 
     turn: int = 0
@@ -141,6 +141,7 @@ class RunState:
     repairs: Discarded | None = None
     shortened: bool = False
     futile_turns: int = 0
+    queued: bool = False
 
     @property
     def next_output_index(self) -> int:

@@ -24,6 +24,13 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """A run that was queued has begun."""
+
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """One upstream call, for the ledger and the admin. `usage` is never None here: counted by us if need be.
 
@@ -147,6 +154,7 @@ class RunEnded:
 
 Step = (
     Emitted
+    | Began
     | FragmentsClosed
     | Prepared
     | TurnEnded

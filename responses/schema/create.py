@@ -162,7 +162,7 @@ def check_together(body: CreateResponse) -> None:
     if body.previous_input_messages and body.previous_response_id:
         raise MutuallyExclusive("previous_response_id", "previous_input_messages")
     if body.background:
-        raise UnsupportedValue("Background responses are not supported by this server.", param="background")
+        _check_background(body)
     tools = body.tools or []
     check_tools(tools, param="tools")
     check_choice(body.tool_choice, [*tools, *added_tools(body.input)])
@@ -171,6 +171,16 @@ def check_together(body: CreateResponse) -> None:
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
+
+
+def _check_background(body: CreateResponse) -> None:
+    """What is run later has to be found by then, and has to have something to run."""
+    if body.store is False:
+        message = "Background responses are read by their id, so they have to be stored: 'store' must not be false."
+        raise InvalidValue(message, param="background")
+    if not body.generates:
+        message = "The parameter 'background' is about an answer, and no answer is asked for."
+        raise InvalidValue(message, param="background")
 
 
 def _refuse_values(body: CreateResponse) -> None:

@@ -192,7 +192,6 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"background": True}, "background"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),

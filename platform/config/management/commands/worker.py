@@ -1,26 +1,46 @@
-"""`manage.py worker`: a Celery worker."""
+"""`manage.py worker`: runs background responses, and Celery's tasks."""
 
 from argparse import ArgumentParser
 from typing import Any
 
+from celery.signals import worker_shutting_down
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
 from config.celery import app
 from config.safety import refuse_powerful_role
+from config.server import allow_many_sockets, settle
+from responses import tasks, worker
+
+# Tasks are short: what waits on networks runs on the worker's event loop.
+_THREADS = 4
 
 
 class Command(BaseCommand):
-    """Runs tasks until it gets SIGTERM."""
+    """Works until it gets SIGTERM; then other workers go on with what it was at."""
 
-    help = "Run a Celery worker."
+    help = "Run background responses and periodic tasks."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--concurrency", type=int, default=4)
+        parser.add_argument("--concurrency", type=int, default=200, help="how many responses it runs at once")
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
-        threads = ["--pool=threads", f"--concurrency={options['concurrency']}"]
-        app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
+        allow_many_sockets()
+        worker.start(slots=options["concurrency"])
+        # Celery waits for its own tasks first, and tells nobody else in time.
+        worker_shutting_down.connect(_stop, weak=False)
+        settle()
+        try:
+            threads = ["--pool=threads", f"--concurrency={_THREADS}"]
+            app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
+        finally:
+            if (stopped := worker.stop()) is not None:
+                stopped.result()
+            tasks.wake_another_worker()
+
+
+def _stop(**_: Any) -> None:
+    worker.stop()

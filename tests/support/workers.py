@@ -1,0 +1,76 @@
+"""The platform's worker, as it runs in production: started, awaited, read and ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.waiting import eventually
+from tests.support.web import ROOT
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 15.0
+_READY = "the worker claims background responses"
+
+
+class WorkerProcess:
+    """One `manage.py worker`, which may talk to servers on this machine."""
+
+    def __init__(self, *, concurrency: int = 200, **variables: str) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        command = [sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
+        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "LEASE_SECONDS": "3", **variables}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def written(self) -> int:
+        """How many bytes it has written so far."""
+        return os.fstat(self._output.fileno()).st_size
+
+    def output(self, *, since: int = 0) -> str:
+        """What it has written after that many bytes."""
+        return os.pread(self._output.fileno(), self.written - since, since).decode(errors="replace")
+
+    def wait_until_ready(self) -> None:
+        """Return once it looks for responses."""
+
+        def is_ready() -> bool:
+            assert self._process.poll() is None, f"the worker ended:\n{self.output()}"
+            return _READY in self.output()
+
+        eventually(is_ready, seconds=_START_SECONDS)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
+        """End it; how many seconds that took."""
+        began = time.monotonic()
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        return time.monotonic() - began
+
+
+@contextmanager
+def running_worker(*, concurrency: int = 200, **variables: str) -> Iterator[WorkerProcess]:
+    """A worker that is ready, with these environment variables on top of the run's; stopped at the end."""
+    process = WorkerProcess(concurrency=concurrency, **variables)
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.stop()
