@@ -176,8 +176,19 @@ class FindInPage(Wire):
     pattern: str
 
 
+class WebResult(Wire):
+    """What a search or a page said; of a step that failed, why."""
+
+    url: str
+    title: str | None = None
+    text: str | None = None
+
+
 class WebSearchCall(ItemBase):
-    """One step of a search in the web. What it found is stored, and shown on request."""
+    """One step of a search in the web. What it found is stored, and shown on request.
+
+    `results` are ours: the wire names them in what can be included, and says nothing of their shape.
+    """
 
     prefix = "ws"
 
@@ -189,6 +200,7 @@ class WebSearchCall(ItemBase):
         | Annotated[FindInPage, Tag(f"{TAG}find_in_page")],
         Discriminator(by_type),
     ]
+    results: list[WebResult] | None = None
 
 
 # -- programs and pictures ---------------------------------------------------------------------------------------------

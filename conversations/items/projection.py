@@ -14,8 +14,7 @@ Includable = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-"""What a client can ask to be shown. Encrypted content and log probabilities are shown wherever they are stored, and
-the results of a web search are its sources."""
+"""What a client can ask to be shown. Encrypted content and log probabilities are shown wherever they are stored."""
 INCLUDABLE: tuple[Includable, ...] = get_args(Includable)
 
 Body = dict[str, Any]
@@ -35,10 +34,17 @@ def _without(name: str, key: str) -> Callable[[Body, AbstractSet[str]], Body]:
 
 
 def _web_search(body: Body, include: AbstractSet[str]) -> Body:
-    asked = "web_search_call.action.sources" in include or "web_search_call.results" in include
-    if asked or "sources" not in body["action"]:
+    """Who asks for the results gets their addresses, too."""
+    if "web_search_call.results" in include:
         return body
-    return {**body, "action": {key: value for key, value in body["action"].items() if key != "sources"}}
+    shown = _less(body, "results")
+    if "web_search_call.action.sources" in include or "sources" not in body["action"]:
+        return shown
+    return {**shown, "action": _less(body["action"], "sources")}
+
+
+def _less(body: Body, key: str) -> Body:
+    return {name: value for name, value in body.items() if name != key} if key in body else body
 
 
 def _images_in(key: str) -> Callable[[Body, AbstractSet[str]], Body]:

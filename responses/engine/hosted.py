@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from conversations.items import project
 from responses.engine.calls import ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
@@ -21,8 +22,11 @@ class HostedCalls:
     """Works off `RunState.pending`. That some calls are about to be made is a step of its own, made before they are; a
     result is kept as soon as it is there; its item waits until those of the calls in front of it are closed."""
 
-    def __init__(self, state: RunState, tools: Toolbox, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, state: RunState, tools: Toolbox, *, now: Callable[[], datetime], include: frozenset[str] = frozenset()
+    ) -> None:
         self._state = state
+        self._include = include
         self._tools = tools
         self._now = now
         self._opened: Body | None = None
@@ -130,9 +134,9 @@ class HostedCalls:
         events = self._open(call)
         index, opened, self._opened = self._state.next_output_index, self._opened, None
         closed = self._tools.closed(opened or {}, call, result, index)
-        events += [*closed.events, OutputItemDone(output_index=index, item=closed.item)]
+        events += [*closed.events, OutputItemDone(output_index=index, item=project(closed.item, self._include))]
         for offset, body in enumerate(closed.more, start=1):
-            events += whole_item(body, output_index=index + offset)
+            events += whole_item(project(body, self._include), output_index=index + offset)
         return events, [OutputItem(body=body) for body in (closed.item, *closed.more)]
 
 

@@ -25,7 +25,6 @@ from conversations.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
-    McpToolExecutionError,
     ShellCall,
     ShellCallOutput,
     StoredItem,
@@ -34,6 +33,7 @@ from conversations.items import (
 )
 from responses.engine.call_segments import CUSTOM_INPUT
 from responses.engine.forms import qualified
+from responses.providers import hosted_calls
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter
 
@@ -76,15 +76,14 @@ class CallWriter:
                 return _tool(item.id, item.output), []
             case ApplyPatchCallOutput():
                 text = _json({"status": item.status, "output": item.output or ""})
-            case McpCall():
-                return _tool(item.id or "mcp", item.output or _mcp_error(item)), []
             case McpApprovalResponse(approve=False):
                 reason = f" The reason: {item.reason}" if item.reason else ""
                 return _tool(item.approval_request_id, f"The user did not approve of this call.{reason}"), []
             case ToolSearchOutput():
                 return _tool(_search_id(item), _json({"loaded": [*map(_named, item.tools)]})), []
             case _:
-                return None
+                run = hosted_calls.answered(item)
+                return (_tool(*run), []) if run is not None else None
         return _tool(item.call_id, text), beside
 
 
@@ -105,19 +104,7 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
             return item.call_id, "apply_patch", _json({"operation": item.operation.model_dump()})
         case ToolSearchCall():
             return _search_id(item), "tool_search", _json(item.arguments or {})
-        case McpCall() | McpApprovalRequest():
-            return item.id or "mcp", qualified(item.server_label, item.name), item.arguments or "{}"
-    return None
-
-
-def _mcp_error(item: McpCall) -> str:
-    match item.error:
-        case McpToolExecutionError(content=content):
-            return f"error: {_json(content)}"
-        case None:
-            return ""
-        case error:
-            return f"error: {error.message}"
+    return hosted_calls.called(item)
 
 
 def unrepeated(items: Sequence[StoredItem]) -> Sequence[StoredItem]:

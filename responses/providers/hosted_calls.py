@@ -1,0 +1,95 @@
+"""Calls that the server ran → the function that stands for each, and what it answered.
+
+An item of such a call has its own result, so that later turns read both from it.
+"""
+
+from typing import Any
+
+import orjson
+
+from conversations.items import (
+    FileSearchCall,
+    FindInPage,
+    McpApprovalRequest,
+    McpCall,
+    McpToolExecutionError,
+    OpenPage,
+    StoredItem,
+    WebSearch,
+    WebSearchCall,
+)
+from responses.engine.citing import mark
+from responses.engine.forms import qualified
+
+
+def called(item: StoredItem) -> tuple[str, str, str] | None:
+    """Id, function and arguments of a call that the server ran or was to run; None for any other item."""
+    match item:
+        case McpCall() | McpApprovalRequest():
+            return item.id or "mcp", qualified(item.server_label, item.name), item.arguments or "{}"
+        case FileSearchCall():
+            return item.id or "file_search", "file_search", _json({"queries": item.queries})
+        case WebSearchCall():
+            return item.id or "web_search", *_step(item.action)
+    return None
+
+
+def answered(item: StoredItem) -> tuple[str, str] | None:
+    """Id and answer of a call that the server ran; None for any other item."""
+    match item:
+        case McpCall():
+            return item.id or "mcp", item.output or _mcp_error(item)
+        case FileSearchCall():
+            return item.id or "file_search", _passages(item)
+        case WebSearchCall():
+            return item.id or "web_search", _pages(item)
+    return None
+
+
+def _mcp_error(item: McpCall) -> str:
+    match item.error:
+        case McpToolExecutionError(content=content):
+            return f"error: {_json(content)}"
+        case None:
+            return ""
+        case error:
+            return f"error: {error.message}"
+
+
+def _step(action: WebSearch | OpenPage | FindInPage) -> tuple[str, str]:
+    match action:
+        case WebSearch():
+            return "web_search", _json({"queries": action.queries or [action.query or ""]})
+        case OpenPage():
+            return "open_page", _json({"url": action.url})
+        case FindInPage():
+            return "find_in_page", _json({"url": action.url, "pattern": action.pattern})
+
+
+def _passages(item: FileSearchCall) -> str:
+    """What a search in files found, each passage behind its mark; a client may have left the results out."""
+    if item.status == "failed":
+        return "error: the search failed"
+    if not item.results:
+        return "Nothing was found." if item.results == [] else "The results were not kept."
+    return "\n\n".join(
+        f"{mark(item.id or '', number)} {one.filename or one.file_id}\n{one.text or ''}"
+        for number, one in enumerate(item.results, start=1)
+    )
+
+
+def _pages(item: WebSearchCall) -> str:
+    """What a step in the web brought, each page behind its mark."""
+    if item.status == "failed":
+        return "\n".join(["error: this did not work", *(one.text or "" for one in item.results or ())])
+    if item.results:
+        return "\n\n".join(
+            f"{mark(item.id or '', number)} {one.title or ''}\n{one.url}\n{one.text or ''}"
+            for number, one in enumerate(item.results, start=1)
+        )
+    sources = item.action.sources if isinstance(item.action, WebSearch) else None
+    return "\n".join(source.url for source in sources) if sources else "Nothing was found."
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

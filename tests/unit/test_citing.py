@@ -1,0 +1,134 @@
+"""Marks that a model writes, and the annotations that readers get of them."""
+
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conversations.items import FileSearchCall, StoredItem, WebSearchCall, from_wire
+from responses.engine.citing import mark, open_citing
+from responses.engine.converter import ChatConverter
+from responses.engine.events import Body, Event, OutputTextDelta, OutputTextDone
+from responses.engine.turns import Sampling, TurnRequest, TurnResult, TurnStream
+from tests.support.chunks import text
+
+PAGES = from_wire(
+    {
+        "type": "web_search_call",
+        "id": "ws_aaaa1111",
+        "status": "completed",
+        "action": {"type": "search", "query": "cats", "sources": [{"type": "url", "url": "https://cats.example/a"}]},
+        "results": [{"url": "https://cats.example/a", "title": "All about cats", "text": "They purr."}],
+    }
+)
+PASSAGES = from_wire(
+    {
+        "type": "file_search_call",
+        "id": "fs_bbbb2222",
+        "status": "completed",
+        "queries": ["dogs"],
+        "results": [{"file_id": "file-1", "filename": "dogs.pdf", "text": "They bark.", "score": 0.9}],
+    }
+)
+LINK = " ([cats.example](https://cats.example/a))"
+
+
+class _Upstream:
+    """Writes these pieces of text."""
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+        self._converter = ChatConverter(first_output_index=0)
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        return self
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        for chunk in text(*self._pieces):
+            yield self._converter.feed([chunk])
+        yield self._converter.end(done=True)
+
+    def result(self) -> TurnResult:
+        return self._converter.result()
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        return self._converter.interrupt(), self._converter.result(interrupted=True)
+
+
+async def read(*pieces: str, items: tuple[StoredItem, ...] = (PAGES, PASSAGES), **sampling: object) -> tuple[Body, str]:
+    """The final part of text, and what the deltas told of it."""
+    request = TurnRequest(
+        model="m",
+        instructions=None,
+        items=items,
+        sampling=Sampling(**sampling),  # type: ignore[arg-type]  # fields by name
+        first_output_index=0,
+    )
+    turn = open_citing(_Upstream(*pieces), request)
+    events = [event async for batch in turn.events() for event in batch]
+    told = "".join(event.delta for event in events if isinstance(event, OutputTextDelta))
+    (done,) = [event for event in events if isinstance(event, OutputTextDone)]
+    (message,) = turn.result().items
+    (part,) = message["content"]
+    assert done.text == part["text"] == told
+    return part, told
+
+
+async def test_a_page_is_linked_and_the_annotation_says_where() -> None:
+    part, told = await read("Cats purr", mark("ws_aaaa1111", 1), ".")
+    assert told == f"Cats purr{LINK}."
+    (citation,) = part["annotations"]
+    assert told[citation["start_index"] : citation["end_index"]] == LINK
+    assert (citation["type"], citation["url"], citation["title"]) == (
+        "url_citation",
+        "https://cats.example/a",
+        "All about cats",
+    )
+
+
+async def test_a_file_is_cited_where_the_mark_was() -> None:
+    part, told = await read("Dogs bark", mark("fs_bbbb2222", 1), ".")
+    assert told == "Dogs bark."
+    assert part["annotations"] == [
+        {"type": "file_citation", "file_id": "file-1", "filename": "dogs.pdf", "index": len("Dogs bark")}
+    ]
+
+
+@pytest.mark.parametrize("made_up", ["【2222:2】", "【cccc:1】", "【1111:9†source】"])
+async def test_a_source_that_was_never_supplied_is_not_cited(made_up: str) -> None:
+    part, told = await read("It is so", made_up, ".")
+    assert (told, part["annotations"]) == ("It is so.", [])
+
+
+@pytest.mark.parametrize("plain", ["【注】 a note", "【", "an open 【 bracket", "【1111:1", "【" * 5])
+async def test_other_brackets_stay(plain: str) -> None:
+    part, told = await read(plain)
+    assert (told, part["annotations"]) == (plain, [])
+
+
+async def test_json_gets_no_links() -> None:
+    part, told = await read('{"a": "b【1111:1】"}', response_format={"type": "json_object"})
+    assert told == '{"a": "b"}'
+    assert part["annotations"][0]["start_index"] == part["annotations"][0]["end_index"]
+
+
+async def test_a_turn_without_sources_reads_no_marks() -> None:
+    _, told = await read("As 【1111:1】 says", items=())
+    assert told == "As 【1111:1】 says"
+
+
+@given(cuts=st.sets(st.integers(1, 60)))
+async def test_it_does_not_matter_how_the_text_is_cut(cuts: set[int]) -> None:
+    whole = "Cats purr【1111:1】, dogs【2222:1†dogs】 bark【9999:1】; 【注】 both【1111:1】"
+    edges = [0, *sorted(cuts), len(whole)]
+    pieces = [whole[a:b] for a, b in pairwise(edges)]
+    part, told = await read(*filter(None, pieces))
+    assert told == f"Cats purr{LINK}, dogs bark; 【注】 both{LINK}"
+    assert [one["type"] for one in part["annotations"]] == ["url_citation", "file_citation", "url_citation"]
+
+
+def test_the_samples_are_what_they_should_be() -> None:
+    assert isinstance(PAGES, WebSearchCall)
+    assert isinstance(PASSAGES, FileSearchCall)
