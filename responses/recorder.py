@@ -37,7 +37,8 @@ from responses.engine.steps import (
 from responses.engine.turns import Call, Finish, Usage
 from responses.identity import RunIdentity
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
-from responses.store import Advance, CallUpdate, Change, Lease, writer
+from responses.store import GUARDED, Advance, CallUpdate, Change, Lease, Part, writer
+from responses.webhooks.outbox import announcement, event_row
 from tenants.models import UsageRecord
 
 FLUSH_SECONDS = 0.25
@@ -45,6 +46,7 @@ FLUSH_SECONDS = 0.25
 FOLLOWED_FLUSH_SECONDS = 0.06
 FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
+_ANNOUNCED = announcement(guarded=GUARDED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class Recorder:
             insert=[*rows, *self._take_batch()],
             advance=self._advance(step),
             calls=self._call_updates(step),
+            parts=self._parts(step),
         )
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
@@ -328,6 +331,18 @@ class Recorder:
             case RunEnded():
                 return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.abandoned]
         return []
+
+    def _parts(self, step: Step) -> list[Part]:
+        """What a run's end means elsewhere: webhooks tell of background runs."""
+        if not isinstance(step, RunEnded) or not self._identity.background:
+            return []
+        event = event_row(
+            team_id=self._identity.team_id,
+            event_type=f"response.{step.ending.status}",
+            object_id=self._identity.response_id,
+            at=step.ended_at,
+        )
+        return [Part(_ANNOUNCED, event)]
 
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)

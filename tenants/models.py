@@ -110,6 +110,8 @@ class Scope(models.TextChoices):
     CONVERSATIONS_READ = "conversations.read", "Read conversations"
     CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
     CONVERSATIONS_DELETE = "conversations.delete", "Delete conversations"
+    WEBHOOKS_READ = "webhooks.read", "Read webhook endpoints"
+    WEBHOOKS_WRITE = "webhooks.write", "Create, change and delete webhook endpoints"
 
 
 def _all_scopes() -> list[str]:

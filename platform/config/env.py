@@ -44,6 +44,18 @@ def integer(name: str, *, default: int, minimum: int = 0) -> int:
     return number
 
 
+def integers(name: str, *, default: tuple[int, ...], minimum: int = 0) -> list[int]:
+    """A comma-separated list of whole numbers, at least one."""
+    try:
+        numbers = [int(part) for part in text(name).split(",")] if text(name) else list(default)
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < minimum:
+        msg = f"{name} must be whole numbers of at least {minimum}, separated by commas, not {text(name)!r}."
+        raise ImproperlyConfigured(msg)
+    return numbers
+
+
 def names(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
     """A comma-separated list."""
     return [part.strip() for part in text(name).split(",") if part.strip()] or list(default)

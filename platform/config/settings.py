@@ -191,6 +191,12 @@ WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 
+# Deliveries that one worker process has under way; a worker with 0 makes none.
+WEBHOOK_CONCURRENCY = env.integer("WEBHOOK_CONCURRENCY", default=200)
+WEBHOOK_TIMEOUT_SECONDS = env.integer("WEBHOOK_TIMEOUT_SECONDS", default=10, minimum=1)
+# From each failed attempt to the next; the last one repeats for as long as a delivery lives.
+WEBHOOK_RETRY_SECONDS = env.integers("WEBHOOK_RETRY_SECONDS", default=(5, 300, 1800, 7200, 18_000, 36_000))
+
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

@@ -112,12 +112,16 @@ class Egress:
         max_bytes: int,
         timeout: float,  # noqa: ASYNC109 - as above
         headers: Headers | None = None,
+        truncate: bool = False,
     ) -> Fetched:
-        """Post to a URL; every status is an answer, and a redirect is one that nobody follows."""
+        """Post to a URL; every status is an answer, and a redirect is one that nobody follows.
+
+        With `truncate` a longer body is cut, and a compressed one left unread, where they would fail otherwise.
+        """
         async with self._requests(url, timeout) as client:
             request = client.build_request("POST", url, content=content, headers=_plain(headers))
             async with aclosing(await client.send(request, stream=True)) as response:
-                return await _read(response, max_bytes)
+                return await (_read_beginning if truncate else _read)(response, max_bytes)
 
     @asynccontextmanager
     async def _requests(self, url: str, seconds: float) -> AsyncIterator[httpx2.AsyncClient]:
@@ -305,9 +309,24 @@ async def _read(response: httpx2.Response, max_bytes: int) -> Fetched:
         content += piece
         if len(content) > max_bytes:
             raise too_large
+    return _fetched(response, bytes(content))
+
+
+async def _read_beginning(response: httpx2.Response, max_bytes: int) -> Fetched:
+    """The answer with the beginning of its body; without any where that is compressed."""
+    content = bytearray()
+    if response.headers.get("content-encoding", "identity").lower() == "identity":
+        async for piece in response.aiter_raw():
+            content += piece
+            if len(content) >= max_bytes:
+                break
+    return _fetched(response, bytes(content[:max_bytes]))
+
+
+def _fetched(response: httpx2.Response, content: bytes) -> Fetched:
     return Fetched(
         status=response.status_code,
-        content=bytes(content),
+        content=content,
         content_type=_media_type(response),
         url=str(response.url),
     )

@@ -28,6 +28,7 @@
     │   ├── UnsupportedFile               unsupported_file
     │   ├── InvalidFile                   invalid_file
     │   ├── FileTooLarge                  file_too_large
+    │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
     │   ├── EgressRefused                 url_not_allowed
     │   └── EgressFailed                  url_not_fetched
     ├── ServerRefused 401                 http_error: an MCP server that the request names wants other credentials
@@ -284,6 +285,12 @@ class FileTooLarge(BadRequest):
     """The file is too large."""
 
     default_code = "file_too_large"
+
+
+class TooManyWebhookEndpoints(BadRequest):
+    """The team has as many webhook endpoints as a team can have."""
+
+    default_code = "webhook_endpoint_limit_exceeded"
 
 
 class EgressRefused(BadRequest):

@@ -120,6 +120,18 @@ ENDPOINTS = (
     _endpoint("GET /batches", "batches.read"),
     _endpoint("GET /batches/{id}", "batches.read"),
     _endpoint("POST /batches/{id}/cancel", "batches.write", "stops at once what is under way"),
+    _endpoint(
+        "POST /webhook_endpoints",
+        "webhooks.write",
+        "https on port 443 and public addresses, unless `EGRESS_ALLOW` opens more; 20 for a team",
+    ),
+    _endpoint("GET /webhook_endpoints", "webhooks.read"),
+    _endpoint("GET /webhook_endpoints/{id}", "webhooks.read"),
+    _endpoint("POST /webhook_endpoints/{id}", "webhooks.write"),
+    _endpoint("DELETE /webhook_endpoints/{id}", "webhooks.write", "with its deliveries"),
+    _endpoint("POST /webhook_endpoints/{id}/rotate_secret", "webhooks.write"),
+    _endpoint("POST /webhook_endpoints/{id}/test", "webhooks.write", "posts a sample event at once"),
+    _endpoint("GET /webhook_event_types", "webhooks.read", "`response.*` of background responses, and `batch.*`"),
     _endpoint("POST /embeddings", "embeddings.write", "passed on to the same upstreams, see below"),
     _endpoint("POST /moderations", "moderations.write", "passed on to the same upstreams, see below"),
 )

@@ -82,6 +82,7 @@ def _paths() -> Schema:
         **_chat(),
         **_conversations(),
         **_files(),
+        **_webhooks(),
         **_batches(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
@@ -196,6 +197,35 @@ def _batches() -> Schema:
         },
         "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
         "/batches/{batch_id}/cancel": {"post": cancel},
+    }
+
+
+def _webhooks() -> Schema:
+    one, changing = _path_parameter("endpoint_id"), (400, 401, 403, 404, 413)
+
+    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+        errors = changing if body else (400, 401, 403, 404)
+        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+
+    return {
+        "/webhook_endpoints": {
+            "post": operation("Create a webhook endpoint", "WebhookEndpointWithSecret", body="CreateWebhookEndpoint"),
+            "get": operation("List webhook endpoints", "WebhookEndpointList", *_page(before=True)),
+        },
+        "/webhook_endpoints/{endpoint_id}": {
+            "get": operation("Retrieve a webhook endpoint", "WebhookEndpoint", one),
+            "post": operation("Update a webhook endpoint", "WebhookEndpoint", one, body="UpdateWebhookEndpoint"),
+            "delete": operation("Delete a webhook endpoint", "DeletedWebhookEndpoint", one),
+        },
+        "/webhook_endpoints/{endpoint_id}/rotate_secret": {
+            "post": operation(
+                "Rotate the secret of a webhook endpoint", "WebhookEndpointWithSecret", one, body="RotateSecret"
+            ),
+        },
+        "/webhook_endpoints/{endpoint_id}/test": {
+            "post": operation("Send a test event", "WebhookEndpointTest", one, body="SendTest"),
+        },
+        "/webhook_event_types": {"get": operation("List webhook event types", "WebhookEventTypeList")},
     }
 
 

@@ -12,6 +12,8 @@ from responses.chat.requests import UpdateChatCompletion
 from responses.models import Status
 from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
+from responses.webhooks.events import EVENT_TYPES
+from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
 
 Schema = dict[str, Any]
 _REF = "#/components/schemas/{model}"
@@ -70,6 +72,7 @@ def schemas() -> Schema:
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
         **_stored_chat(),
         **_conversations(),
+        **_webhooks(),
         "UploadFile": _upload_file(),
         "File": _object(_file(), required=list(_file())),
         "FileList": _list_of(ref("File")),
@@ -117,6 +120,48 @@ def _conversations() -> Schema:
         "Conversation": _object(conversation, required=list(conversation)),
         "ConversationList": _list_of(ref("Conversation")),
         "DeletedConversation": _object(deleted, required=list(deleted)),
+    }
+
+
+def _webhooks() -> Schema:
+    bodies: Schema = {
+        body.__name__: body.model_json_schema(ref_template=_REF)
+        for body in (CreateWebhookEndpoint, UpdateWebhookEndpoint, RotateSecret, SendTest)
+    }
+    endpoint: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "webhook_endpoint"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "updated_at": {"type": "integer", "description": "Unix seconds."},
+        "event_types": {"type": "array", "items": {"enum": list(EVENT_TYPES)}},
+        "name": {"type": "string"},
+        "url": {"type": "string"},
+        "signing_secret_hint": {"type": "string"},
+    }
+    secret: Schema = {"type": "string", "description": "Shown here and never again."}
+    deleted: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "webhook_endpoint.deleted"},
+        "deleted": {"type": "boolean"},
+    }
+    tested: Schema = {
+        "object": {"const": "webhook_endpoint.test"},
+        "event_type": {"enum": list(EVENT_TYPES)},
+        "status_code": {"type": "integer", "description": "What the endpoint answered."},
+        "success": {"const": True},
+        "webhook_endpoint_id": {"type": "string"},
+    }
+    types: Schema = {"object": {"const": "list"}, "data": {"type": "array", "items": {"type": "string"}}}
+    return {
+        **bodies,
+        "WebhookEndpoint": _object(endpoint, required=list(endpoint)),
+        "WebhookEndpointWithSecret": _object(
+            {**endpoint, "signing_secret": secret}, required=[*endpoint, "signing_secret"]
+        ),
+        "WebhookEndpointList": _list_of(ref("WebhookEndpoint")),
+        "DeletedWebhookEndpoint": _object(deleted, required=list(deleted)),
+        "WebhookEndpointTest": _object(tested, required=list(tested)),
+        "WebhookEventTypeList": _object(types, required=list(types)),
     }
 
 

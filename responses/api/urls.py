@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import batches, chat_completions, passthrough, views
+from responses.api import batches, chat_completions, passthrough, views, webhooks
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
@@ -23,6 +23,11 @@ urlpatterns = [
     path("batches/<str:batch_id>/cancel", batches.CancelBatch.as_view()),
     path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
     path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
+    path("webhook_endpoints", webhooks.WebhookEndpoints.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>", webhooks.OneWebhookEndpoint.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>/rotate_secret", webhooks.RotateWebhookSecret.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>/test", by_method(post=webhooks.SendWebhookTest.as_view())),
+    path("webhook_event_types", webhooks.WebhookEventTypes.as_view()),
     path("models", views.ListModels.as_view()),
     path("models/<path:model>", views.OneModel.as_view()),
 ]

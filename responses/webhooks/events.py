@@ -1,29 +1,24 @@
 """The events that endpoints can be told, and what they are told of one: its id, and where to look."""
 
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 import orjson
 
 from kernel.clock import unix
 from kernel.ids import new_id
 
-
-class EventType(StrEnum):
-    """What can happen, in the names of the wire."""
-
-    BATCH_COMPLETED = "batch.completed"
-    BATCH_FAILED = "batch.failed"
-    BATCH_EXPIRED = "batch.expired"
-    BATCH_CANCELLED = "batch.cancelled"
-    RESPONSE_COMPLETED = "response.completed"
-    RESPONSE_FAILED = "response.failed"
-    RESPONSE_CANCELLED = "response.cancelled"
-    RESPONSE_INCOMPLETE = "response.incomplete"
-
-
-EVENT_TYPES = tuple(kind.value for kind in EventType)
+EventType = Literal[
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+    "response.completed",
+    "response.failed",
+    "response.cancelled",
+    "response.incomplete",
+]
+EVENT_TYPES: tuple[str, ...] = get_args(EventType)
 _PREFIXES = {"response": "resp", "batch": "batch"}
 
 

@@ -30,6 +30,14 @@ from openai.types.responses import (
 )
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from openai.types.responses.responses_server_event import ResponsesServerEvent
+from openai.types.webhooks import (
+    DeletedWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointList,
+    WebhookEndpointTestResult,
+    WebhookEndpointWithSecret,
+    WebhookEventTypeList,
+)
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from tests.support.departures import EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, as_the_document_knows_it
@@ -119,6 +127,14 @@ ENDPOINTS = [
     _Endpoint("GET", "/batches", Page[Batch]),
     _Endpoint("GET", f"/batches/{_ID}", Batch),
     _Endpoint("POST", f"/batches/{_ID}/cancel", Batch),
+    _Endpoint("POST", "/webhook_endpoints", WebhookEndpointWithSecret),
+    _Endpoint("GET", "/webhook_endpoints", WebhookEndpointList),
+    _Endpoint("GET", f"/webhook_endpoints/{_ID}", WebhookEndpoint),
+    _Endpoint("POST", f"/webhook_endpoints/{_ID}", WebhookEndpoint),
+    _Endpoint("DELETE", f"/webhook_endpoints/{_ID}", DeletedWebhookEndpoint),
+    _Endpoint("POST", f"/webhook_endpoints/{_ID}/rotate_secret", WebhookEndpointWithSecret),
+    _Endpoint("POST", f"/webhook_endpoints/{_ID}/test", WebhookEndpointTestResult),
+    _Endpoint("GET", "/webhook_event_types", WebhookEventTypeList),
     _Endpoint("POST", "/files", FileObject),
     _Endpoint("GET", "/files", Page[FileObject]),
     _Endpoint("GET", f"/files/{_ID}", FileObject),

@@ -1,0 +1,80 @@
+"""One attempt: an event is posted to an endpoint, and the outcome is a value, whatever happens."""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from kernel.clock import now
+from kernel.egress import Egress
+from kernel.errors import EgressFailed, EgressRefused
+from responses.webhooks.events import payload
+from responses.webhooks.models import WebhookEndpoint
+from responses.webhooks.signing import secrets_of, signed
+
+GONE = 410
+_SNIPPET = 500
+_SNIPPET_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What is told."""
+
+    id: str
+    type: str
+    object_id: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt went. `status` None: nobody answered, and `error` says why."""
+
+    at: datetime
+    milliseconds: int
+    status: int | None = None
+    error: str = ""
+    body: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Only a 2xx is a success; a redirect, which nobody follows, is none."""
+        return self.status is not None and 200 <= self.status < 300
+
+    def entry(self) -> dict[str, Any]:
+        """The attempt, as the history of a delivery keeps it."""
+        return {
+            "at": self.at.isoformat(),
+            "status": self.status,
+            "ms": self.milliseconds,
+            "error": self.error,
+            "body": self.body,
+        }
+
+
+async def send(event: Event, *, endpoint: WebhookEndpoint, egress: Egress) -> Outcome:
+    """Post the event, signed for this moment."""
+    at, started = now(), time.monotonic()
+    body = payload(event_id=event.id, event_type=event.type, object_id=event.object_id, created_at=event.created_at)
+    headers = signed(body, event_id=event.id, secrets=secrets_of(endpoint, at=at), at=at)
+    try:
+        answer = await egress.post(
+            endpoint.url,
+            content=body,
+            headers=headers,
+            timeout=settings.WEBHOOK_TIMEOUT_SECONDS,
+            max_bytes=_SNIPPET_BYTES,
+            truncate=True,
+        )
+    except (EgressRefused, EgressFailed) as error:
+        return Outcome(at=at, milliseconds=_since(started), error=error.message)
+    # PostgreSQL stores no NUL.
+    text = answer.content.decode(errors="replace").replace("\x00", "")[:_SNIPPET]
+    return Outcome(at=at, milliseconds=_since(started), status=answer.status, body=text)
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
