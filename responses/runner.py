@@ -9,18 +9,20 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import cast
 
 from django.conf import settings
+from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import Failure
+from kernel.wakeups import here
 from responses.engine.body import Ending
 from responses.engine.endings import failed
 from responses.engine.events import DONE_FRAME
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 PING = b": ping\n\n"
 PING_SECONDS = 10
 PROCESS = f"{socket.gethostname()}:{os.getpid()}"
+# How often a process looks for runs that are not its own any more, if nobody tells it to.
+_LOOK_SECONDS = 0.5
 _BUG = Failure(code="server_error", message="The server had an error while processing your request.")
 _GONE = Failure(code="server_error", message="The run was ended by another process.")
 
@@ -57,6 +61,8 @@ class LiveRun:
         self._task: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._is_cut = False
+        self._is_ending = False
+        self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -98,7 +104,12 @@ class LiveRun:
         """Stop: the upstream's connection is closed, the response ends `cancelled`."""
         if self._task is not None and not self._task.done():
             # Not at once: a task that is cancelled before its first step never runs, and would not store its end.
-            self._task.get_loop().call_soon(self._task.cancel)
+            self._task.get_loop().call_soon(self._stop)
+
+    def _stop(self) -> None:
+        """An end that is being written is not disturbed."""
+        if self._task is not None and not self._is_ending:
+            self._task.cancel()
 
     # -- for a worker that stops ---------------------------------------------------------------------------------------
 
@@ -113,6 +124,7 @@ class LiveRun:
 
     async def _let_go(self, unfinished: TurnRecord | None = None) -> None:
         """Leave what was sent to the successor, and account for what was spent on a turn that it asks for again."""
+        self._is_ending = True
         unfinished = unfinished or self._run.interrupt(Ending(status="cancelled")).turn
         try:
             await self._recorder.settle()
@@ -169,7 +181,9 @@ class LiveRun:
                 self._grace.cancel()
 
     async def _record(self, step: Step) -> None:
+        self._unaccounted = _turn_of(step)
         data = await self._recorder.record(step)
+        self._unaccounted = None
         if isinstance(step, RunEnded):
             self.end = step
         # Those who follow a background run read its log.
@@ -179,6 +193,7 @@ class LiveRun:
 
     async def _close(self, ending: Ending) -> None:
         """End the run where it stands, in a terminal state that is stored."""
+        self._is_ending = True
         if self.end is not None:
             return
         try:
@@ -192,29 +207,40 @@ class LiveRun:
 
     async def _lost(self) -> None:
         """Somebody else has ended the response: stop, say so to whoever listens, and account for what was spent."""
+        self._is_ending = True
         if self.end is not None:
             return
         self.end = self._run.interrupt(failed(_GONE))
         self._ready.append(DONE_FRAME)
-        if self.end.turn is None:
+        # The turn that is cut here, or the one whose end could not be stored any more.
+        turn = self.end.turn or self._unaccounted
+        if turn is None:
             return
         try:
-            await self._recorder.account(self.end.turn)
+            await self._recorder.account(turn)
         except Exception:
             logger.exception("a turn is missing in the ledger", extra={"response": self.identity.response_id})
 
 
+def _turn_of(step: Step) -> TurnRecord | None:
+    """The turn whose books the step closes."""
+    return step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
+
+
 class _Registry:
-    """The live runs of this process, and the renewal of their leases."""
+    """The live runs of this process, the renewal of their leases, and the look-out for those that it has lost."""
 
     def __init__(self) -> None:
         self._runs: set[LiveRun] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._look_out: asyncio.Task[None] | None = None
 
     def add(self, run: LiveRun) -> None:
         self._runs.add(run)
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.get_running_loop().create_task(self._keep_leases())
+        if self._look_out is None or self._look_out.done():
+            self._look_out = asyncio.get_running_loop().create_task(self._stop_lost())
 
     def discard(self, run: LiveRun) -> None:
         self._runs.discard(run)
@@ -235,6 +261,36 @@ class _Registry:
                 continue
             for response_id in lost:
                 runs[response_id].cancel()
+
+    async def _stop_lost(self) -> None:
+        """Close the upstream connections of runs that somebody else has ended, as soon as somebody says so."""
+        told = asyncio.Event()
+        with here().listening(channel_of_process(PROCESS), told):
+            while self._runs:
+                await heard_within(told, _LOOK_SECONDS)
+                told.clear()
+                runs = {run.identity.response_id: run for run in self._runs}
+                tokens = {response_id: run.identity.lease_token for response_id, run in runs.items()}
+                try:
+                    lost = await in_db_thread(partial(_lost, tokens))
+                except DatabaseError:
+                    # It is away for a moment; and renewing the leases will tell who lost them.
+                    continue
+                for response_id in lost:
+                    runs[response_id].cancel()
+
+
+def channel_of_process(process: str) -> str:
+    """The channel on which a process is told that it may have lost a run."""
+    return f"process:{process}"
+
+
+def _lost(tokens: Mapping[str, int]) -> list[str]:
+    """Those of the runs, with their lease tokens, that have ended, were deleted, or were taken over."""
+    with scope.every_team():
+        running = Response.objects.filter(pk__in=[*tokens], status__in=RUNNING)
+        held = dict(running.values_list("pk", "lease_token"))
+    return [response_id for response_id, token in tokens.items() if held.get(response_id) != token]
 
 
 def _renew(response_ids: list[str]) -> list[str]:

@@ -188,10 +188,13 @@ def here() -> Wakeups:
     return _by_loop[loop]
 
 
-def ring_from_thread(channel: str) -> None:
-    """Wake whoever listens to the channel, from code without an event loop; waits half a second for Redis at most."""
+def ring_from_thread(*channels: str) -> None:
+    """Wake whoever listens to the channels, from code without an event loop; waits a second for Redis at most."""
+    pipeline = _blocking().pipeline(transaction=False)
+    for channel in channels:
+        pipeline.publish(channel, b"")
     try:
-        _blocking().publish(channel, b"")
+        pipeline.execute()
     except redis.RedisError as error:
         logger.warning("a wake-up cannot be sent: %s", error)
 

@@ -6,8 +6,9 @@ from django.http import QueryDict
 from rest_framework.request import Request
 
 from kernel.asgi import Scope, header
-from kernel.errors import InvalidType, InvalidValue, UnsupportedParameter
+from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
 from kernel.query import moment, nested, refuse_unknown
+from kernel.validation import parse_json
 from responses.ledger import RequestInfo
 from responses.models import Status
 from responses.selectors import ResponseFilter
@@ -54,6 +55,13 @@ def refuse_unsupported(query: QueryDict, *names: str) -> None:
     for name in names:
         if name in query and query[name] not in {"", "false"}:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+
+
+def refuse_body(scope: Scope) -> None:
+    """Refuse parameters where there are none; SDKs send no body at all, or an empty object."""
+    if scope["body"].strip():
+        for name in parse_json(scope["body"]):
+            raise UnknownParameter(name)
 
 
 def flag(query: QueryDict, name: str, *, default: bool) -> bool:
