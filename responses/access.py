@@ -4,6 +4,7 @@ An unknown id, another team's id and an id whose content was not stored get the 
 """
 
 from django.db.models import F
+from django.db.models.expressions import BaseExpression
 
 from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
 from responses import selectors
@@ -14,9 +15,11 @@ from tenants.principal import Principal
 _MAX_DIGITS = 10
 
 
-def get_response(*, principal: Principal, response_id: str) -> Response:
-    """A stored response of the caller's team, or the 404 of an unknown id."""
-    response = find_response(team_id=principal.team_id, response_id=response_id)
+def get_response(
+    *, principal: Principal, response_id: str, also: Mapping[str, BaseExpression] | None = None
+) -> Response:
+    """A stored response of the caller's team, or the 404 of an unknown id; `also` are annotations to read with it."""
+    response = find_response(team_id=principal.team_id, response_id=response_id, also=also)
     if response is None:
         raise NotFound(f"Response with id '{response_id}' not found.")
     return response
@@ -53,9 +56,12 @@ def _number(version: str) -> int:
     return int(version) if version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS else 0
 
 
-def find_response(*, team_id: str, response_id: str) -> Response | None:
+def find_response(
+    *, team_id: str, response_id: str, also: Mapping[str, BaseExpression] | None = None
+) -> Response | None:
     """A stored response of a team."""
     # PostgreSQL refuses NUL in a parameter; no id has one.
     if "\x00" in response_id:
         return None
-    return Response.objects.filter(pk=response_id, team_id=team_id, stored=True).first()
+    found = Response.objects.filter(pk=response_id, team_id=team_id, stored=True)
+    return (found.annotate(**also) if also else found).first()

@@ -14,7 +14,8 @@ from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, demands, effective, pairing, prompts, tasks, toolset, wire
+from responses import context, conversing, demands, effective, holds, pairing, prompts, tasks, toolset, wire
+from responses.cancelling import cancel_run
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
 from responses.engine import messages
@@ -345,6 +346,8 @@ def delete_response(*, principal: Principal, response: Response, request: Reques
 
     A run that is still going on ends by itself: its next commit finds no row.
     """
+    if response.background:
+        cancel_run(principal=principal, response_id=response.pk, request=request)
     with scope.team(principal.team_id):
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))

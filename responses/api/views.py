@@ -15,12 +15,14 @@ from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
-from responses import access, selectors, services
+from responses import access, cancelling, selectors, services, underway
+from responses.api import polling
 from responses.api.requests import (
     RETRIEVAL,
     flag,
     info,
     principal_of,
+    refuse_body,
     response_filter,
     scope_of,
     sequence_number,
@@ -117,17 +119,28 @@ class OneResponse(ApiView):
         _check_retrieval(request.query_params)
         include = includes(request.query_params)
         with scope.team(principal.team_id):
-            response = access.get_response(principal=principal, response_id=response_id)
+            response = access.get_response(principal=principal, response_id=response_id, also=underway.COLUMNS)
             output = selectors.outputs([response]).get(response.pk, [])
-        return Answer(selectors.public_body(response, output, include=include))
+        body = selectors.public_body(response, output, include=include)
+        return Answer(body, headers=polling.headers(response, underway.of(response)))
 
     def delete(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_DELETE)
         with scope.team(principal.team_id):
             response: Response = access.get_response(principal=principal, response_id=response_id)
-            services.delete_response(principal=principal, response=response, request=info(scope_of(request)))
+        services.delete_response(principal=principal, response=response, request=info(scope_of(request)))
         return Answer({"id": response_id, "object": "response", "deleted": True})
+
+
+class CancelResponse(ApiView):
+    """`POST /v1/responses/{id}/cancel`."""
+
+    def post(self, request: Request, response_id: str) -> Answer:
+        principal, asgi = principal_of(request), scope_of(request)
+        principal.require(Scope.RESPONSES_WRITE)
+        refuse_body(asgi)
+        return Answer(cancelling.cancel_response(principal=principal, response_id=response_id, request=info(asgi)))
 
 
 class InputItems(ApiView):
