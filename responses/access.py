@@ -3,6 +3,8 @@
 An unknown id, another team's id and an id whose content was not stored get the same answer.
 """
 
+from collections.abc import Mapping
+
 from django.db.models import F
 from django.db.models.expressions import BaseExpression
 

@@ -14,7 +14,7 @@ from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, conversing, demands, effective, holds, pairing, prompts, tasks, toolset, wire
+from responses import context, demands, effective, pairing, prompts, tasks, toolset, wire
 from responses.cancelling import cancel_run
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
