@@ -4,6 +4,7 @@ Nothing is rolled back or truncated. Each test makes teams of its own, and row-l
 tests as in production.
 """
 
+import os
 import uuid
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tenants import services  # noqa: E402 - support modules are rewritten befor
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
+from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
 from tests.support.workers import WorkerProcess, running_worker  # noqa: E402
@@ -113,6 +115,12 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="session")
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """The sandbox service that all processes of this run know; tests that need it are skipped without bubblewrap."""
+    with running_sandbox(os.environ["SANDBOX_URL"], os.environ["SANDBOX_TOKEN"]) as running:
+        yield running
 def http() -> Iterator[httpx2.Client]:
     """One pool of connections for all tests."""
     with httpx2.Client(timeout=30) as client:

@@ -7,6 +7,7 @@ test starts, finds its servers and secrets in the environment. It never touches 
 import atexit
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +29,9 @@ def _enter(servers: Servers) -> None:
         DATABASE_OWNER_URL=servers.owner_url,
         REDIS_URL=servers.redis_url,
         STATE_DIR=str(servers.state_dir),
+        # Nobody listens there before a test asks for the fixture `sandbox`. The path of a socket has to be short.
+        SANDBOX_URL=f"{tempfile.gettempdir()}/sandbox-{os.getpid()}",
+        SANDBOX_TOKEN=made["SANDBOX_TOKEN"],
         DEBUG="0",
     )
 

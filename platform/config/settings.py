@@ -33,6 +33,8 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.integer("PORT", default=8000, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+SANDBOX_URL = env.text("SANDBOX_URL")
+SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
 
 # -- who answers -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,14 @@ from launcher.errors import LaunchError
 
 # What the platform reads from the environment.
 APPLICATION = ("SECRET_KEY", "API_KEY_PEPPER", "ENCRYPTION_KEYS")
-# Passwords of the embedded servers.
-SERVERS = ("POSTGRES_SUPERUSER_PASSWORD", "POSTGRES_OWNER_PASSWORD", "POSTGRES_APP_PASSWORD", "VALKEY_PASSWORD")
+# What opens the servers that `up` starts.
+SERVERS = (
+    "POSTGRES_SUPERUSER_PASSWORD",
+    "POSTGRES_OWNER_PASSWORD",
+    "POSTGRES_APP_PASSWORD",
+    "VALKEY_PASSWORD",
+    "SANDBOX_TOKEN",
+)
 
 
 def generate() -> dict[str, str]:

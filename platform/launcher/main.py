@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import bootstrap, state
+from launcher import bootstrap, sandboxes, state
 from launcher.errors import LaunchError
 from launcher.options import Options
 from launcher.report import Report
@@ -22,6 +22,8 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
                 return _up(root=root, argv=argv, arguments=arguments)
             case ["test", *arguments]:
                 return _test(root=root, argv=argv, arguments=arguments)
+            case ["sandbox"]:
+                return sandboxes.serve()
             case _:
                 return _django(root=root, argv=argv)
     except LaunchError as error:

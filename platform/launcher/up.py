@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher import address, credentials, health, ports, ready, state
+from launcher import address, credentials, health, ports, ready, sandboxes, state
 from launcher.address import LOOPBACK, Address
 from launcher.home import abandoned_homes, server_home
 from launcher.interrupts import Interrupts, Stopped
@@ -32,6 +32,8 @@ CONFIGURATION = (
     "UPSTREAM_API_KEY",
     "SEARXNG_URL",
     "ALLOWED_HOSTS",
+    "SANDBOX_URL",
+    "SANDBOX_TOKEN",
     "PORT",
     "STATE_DIR",
     "EGRESS_ALLOW",
@@ -94,6 +96,8 @@ class Platform:
         claim.announce(url=chosen.url)
         self._start_servers()
         demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
+        if not self._is_set("SANDBOX_URL"):
+            self._start_sandbox()
         prepared = self._prepare(demo_url)
         # Kept at once: whatever stops this start, the next one could not tell the password any more.
         hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
@@ -134,6 +138,26 @@ class Platform:
             self._environment.update(servers.start_valkey())
 
     def _start_demo_upstream(self) -> str:
+    def _start_sandbox(self) -> None:
+        """What runs the code of models, where this machine can run it apart from everything else."""
+        if (missing := sandboxes.missing()) is not None:
+            self._report.step(missing)
+            return
+        port = ports.prefer(host=LOOPBACK, port=ports.usual(base=sandboxes.PORTS, key=str(self._here.directory)))
+        place = f"{LOOPBACK}:{port}"
+        self._default({"SANDBOX_TOKEN": self._secrets["SANDBOX_TOKEN"]})
+        self._supervisor.start(
+            sandboxes.command(
+                root=self._root,
+                log=self._here.logs / "sandbox.log",
+                state_dir=self._here.directory,
+                environment=self._environment,
+                listen=place,
+            ),
+            stage=Stage.SERVERS,
+        )
+        self._environment["SANDBOX_URL"] = place
+
         """Returns the base URL of its API."""
         port = ports.prefer(host=LOOPBACK, port=ports.usual(base=DEMO_PORTS, key=str(self._here.directory)))
         command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))

@@ -1,0 +1,154 @@
+"""The platform's side of the conversation with the service."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.frames import Broken, Frame, receive, send
+from sandbox.limits import MEMORY
+
+_CONNECT = 5.0
+
+
+class Unavailable(Exception):
+    """No code can be run: there is no service, or it cannot make containers. The text says why, for people."""
+
+
+class Full(Exception):
+    """There is no room for another container."""
+
+
+class Gone(Exception):
+    """The container is not there any more."""
+
+
+class Failed(Exception):
+    """What was asked of a container was not possible; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ability:
+    """What a service can do. `modules` are the names of those packages for numbers and pictures that it has."""
+
+    max_memory: str
+    seconds: int
+    modules: str
+
+    def gives(self, memory: str) -> bool:
+        """Whether containers can be so large."""
+        return MEMORY[memory] <= MEMORY[self.max_memory]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What became of a cell, or of a command. `stopped`: why it was not allowed to go on."""
+
+    stdout: str
+    stderr: str
+    stopped: str | None
+    value: str | None = None
+    error: str | None = None
+    images: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of a container's. `changed` tells whether it is still the one that was seen before."""
+
+    path: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Asks a service: `where` is `host:port` or the path of a socket."""
+
+    where: str
+    token: str = field(repr=False)
+
+    async def ability(self) -> Ability:
+        """What the service can do. Raises Unavailable."""
+        head = (await self._ask({"op": "hello"}, seconds=_CONNECT)).head
+        if not head["ready"]:
+            raise Unavailable(head["reason"])
+        return Ability(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
+
+    async def make(self, container: str, *, memory: str, idle: float) -> None:
+        """Have a container of this name. Raises Unavailable, Full or Gone."""
+        await self._ask({"op": "make", "container": container, "memory": memory, "idle": idle})
+
+    async def end(self, container: str) -> None:
+        """End a container with everything in it."""
+        await self._ask({"op": "end", "container": container})
+
+    async def run(self, container: str, code: str, *, seconds: float) -> Ran:
+        """Execute a cell in the container's interpreter. Raises Gone."""
+        return await self._ran("run", container, code, seconds)
+
+    async def shell(self, container: str, command: str, *, seconds: float) -> Ran:
+        """Execute a command in a shell. Raises Gone."""
+        return await self._ran("shell", container, command, seconds)
+
+    async def files(self, container: str) -> list[Entry]:
+        """The files in `/mnt/data`."""
+        head = (await self._ask({"op": "list", "container": container})).head
+        return [Entry(**entry) for entry in head["files"]]
+
+    async def read(self, container: str, path: str) -> bytes:
+        """The bytes of a file. Raises Failed."""
+        return (await self._ask({"op": "read", "container": container, "path": path})).body
+
+    async def write(self, container: str, path: str, content: bytes) -> None:
+        """Put a file into a container. Raises Failed."""
+        await self._ask({"op": "write", "container": container, "path": path}, content)
+
+    async def remove(self, container: str, path: str) -> None:
+        """Take a file out of a container. Raises Failed."""
+        await self._ask({"op": "remove", "container": container, "path": path})
+
+    async def _ran(self, op: str, container: str, text: str, seconds: float) -> Ran:
+        order = {"op": op, "container": container, "seconds": seconds}
+        head = (await self._ask(order, text.encode(errors="replace"), seconds=seconds + 30)).head
+        return Ran(
+            stdout=head["stdout"],
+            stderr=head["stderr"],
+            stopped=head["stopped"],
+            value=head.get("value"),
+            error=head.get("error"),
+            images=tuple(head.get("images", ())),
+            exit_code=head.get("exit_code"),
+        )
+
+    async def _ask(self, head: dict[str, Any], body: bytes = b"", *, seconds: float = 60) -> Frame:
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._exchange(Frame(head={**head, "token": self.token}, body=body))
+        except (OSError, Broken, TimeoutError, json.JSONDecodeError) as error:
+            raise Unavailable("the sandbox service does not answer") from error
+        match answer.head:
+            case {"refused": "gone", "reason": reason}:
+                raise Gone(reason)
+            case {"refused": "full"}:
+                raise Full
+            case {"refused": "unavailable", "reason": reason}:
+                raise Unavailable(reason)
+            case {"refused": _}:
+                raise Unavailable("the sandbox service does not know this platform (SANDBOX_TOKEN)")
+            case {"failed": why}:
+                raise Failed(why)
+        return answer
+
+    async def _exchange(self, request: Frame) -> Frame:
+        if self.where.startswith("/"):
+            reader, writer = await asyncio.open_unix_connection(self.where)
+        else:
+            host, _, port = self.where.rpartition(":")
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            await send(writer, request)
+            return await receive(reader)
+        finally:
+            writer.close()

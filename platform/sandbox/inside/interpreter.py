@@ -1,0 +1,107 @@
+"""Runs the cells of one container, one after the other, in one namespace that stays.
+
+The process is the model's: whatever it says is believed by nobody. It is started by the keeper with the number of the
+socket on which cells come and what became of them goes.
+"""
+
+import ast
+import json
+import os
+import socket
+import struct
+import sys
+import traceback
+import types
+from contextlib import suppress
+from typing import Any
+
+MAX_VALUE = 100_000
+DATA = "/mnt/data"
+_NAME = "<cell>"
+
+
+class Cells:
+    """The namespace, and what has happened in it."""
+
+    def __init__(self) -> None:
+        self._main = types.ModuleType("__main__")
+        sys.modules["__main__"] = self._main
+        self._figures = 0
+
+    def run(self, code: str) -> dict[str, Any]:
+        """Execute a cell: the value of a last expression, the traceback, the pictures that were drawn."""
+        result: dict[str, Any] = {"value": None, "error": None, "images": []}
+        try:
+            result["value"] = self._execute(code)
+            result["images"] = self._pictures()
+        except SystemExit as ended:
+            result["error"] = f"SystemExit: {ended.code}"
+        except BaseException as error:
+            result["error"] = _told(error)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        return result
+
+    def _execute(self, code: str) -> "str | None":
+        tree = ast.parse(code, _NAME)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, _NAME, "exec"), self._main.__dict__)  # noqa: S102 - it is what this is for
+        if last is None or not isinstance(last, ast.Expr):
+            return None
+        value = eval(compile(ast.Expression(last.value), _NAME, "eval"), self._main.__dict__)  # noqa: S307
+        if value is None:
+            return None
+        self._main.__dict__["_"] = value
+        return repr(value)[:MAX_VALUE]
+
+    def _pictures(self) -> "list[str]":
+        """Keep what matplotlib has drawn as files."""
+        plots: Any = sys.modules.get("matplotlib.pyplot")
+        if plots is None:
+            return []
+        names = []
+        for number in plots.get_fignums():
+            self._figures += 1
+            name = f"figure-{os.getpid()}-{self._figures}.png"
+            plots.figure(number).savefig(os.path.join(DATA, name), format="png")  # noqa: PTH118
+            names.append(name)
+        plots.close("all")
+        return names
+
+
+def _told(error: BaseException) -> str:
+    """The traceback without the lines that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != _NAME:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))[-MAX_VALUE:]
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = channel.recv(size - len(found))
+        if not piece:
+            os._exit(0)
+        found += piece
+    return found
+
+
+def main() -> None:
+    """Run cells until the keeper hangs up. A cell that forks leaves a child behind that must not do so as well."""
+    channel, us, cells = socket.socket(fileno=int(sys.argv[1])), os.getpid(), Cells()
+    os.set_inheritable(channel.fileno(), False)  # noqa: FBT003 - the standard library's
+    sys.argv[:] = [""]
+    sys.path.insert(0, DATA)
+    while True:
+        (length,) = struct.unpack(">I", _exactly(channel, 4))
+        result = cells.run(_exactly(channel, length).decode())
+        if os.getpid() != us:
+            os._exit(0)
+        written = json.dumps(result).encode()
+        channel.sendall(struct.pack(">I", len(written)) + written)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The sandbox service: state between calls, files, how fast it is, whom it answers, and what is left when it dies."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.client import Client, Failed, Full, Gone, Unavailable
+from sandbox.service import Configuration, Misconfigured
+from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def own() -> Iterator[Sandbox]:
+    """A service of this test's own, with one spare container, and room for two."""
+    where = f"{tempfile.gettempdir()}/own-{os.getpid()}"
+    with running_sandbox(where, "a-token", {"SANDBOX_MAX_CONTAINERS": "2"}) as running:
+        yield running
+
+
+def make(service: Sandbox, name: str) -> Client:
+    asked(service.client.make(name, memory="1g", idle=600))
+    return service.client
+
+
+def test_a_call_starts_in_less_than_150_ms(own: Sandbox) -> None:
+    eventually(lambda: len(family(own.process.pid)) == 3)
+    began = time.perf_counter()
+    value = asked(make(own, "cntr_1").run("cntr_1", "6 * 7", seconds=10)).value
+    took = time.perf_counter() - began
+    assert value == "42"
+    assert took < 0.15
+
+
+def test_what_a_cell_says_stays_and_what_it_shows_is_told(own: Sandbox) -> None:
+    client = make(own, "cntr_1")
+    assert asked(client.run("cntr_1", "x = 20\nprint('hello')", seconds=10)).stdout == "hello\n"
+    assert asked(client.run("cntr_1", "x * 2", seconds=10)).value == "40"
+    failed = asked(client.run("cntr_1", "x / 0", seconds=10)).error or ""
+    assert failed.startswith("Traceback")
+    assert "ZeroDivisionError" in failed
+    assert "interpreter.py" not in failed
+
+
+def test_a_command_says_how_it_ended(own: Sandbox) -> None:
+    ran = asked(make(own, "cntr_1").shell("cntr_1", "pwd; echo no >&2; exit 3", seconds=10))
+    assert (ran.stdout, ran.stderr, ran.exit_code) == ("/mnt/data\n", "no\n", 3)
+
+
+def test_files_go_in_and_out(own: Sandbox) -> None:
+    client = make(own, "cntr_1")
+    asked(client.write("cntr_1", "/mnt/data/in.txt", b"12"))
+    asked(client.run("cntr_1", "open('out.txt', 'w').write(open('in.txt').read() * 2)", seconds=10))
+    assert [entry.path for entry in asked(client.files("cntr_1"))] == ["/mnt/data/in.txt", "/mnt/data/out.txt"]
+    assert asked(client.read("cntr_1", "/mnt/data/out.txt")) == b"1212"
+    with pytest.raises(Failed):
+        asked(client.read("cntr_1", "/mnt/data/nothing"))
+
+
+def test_there_is_room_for_so_many_containers(own: Sandbox) -> None:
+    client = make(own, "cntr_1")
+    make(own, "cntr_2")
+    with pytest.raises(Full):
+        make(own, "cntr_3")
+    asked(client.end("cntr_1"))
+    make(own, "cntr_3")
+
+
+def test_larger_containers_than_it_may_make_are_refused(own: Sandbox) -> None:
+    with pytest.raises(Full):
+        asked(own.client.make("cntr_1", memory="4g", idle=600))
+    assert not asked(own.client.ability()).gives("4g")
+
+
+def test_a_container_that_nobody_uses_goes(own: Sandbox) -> None:
+    asked(own.client.make("cntr_1", memory="1g", idle=0.1))
+    eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
+    with pytest.raises(Gone):
+        asked(own.client.run("cntr_1", "1", seconds=10))
+
+
+def test_strangers_get_no_answer(own: Sandbox) -> None:
+    stranger = Client(where=own.client.where, token="another-token")
+    with pytest.raises(Unavailable, match="SANDBOX_TOKEN"):
+        asked(stranger.make("cntr_1", memory="1g", idle=600))
+
+
+def test_all_containers_die_with_the_service(own: Sandbox) -> None:
+    make(own, "cntr_1")
+    children = family(own.process.pid)
+    assert len(children) >= 3
+    own.process.kill()
+    own.process.wait()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_a_service_without_a_token_does_not_start() -> None:
+    with pytest.raises(Misconfigured, match="SANDBOX_TOKEN"):
+        Configuration.parse({})
+    with pytest.raises(Misconfigured, match="SANDBOX_MAX_MEMORY"):
+        Configuration.parse({"SANDBOX_TOKEN": "x", "SANDBOX_MAX_MEMORY": "2g"})

@@ -1,0 +1,308 @@
+"""What code inside of a container tries in order to get out, to stay, or to take more than it may. All of it fails."""
+
+import asyncio
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from sandbox.client import Gone, Ran
+from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
+from tests.support.waiting import eventually
+from tests.support.web import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+SECRET = "the-token-of-this-test"
+_names = itertools.count()
+
+C = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    result = libc.syscall(*arguments)
+    return "fine" if result >= 0 else os.strerror(ctypes.get_errno())
+"""
+CONNECT = """
+import socket
+def reach(host, port):
+    try:
+        socket.create_connection((host, port), timeout=3)
+        return "connected"
+    except OSError as error:
+        return type(error).__name__
+"""
+TRY = """
+def attempt(what, *arguments, **options):
+    try:
+        what(*arguments, **options)
+        return "done"
+    except Exception as error:
+        return "refused"
+"""
+# What is tried, and the last value of the cell when it fails as it should.
+REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "a public address": (CONNECT + "reach('1.1.1.1', 53)", ("OSError", "TimeoutError")),
+    "the machine's loopback": (CONNECT + "reach('127.0.0.1', {port})", ("ConnectionRefusedError",)),
+    "the cloud's metadata": (CONNECT + "reach('169.254.169.254', 80)", ("OSError",)),
+    "names": (CONNECT + "reach('example.com', 443)", ("gaierror",)),
+    "raw sockets": (
+        TRY + "import socket\nattempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)",
+        ("refused",),
+    ),
+    "packet sockets": (TRY + "import socket\nattempt(socket.socket, socket.AF_PACKET, socket.SOCK_RAW)", ("refused",)),
+    "netlink": (TRY + "import socket\nattempt(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 0)", ("refused",)),
+    "sockets of the virtual machine": (TRY + "import socket\nattempt(socket.socket, 40, 1)", ("refused",)),
+    "abstract sockets of the machine": (
+        TRY + "import socket\ns = socket.socket(socket.AF_UNIX)\nattempt(s.connect, '\\0{abstract}')",
+        ("refused",),
+    ),
+    "the platform's files": ("import os\nos.path.exists('{root}')", ("False",)),
+    "the home of root": ("import os\nos.path.exists('/root') or os.path.exists('/home')", ("False",)),
+    "the passwords of the machine": ("import os\nos.path.exists('/etc/shadow')", ("False",)),
+    "the environment of the first process": (TRY + "attempt(open, '/proc/1/environ')", ("refused",)),
+    "the memory of the first process": (TRY + "attempt(open, '/proc/1/mem', 'r+b')", ("refused",)),
+    "the files of the first process": (TRY + "import os\nattempt(os.listdir, '/proc/1/fd')", ("refused",)),
+    "a secret in its own environment": ("import os\nany('{secret}' in v for v in os.environ.values())", ("False",)),
+    "processes of the machine": (
+        "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])",
+        ("2",),
+    ),
+    "signals to the first process": ("import os\nos.kill(1, 9)\nos.path.exists('/proc/1')", ("True",)),
+    "signals to processes of the machine": (TRY + "import os\nattempt(os.kill, {pid}, 0)", ("refused",)),
+    "writing to the system": (TRY + "attempt(open, '/usr/bin/evil', 'w')", ("refused",)),
+    "writing to the root": (TRY + "attempt(open, '/evil', 'w')", ("refused",)),
+    "writing over the interpreter": (TRY + "attempt(open, '/opt/inside/interpreter.py', 'w')", ("refused",)),
+    "writing to devices' folder": (TRY + "attempt(open, '/dev/evil', 'w')", ("refused",)),
+    "a link out of the container": (
+        TRY + "import os\nos.symlink('{root}/manage.py', '/mnt/data/link')\nattempt(open, '/mnt/data/link')",
+        ("refused",),
+    ),
+    "a link to the first process": (
+        TRY + "import os\nos.symlink('/proc/1/root', '/mnt/data/root')\nattempt(os.listdir, '/mnt/data/root')",
+        ("refused",),
+    ),
+    "ptrace": (C + "call(101, 16, 1, 0, 0)", ("Operation not permitted",)),
+    "reading another's memory": (C + "call(310, 1, 0, 0, 0, 0, 0)", ("Operation not permitted",)),
+    "mount": (C + "call(165, b'none', b'/tmp', b'tmpfs', 0, 0)", ("Operation not permitted",)),
+    "unmount": (C + "call(166, b'/mnt/data', 2)", ("Operation not permitted",)),
+    "changing the root": (TRY + "import os\nattempt(os.chroot, '/tmp')", ("refused",)),
+    "a new user namespace": (C + "call(272, 0x10000000)", ("Operation not permitted",)),
+    "a clone in a new namespace": (C + "call(56, 0x10000000 | 17, 0, 0, 0, 0)", ("Operation not permitted",)),
+    "clone3": (C + "call(435, 0, 0)", ("Function not implemented",)),
+    "joining a namespace": (C + "call(308, os.open('/proc/self/ns/net', 0), 0)", ("Operation not permitted",)),
+    "keys of the kernel": (C + "call(250, 0, -3, 0)", ("Operation not permitted",)),
+    "adding a key": (C + "call(248, b'user', b'x', b'y', 1, -3)", ("Operation not permitted",)),
+    "programs for the kernel": (C + "call(321, 0, 0, 0)", ("Operation not permitted",)),
+    "io_uring": (C + "call(425, 8, 0)", ("Operation not permitted",)),
+    "userfaultfd": (C + "call(323, 0)", ("Operation not permitted",)),
+    "performance counters": (C + "call(298, 0, 0, -1, -1, 0)", ("Operation not permitted",)),
+    "the log of the kernel": (C + "call(103, 3, 0, 0)", ("Operation not permitted",)),
+    "calls by their other numbers": (C + "call(0x40000000 + 39)", ("Function not implemented",)),
+    "device nodes": (
+        TRY + "import os, stat\nattempt(os.mknod, '/mnt/data/sda', stat.S_IFBLK | 0o600, os.makedev(8, 0))",
+        ("refused",),
+    ),
+    "becoming root": (TRY + "import os\nattempt(os.setuid, 0)", ("refused",)),
+    "programs that become root": (
+        (
+            "import os, subprocess\nopen('/mnt/data/x', 'w').write('id -u')\nos.chmod('/mnt/data/x', 0o6755)\n"
+            "subprocess.run(['/bin/sh', '/mnt/data/x'], capture_output=True, text=True).stdout"
+        ),
+        (repr("65534\n"),),
+    ),
+    "new rights": (
+        "[line for line in open('/proc/self/status') if line.startswith(('CapEff', 'NoNewPrivs'))]",
+        (repr(["CapEff:\t0000000000000000\n", "NoNewPrivs:\t1\n"]),),
+    ),
+    "more memory than it may": (TRY + "attempt(bytearray, 3 * 1024 ** 3)", ("refused",)),
+    "higher limits": (
+        TRY + "import resource\nattempt(resource.setrlimit, resource.RLIMIT_AS, (2 ** 40, 2 ** 40))",
+        ("refused",),
+    ),
+    "settings of the kernel": (TRY + "attempt(open, '/proc/sys/kernel/core_pattern', 'w')", ("refused",)),
+    "the kernel's keyboard": (TRY + "attempt(open, '/proc/sysrq-trigger', 'w')", ("refused",)),
+    "groups of processes": (TRY + "import os\nattempt(os.mkdir, '/sys/fs/cgroup/evil')", ("refused",)),
+    "the name of the machine": (TRY + "import socket\nattempt(socket.sethostname, 'evil')", ("refused",)),
+    "the clock": (TRY + "import time\nattempt(time.clock_settime, time.CLOCK_REALTIME, 0)", ("refused",)),
+}
+X86_ONLY = {name for name, (code, _) in REFUSED.items() if "call(" in code}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Sandbox]:
+    """A service without spare containers, so that every process of its is one of a test's."""
+    where = f"{tempfile.gettempdir()}/escapes-{os.getpid()}"
+    with running_sandbox(where, SECRET, {"SANDBOX_WARM": "0", "SANDBOX_SECONDS": "10"}) as running:
+        yield running
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """A container of one test's."""
+
+    name: str
+    service: Sandbox
+
+    def run(self, code: str, *, seconds: float = 10) -> Ran:
+        """Execute a cell."""
+        return asked(self.service.client.run(self.name, code, seconds=seconds))
+
+    def shell(self, command: str, *, seconds: float = 10) -> Ran:
+        """Execute a command."""
+        return asked(self.service.client.shell(self.name, command, seconds=seconds))
+
+    @property
+    def processes(self) -> int:
+        """How many processes the service has; its containers are these, bubblewrap's own one for each included."""
+        return len(family(self.service.process.pid))
+
+
+@pytest.fixture
+def inside(service: Sandbox) -> Iterator[Inside]:
+    """A container; when the test is over it is ended, and nothing of it is left."""
+    name = f"cntr_{next(_names)}"
+    asked(service.client.make(name, memory="1g", idle=600))
+    yield Inside(name=name, service=service)
+    asked(service.client.end(name))
+    eventually(lambda: not family(service.process.pid))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_cannot_reach(what: str, inside: Inside) -> None:
+    if what in X86_ONLY and os.uname().machine != "x86_64":
+        pytest.skip("the numbers of these calls are those of x86_64")
+    code, values = REFUSED[what]
+    known = {"root": ROOT, "pid": os.getpid(), "secret": SECRET, "port": 22, "abstract": "/tmp/.X11-unix/X0"}
+    for name, value in known.items():
+        code = code.replace(f"{{{name}}}", str(value))
+    ran = inside.run(code)
+    assert ran.error is None
+    assert (ran.value or "").strip("'") in values or ran.value in values
+
+
+def test_a_fork_bomb_ends_with_its_call(inside: Inside) -> None:
+    before = inside.processes
+    ran = inside.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", seconds=1)
+    assert ran.stopped == "it took longer than 1 seconds"
+    eventually(lambda: inside.processes == before)
+    assert inside.run("1 + 1").value == "2"
+
+
+def test_a_fork_bomb_of_a_shell_ends_with_its_call(inside: Inside) -> None:
+    before = inside.processes
+    inside.shell("f() { f | f & }; f; sleep 5", seconds=1)
+    eventually(lambda: inside.processes == before)
+    assert inside.run("1 + 1").value == "2"
+
+
+def test_there_are_only_so_many_processes(inside: Inside) -> None:
+    ran = inside.run(
+        "import os, time\nmade = 0\ntry:\n"
+        "    while True:\n        if os.fork() == 0: time.sleep(60)\n        made += 1\nexcept OSError: pass\nmade < 64"
+    )
+    assert ran.value == "True"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.Popen(['sleep', '1000'])",
+        "subprocess.Popen(['setsid', 'sleep', '1000'], start_new_session=True)",
+        'subprocess.Popen(\'nohup sh -c "trap \\"\\" TERM HUP INT; sleep 1000" &\', shell=True)',
+    ],
+)
+def test_nothing_survives_its_call(start: str, inside: Inside) -> None:
+    before = inside.processes
+    assert inside.run(f"import subprocess\np = {start}").error is None
+    eventually(lambda: inside.processes == before)
+
+
+def test_nothing_survives_its_command(inside: Inside) -> None:
+    before = inside.processes
+    assert inside.shell("(setsid sleep 1000 &) ; sleep 1000 & echo done").stdout == "done\n"
+    eventually(lambda: inside.processes == before)
+
+
+def test_threads_stand_still_between_calls(inside: Inside) -> None:
+    inside.run(
+        "import threading, time\nbeats = []\n"
+        "def beat():\n    while True: beats.append(1); time.sleep(0.001)\n"
+        "threading.Thread(target=beat, daemon=True).start()"
+    )
+    first = int(inside.run("len(beats)").value or 0)
+    asked(asyncio.sleep(0.5))
+    assert int(inside.run("len(beats)").value or 0) - first < 100
+
+
+def test_memory_of_many_processes_is_bounded_together(inside: Inside) -> None:
+    ran = inside.run(
+        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        held = bytearray(300 * 1024 ** 2)\n"
+        "        time.sleep(60)\ntime.sleep(60)"
+    )
+    assert ran.stopped == "it took more memory than it may"
+    assert inside.run("1 + 1").value == "2"
+
+
+@pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
+def test_disks_are_full_one_day(folder: str, inside: Inside) -> None:
+    ran = inside.run(
+        f"n = 0\ntry:\n    with open('{folder}/a', 'wb') as f, open('{folder}/b', 'wb') as g:\n"
+        "        while True: n += f.write(bytes(2 ** 20)); n += g.write(bytes(2 ** 20))\n"
+        "except OSError: pass\nn <= 640 * 2 ** 20"
+    )
+    assert ran.value == "True"
+
+
+def test_too_many_files_are_the_end_of_a_container(inside: Inside) -> None:
+    with pytest.raises(Gone):
+        inside.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
+    eventually(lambda: inside.processes == 0)
+
+
+def test_a_flood_of_output_is_cut(inside: Inside) -> None:
+    ran = inside.run("for _ in range(200): print('x' * 1_000_000)")
+    assert len(ran.stdout) < 300_000
+    assert "more bytes were cut" in ran.stdout
+
+
+def test_an_endless_flood_ends_with_its_time(inside: Inside) -> None:
+    ran = inside.shell("yes", seconds=1)
+    assert ran.stopped == "it took longer than 1 seconds"
+    assert len(ran.stdout) < 300_000
+
+
+def test_an_endless_loop_ends_with_its_time(inside: Inside) -> None:
+    assert inside.run("while True: pass", seconds=1).stopped == "it took longer than 1 seconds"
+    assert inside.run("1 + 1").value == "2"
+
+
+def test_a_forged_report_is_not_believed(inside: Inside) -> None:
+    ran = inside.run(
+        "import os, struct\nfor n in range(3, 20):\n    try: os.write(n, struct.pack('>I', 5) + b'hello')\n"
+        "    except OSError: pass"
+    )
+    assert (ran.stopped, ran.value) == ("the interpreter has ended", None)
+    assert inside.run("1 + 1").value == "2"
+
+
+def test_an_interpreter_that_ends_itself_is_replaced(inside: Inside) -> None:
+    assert inside.run("import os\nos.kill(os.getpid(), 9)").stopped == "the interpreter has ended"
+    assert inside.run("1 + 1").value == "2"
+
+
+def test_files_that_are_none_are_not_read(inside: Inside) -> None:
+    inside.run("import os\nos.mkfifo('/mnt/data/pipe')\nos.symlink('/proc/self/environ', '/mnt/data/link')")
+    assert asked(inside.service.client.files(inside.name)) == []
+
+
+def test_containers_do_not_see_each_other(inside: Inside, service: Sandbox) -> None:
+    asked(service.client.make("cntr_neighbour", memory="1g", idle=600))
+    asked(service.client.write("cntr_neighbour", "/mnt/data/secret", b"secret"))
+    pid = max(family(service.process.pid))
+    found = inside.run(f"import os\n(os.listdir('/mnt/data'), os.path.exists('/proc/{pid}'))").value
+    asked(service.client.end("cntr_neighbour"))
+    assert found == "([], False)"
