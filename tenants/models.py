@@ -47,6 +47,7 @@ class IdField(models.CharField[str, str]):
 
 class Team(models.Model):
     """A tenant."""
+    SHELL = "shell", "Shell in a container"
 
     id = IdField(default=team_id)
     name = models.CharField(max_length=120, unique=True)
@@ -147,6 +148,9 @@ class ApiKey(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…{self.last_four})"
+    CONTAINERS_READ = "containers.read", "Read containers and their files"
+    CONTAINERS_WRITE = "containers.write", "Create containers and put files into them"
+    CONTAINERS_DELETE = "containers.delete", "Delete containers and their files"
 
 
 class WireApi(models.TextChoices):

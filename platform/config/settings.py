@@ -58,6 +58,7 @@ INSTALLED_APPS = [
 ]
 
 # The site: admin and pages. The API has a chain of its own (`config.asgi`): sessions, cookies and CSRF have no business
+    "containers",
 # there, and each synchronous middleware would cost an asynchronous view a hop to another thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -14,6 +14,8 @@
     │   ├── ModelNotFound                 model_not_found
     │   ├── MutuallyExclusive             mutually_exclusive_parameters
     │   ├── PreviousResponseNotFound      previous_response_not_found
+    │   ├── ConversationLocked            conversation_locked
+    │   ├── ContainerExpired              container_expired
     │   ├── ContextTooLong                context_length_exceeded
     │   ├── ToolCallMismatch              (code null)
     │   ├── ContentFlagged                content_policy_violation
@@ -197,6 +199,24 @@ class PreviousResponseNotFound(BadRequest):
 
     def __init__(self, response_id: str) -> None:
         super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
+
+
+class ConversationLocked(BadRequest):
+    """Another process is currently operating on this conversation. Please retry in a few seconds."""
+
+    default_code = "conversation_locked"
+
+    def __init__(self) -> None:
+        super().__init__(param="conversation")
+
+
+class ContainerExpired(BadRequest):
+    """The container has not been used for a while, and is not there any more."""
+
+    default_code = "container_expired"
+
+    def __init__(self, *, param: str | None = None) -> None:
+        super().__init__("Container is expired.", param=param)
 
 
 class ContextTooLong(BadRequest):

@@ -140,6 +140,19 @@ ENDPOINTS = (
 def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
     return Parameter(name=name, support=Support.HONOURED, example=example, note=note, refused=refused)
 
+    _endpoint(
+        "POST /containers",
+        "containers.write",
+        "needs the sandbox service; no network, no skills; expires after at most 20 idle minutes",
+    ),
+    _endpoint("GET /containers", "containers.read"),
+    _endpoint("GET /containers/{id}", "containers.read"),
+    _endpoint("DELETE /containers/{id}", "containers.delete", "ends all that runs in it"),
+    _endpoint("POST /containers/{id}/files", "containers.write", "multipart up to 64 MiB, or a `file_id`"),
+    _endpoint("GET /containers/{id}/files", "containers.read", "the plain files below `/mnt/data`"),
+    _endpoint("GET /containers/{id}/files/{file_id}", "containers.read"),
+    _endpoint("GET /containers/{id}/files/{file_id}/content", "containers.read"),
+    _endpoint("DELETE /containers/{id}/files/{file_id}", "containers.delete"),
 
 def _echoed(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
     return Parameter(name=name, support=Support.ECHOED, example=example, note=note, refused=refused)

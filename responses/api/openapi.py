@@ -90,6 +90,7 @@ def _paths() -> Schema:
         "/models/{model}": {
             "get": _operation(
                 "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
+        **_containers(),
             ),
         },
     }
@@ -198,6 +199,39 @@ def _batches() -> Schema:
         "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
         "/batches/{batch_id}/cancel": {"post": cancel},
     }
+def _containers() -> Schema:
+    one, file_id = _path_parameter("container_id"), _path_parameter("file_id")
+    upload = _operation(
+        "Put a file into a container", answer="ContainerFile", parameters=[one], errors=(400, 401, 403, 404, 413)
+    )
+    upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("NewContainerFile")}}}
+    content = _operation("Retrieve the content of a container file", answer="ContainerFile", parameters=[one, file_id])
+    content["responses"]["200"]["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+    listed = _operation("List container files", answer="ContainerFileList", parameters=[one, *_page(before=True)])
+    named = [_query("name", {"type": "string"}), *_page(before=True)]
+    return {
+        "/containers": {
+            "post": _operation(
+                "Create a container",
+                body="CreateContainer",
+                answer="Container",
+                errors=(400, 401, 403, 404, 413, 503),
+            ),
+            "get": _operation("List containers", answer="ContainerList", parameters=named),
+        },
+        "/containers/{container_id}": {
+            "get": _operation("Retrieve a container", answer="Container", parameters=[one]),
+            "delete": _operation("Delete a container", answer="DeletedContainer", parameters=[one]),
+        },
+        "/containers/{container_id}/files": {"post": upload, "get": listed},
+        "/containers/{container_id}/files/{file_id}": {
+            "get": _operation("Retrieve a container file", answer="ContainerFile", parameters=[one, file_id]),
+            "delete": _operation("Delete a container file", answer="DeletedContainerFile", parameters=[one, file_id]),
+        },
+        "/containers/{container_id}/files/{file_id}/content": {"get": content},
+    }
+
+
 
 
 def _webhooks() -> Schema:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from containers.api.schema import CreateContainer
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.models import Purpose
 from responses import counting
@@ -102,6 +103,7 @@ def _models() -> Schema:
 def _conversations() -> Schema:
     bodies: Schema = {}
     for body in (CreateConversation, UpdateConversation, CreateItems, ForkConversation):
+        **_containers(),
         made = body.model_json_schema(ref_template=_REF)
         bodies |= {**made.pop("$defs", {}), body.__name__: made}
     conversation: Schema = {
@@ -268,6 +270,47 @@ def _usage() -> Schema:
 
 
 def _response() -> Schema:
+def _containers() -> Schema:
+    create = CreateContainer.model_json_schema(ref_template=_REF)
+    container: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "container"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "status": {"enum": ["running", "expired"]},
+        "expires_after": {"type": "object"},
+        "last_active_at": {"type": "integer", "description": "Unix seconds."},
+        "memory_limit": {"enum": ["1g", "4g", "16g", "64g"]},
+        "name": {"type": "string"},
+        "network_policy": {"type": "object"},
+    }
+    file: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "container.file"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "bytes": {"type": "integer"},
+        "container_id": {"type": "string"},
+        "path": {"type": "string"},
+        "source": {"enum": ["user", "assistant"]},
+    }
+    new = {"file": {"type": "string", "format": "binary"}, "file_id": {"type": "string", "maxLength": 128}}
+    return {
+        **create.pop("$defs"),
+        "CreateContainer": create,
+        "NewContainerFile": _object(new, required=[]),
+        "Container": _object(container, required=list(container)),
+        "ContainerList": _list_of(ref("Container")),
+        "DeletedContainer": _deleted("container.deleted"),
+        "ContainerFile": _object(file, required=list(file)),
+        "ContainerFileList": _list_of(ref("ContainerFile")),
+        "DeletedContainerFile": _deleted("container.file.deleted"),
+    }
+
+
+def _deleted(kind: str) -> Schema:
+    deleted: Schema = {"id": {"type": "string"}, "object": {"const": kind}, "deleted": {"type": "boolean"}}
+    return _object(deleted, required=list(deleted))
+
+
     return {
         "id": {"type": "string"},
         "object": {"const": "response"},

@@ -20,7 +20,7 @@ from tenants.models import Team
 from tests.support.api import MakeCaller
 
 Model = type[models.Model]
-APPS = ("tenants", "conversations", "responses")
+APPS = ("tenants", "conversations", "containers", "responses")
 GLOBAL = {"tenants_upstream", "tenants_model", "tenants_connector"}
 """Tables of the operator's: no team owns their rows."""
 CONSTRAINED = {"conversations_file": {"sweep_at": now() + timedelta(days=1)}}

@@ -34,6 +34,7 @@ UNCHECKED: Mapping[str, str] = {
     "OPTIONS .*": "what Django REST framework says of a view, which OpenAI has nothing like",
     "GET /files/[^/]+/content": "the bytes of a file",
     "GET /conversations/[^/]+/export": "lines of JSON, each an item",
+    "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
     "POST /(embeddings|moderations)": "the upstream's own answer; tests script short ones, test_types.py complete ones",
 }
 """Answers that have no type to be held to, as patterns of method and path."""

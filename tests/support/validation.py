@@ -26,6 +26,10 @@ from openai.types.responses import (
     CompactedResponse,
     Response,
     ResponseItemList,
+from openai.types.container_create_response import ContainerCreateResponse
+from openai.types.container_list_response import ContainerListResponse
+from openai.types.container_retrieve_response import ContainerRetrieveResponse
+from openai.types.containers import FileCreateResponse, FileListResponse, FileRetrieveResponse
     ResponseStreamEvent,
 )
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
@@ -100,6 +104,28 @@ ENDPOINTS = [
     _Endpoint("POST", "/responses/input_tokens", InputTokenCountResponse),
     _Endpoint("POST", "/responses/compact", CompactedResponse),
     _Endpoint("GET", f"/responses/{_ID}", Response),
+class _DeletedContainer(_Closed):
+    """The SDK throws this body away, too."""
+
+    id: str
+    object: Literal["container.deleted"]
+    deleted: Literal[True]
+
+
+class _DeletedContainerFile(_Closed):
+    """And this one."""
+
+    id: str
+    object: Literal["container.file.deleted"]
+    deleted: Literal[True]
+
+
+class _Compacted(CompactedResponse):
+    """The SDK types the messages of users in it as if the model had said them; the Open Responses document does not."""
+
+    output: list[ResponseItem]  # type: ignore[assignment]
+
+
     _Endpoint("DELETE", f"/responses/{_ID}", _DeletedResponse),
     _Endpoint("POST", f"/responses/{_ID}/cancel", Response),
     _Endpoint("GET", f"/responses/{_ID}/input_items", ResponseItemList),
@@ -167,6 +193,30 @@ def check_answer(method: str, path: str, answer: httpx2.Response) -> None:
         check_error(answer)
         return
     if any(re.fullmatch(known, f"{method} {path}") for known in UNCHECKED):
+    _Endpoint("POST", "/vector_stores", VectorStore),
+    _Endpoint("GET", "/vector_stores", Page[VectorStore]),
+    _Endpoint("GET", f"/vector_stores/{_ID}", VectorStore),
+    _Endpoint("POST", f"/vector_stores/{_ID}", VectorStore),
+    _Endpoint("DELETE", f"/vector_stores/{_ID}", VectorStoreDeleted),
+    _Endpoint("POST", f"/vector_stores/{_ID}/search", _Results[VectorStoreSearchResponse]),
+    _Endpoint("POST", f"/vector_stores/{_ID}/files", VectorStoreFile),
+    _Endpoint("GET", f"/vector_stores/{_ID}/files", Page[VectorStoreFile]),
+    _Endpoint("GET", f"/vector_stores/{_ID}/files/{_ID}", VectorStoreFile),
+    _Endpoint("POST", f"/vector_stores/{_ID}/files/{_ID}", VectorStoreFile),
+    _Endpoint("DELETE", f"/vector_stores/{_ID}/files/{_ID}", VectorStoreFileDeleted),
+    _Endpoint("GET", f"/vector_stores/{_ID}/files/{_ID}/content", _Results[FileContentResponse]),
+    _Endpoint("POST", f"/vector_stores/{_ID}/file_batches", VectorStoreFileBatch),
+    _Endpoint("GET", f"/vector_stores/{_ID}/file_batches/{_ID}", VectorStoreFileBatch),
+    _Endpoint("POST", f"/vector_stores/{_ID}/file_batches/{_ID}/cancel", VectorStoreFileBatch),
+    _Endpoint("GET", f"/vector_stores/{_ID}/file_batches/{_ID}/files", Page[VectorStoreFile]),
+    _Endpoint("POST", "/containers", ContainerCreateResponse),
+    _Endpoint("GET", "/containers", Page[ContainerListResponse]),
+    _Endpoint("GET", f"/containers/{_ID}", ContainerRetrieveResponse),
+    _Endpoint("DELETE", f"/containers/{_ID}", _DeletedContainer),
+    _Endpoint("POST", f"/containers/{_ID}/files", FileCreateResponse),
+    _Endpoint("GET", f"/containers/{_ID}/files", Page[FileListResponse]),
+    _Endpoint("GET", f"/containers/{_ID}/files/{_ID}", FileRetrieveResponse),
+    _Endpoint("DELETE", f"/containers/{_ID}/files/{_ID}", _DeletedContainerFile),
         return
     for endpoint in ENDPOINTS:
         if endpoint.method == method and re.fullmatch(endpoint.path, path):

@@ -1,0 +1,116 @@
+"""The bodies of requests to `/v1/containers`: what is valid, and what becomes of it.
+
+Source: section 1.7 of the API surface specification.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Annotated, Any, Literal, cast
+
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadhandler import MemoryFileUploadHandler
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from pydantic import Field, ValidationError
+
+from containers.models import IDLE_MINUTES
+from conversations.items import Wire
+from kernel.errors import BadRequest, InvalidMultipart, MissingParameter, MutuallyExclusive, UnsupportedParameter
+from kernel.nulls import validate_without_nulls
+from kernel.validation import first_defect, parse_json
+
+MAX_FILES = 50
+MemoryLimit = Literal["1g", "4g", "16g", "64g"]
+FileIds = Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=MAX_FILES)]
+
+
+class NetworkDisabled(Wire):
+    """Nothing can be reached from inside; what every container has."""
+
+    type: Literal["disabled"]
+
+
+class ExpiresAfter(Wire):
+    """How long a container stays that nobody uses."""
+
+    anchor: Literal["last_active_at"]
+    minutes: Annotated[int, Field(ge=1, le=IDLE_MINUTES)]
+
+
+class CreateContainer(Wire):
+    """A new container."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    expires_after: ExpiresAfter | None = None
+    file_ids: FileIds | None = None
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkDisabled | None = None
+
+
+class CreateContainerFile(Wire):
+    """An uploaded file that is to be copied into a container."""
+
+    file_id: Annotated[str, Field(max_length=128)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """What is to be put into a container: bytes under a name, or what was uploaded as `file_id`."""
+
+    file_id: str | None = None
+    filename: str = ""
+    content: bytes = b""
+
+
+def refuse_reach(values: Mapping[str, Any], *, prefix: str = "") -> None:
+    """Name what containers of this server have not got: skills, and a way out."""
+    if values.get("skills"):
+        raise UnsupportedParameter("Skills are not supported by this server.", param=f"{prefix}skills")
+    match values.get("network_policy"):
+        case {"type": str() as kind} if kind != "disabled":
+            message = "Containers of this server have no network: the only 'network_policy' is 'disabled'."
+            raise UnsupportedParameter(message, param=f"{prefix}network_policy")
+
+
+def read_container(body: bytes) -> CreateContainer:
+    """Validate the body of a new container."""
+    values: dict[str, Any] = parse_json(body)
+    refuse_reach(values)
+    values.pop("skills", None)
+    try:
+        return validate_without_nulls(CreateContainer, values)
+    except ValidationError as error:
+        raise first_defect(error) from error
+
+
+def read_file(body: bytes, content_type: str) -> NewFile:
+    """A new file: a form with the file or its id, or JSON with its id."""
+    if content_type.startswith("multipart/form-data"):
+        return _of_form(body, content_type)
+    try:
+        given = validate_without_nulls(CreateContainerFile, parse_json(body) if body else {})
+    except ValidationError as error:
+        raise first_defect(error) from error
+    if given.file_id is None:
+        raise MissingParameter("file")
+    return NewFile(file_id=given.file_id)
+
+
+def _of_form(body: bytes, content_type: str) -> NewFile:
+    meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(len(body))}
+    keeper = MemoryFileUploadHandler()
+    keeper.activated = True
+    try:
+        fields, files = MultiPartParser(meta, cast("Any", BytesIO(body)), [keeper], "utf-8").parse()
+    except (MultiPartParserError, SuspiciousOperation) as error:
+        raise InvalidMultipart from error
+    file, file_id = files.get("file"), fields.get("file_id")
+    if file is not None and file_id is not None:
+        raise MutuallyExclusive("file", "file_id")
+    if file_id is not None:
+        return NewFile(file_id=str(file_id))
+    if file is None:
+        raise MissingParameter("file")
+    if not file.name:
+        raise BadRequest("The file has no name.", param="file")
+    return NewFile(filename=file.name, content=file.read())

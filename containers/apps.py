@@ -1,0 +1,10 @@
+"""Django's view of this app."""
+
+from django.apps import AppConfig
+
+
+class ContainersConfig(AppConfig):
+    """Containers and their files."""
+
+    name = "containers"
+    verbose_name = "Containers"

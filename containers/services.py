@@ -1,0 +1,241 @@
+"""Writes: containers are made, used and deleted. The sandbox service has what runs, rows say what was seen of it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from django.conf import settings
+
+from containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
+from conversations import files
+from conversations.models import File
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
+from sandbox.client import Ability, Client, Entry, Failed, Full, Gone, Ran, Unavailable
+from tenants import scope
+from tenants.audit import audit
+from tenants.principal import Principal
+
+Answer = TypeVar("Answer")
+MAX_NAME = 255
+MAX_COPIED = 64 * 1024 * 1024
+_NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a container is to be like. `files` are uploaded ones that are copied into it."""
+
+    name: str
+    memory: str = "1g"
+    minutes: int = IDLE_MINUTES
+    files: Sequence[File] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a cell or a command, and which files it has made or changed."""
+
+    ran: Ran
+    files: Sequence[ContainerFile]
+
+
+def service() -> Client:
+    """The sandbox service. Raises Unavailable where none is configured."""
+    if not settings.SANDBOX_URL:
+        raise Unavailable(_NO_SERVICE)
+    return Client(where=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
+
+
+async def check_ability(memory: str, *, param: str, memory_param: str) -> Ability:
+    """Raise the 400 of a server that cannot run code, or not with so much memory; both say what is missing."""
+    try:
+        ability = await service().ability()
+    except Unavailable as missing:
+        raise UnsupportedValue(f"This server cannot run code: {missing}.", param=param) from missing
+    if not ability.gives(memory):
+        message = f"Containers of this server have at most '{ability.max_memory}' of memory, not '{memory}'."
+        raise UnsupportedValue(message, param=memory_param)
+    return ability
+
+
+def find_files(*, principal: Principal, file_ids: Sequence[str], param: str) -> list[File]:
+    """The uploaded files of these ids; one that is unknown or too large is refused by its place in the list."""
+    found = []
+    with scope.team(principal.team_id):
+        for index, file_id in enumerate(file_ids):
+            file = files.find_file(team_id=principal.team_id, file_id=file_id)
+            if file is None:
+                raise files.unknown_file(file_id, param=f"{param}[{index}]")
+            if file.size > MAX_COPIED:
+                limit = MAX_COPIED // 1024 // 1024
+                raise InvalidValue(f"A file of a container has at most {limit} MiB.", param=f"{param}[{index}]")
+            found.append(file)
+    return found
+
+
+async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, name: str | None = None) -> Container:
+    """Make a container, with files in it. `name` is the id that it gets, where somebody has told it already."""
+    row = Container(
+        id=name or container_id(),
+        team_id=team_id,
+        api_key_id=key_id,
+        name=wanted.name,
+        memory_limit=wanted.memory,
+        idle_minutes=wanted.minutes,
+    )
+    try:
+        await service().make(row.pk, memory=row.memory_limit, idle=row.idle_minutes * 60)
+    except Full as full:
+        raise Overloaded("There are too many containers at the moment. Please try again later.") from full
+    except (Unavailable, Gone) as missing:
+        raise UnsupportedValue(f"This server cannot run code: {missing}.") from missing
+    await in_db_thread(lambda: _insert(row))
+    for file in wanted.files:
+        await add_file(container=row, filename=file.filename, content=await _content(file))
+    return row
+
+
+def _insert(row: Container) -> None:
+    with scope.team(row.team_id):
+        row.save(force_insert=True)
+
+
+async def _content(file: File) -> bytes:
+    content = await files.open_content(file)
+    return b"".join([piece async for piece in files.pieces(content)])
+
+
+async def delete_container(*, principal: Principal, container: Container, request_id: str) -> None:
+    """End a container, with everything in it."""
+
+    def remove() -> None:
+        with scope.team(principal.team_id):
+            Container.objects.filter(pk=container.pk).delete()
+            _audit(principal, "container.deleted", container.pk, request_id, before={"name": container.name})
+
+    await in_db_thread(remove)
+    if settings.SANDBOX_URL and not container.lost:
+        try:
+            await service().end(container.pk)
+        except Unavailable:
+            return  # whatever runs there ends by itself, unused
+
+
+async def run_code(*, container: Container, code: str, seconds: float) -> Outcome:
+    """Execute a cell, and see what it did to the files. Raises ContainerExpired or Unavailable."""
+    return await _executed(container, lambda to: to.run(container.pk, code, seconds=seconds))
+
+
+async def run_command(*, container: Container, command: str, seconds: float) -> Outcome:
+    """Execute a shell command in the same way."""
+    return await _executed(container, lambda to: to.shell(container.pk, command, seconds=seconds))
+
+
+async def _executed(container: Container, order: Callable[[Client], Awaitable[Ran]]) -> Outcome:
+    ran = await _asked(container, order)
+    return Outcome(ran=ran, files=await _seen(container, source=Source.ASSISTANT))
+
+
+async def add_file(*, container: Container, filename: str, content: bytes) -> ContainerFile:
+    """Put a file into a container, in the place of one that has its name."""
+    path = f"{DATA}/{_plain(filename)}"
+    try:
+        await _asked(container, lambda to: to.write(container.pk, path, content))
+    except Failed as failed:
+        raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
+    changed = await _seen(container, source=Source.USER)
+    found = next((file for file in changed if file.path == path), None)
+    if found is None:
+        raise BadRequest("The container did not keep the file.", param="file")
+    return found
+
+
+async def copy_file(*, principal: Principal, container: Container, file_id: str) -> ContainerFile:
+    """Put an uploaded file into a container."""
+    [file] = await in_db_thread(lambda: find_files(principal=principal, file_ids=[file_id], param="file_id"))
+    return await add_file(container=container, filename=file.filename, content=await _content(file))
+
+
+def _plain(filename: str) -> str:
+    """The last part of a name, as which a file can lie in a folder."""
+    name = PurePosixPath(filename.replace("\\", "/").replace("\x00", "")).name
+    if name in {"", ".", ".."} or len(name.encode(errors="replace")) > MAX_NAME:
+        raise InvalidValue("Invalid 'file': its name cannot be that of a file.", param="file")
+    return name
+
+
+async def read_file(*, container: Container, file: ContainerFile) -> bytes:
+    """The bytes of a file. One that has gone meanwhile is unknown."""
+    return await _asked(container, lambda to: to.read(container.pk, file.path))
+
+
+async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
+    """Take a file out of a container."""
+    with suppress(Failed):  # where the model was faster
+        await _asked(container, lambda to: to.remove(container.pk, file.path))
+
+    def remove() -> None:
+        with scope.team(principal.team_id):
+            ContainerFile.objects.filter(pk=file.pk).delete()
+            _audit(principal, "container_file.deleted", file.pk, request_id, before={"path": file.path})
+
+    await in_db_thread(remove)
+
+
+async def _asked(container: Container, order: Callable[[Client], Awaitable[Answer]]) -> Answer:
+    """Have the service do something with a container; one that has ended there is so from now on."""
+    try:
+        return await order(service())
+    except Gone as gone:
+        await in_db_thread(lambda: _lose(container))
+        raise ContainerExpired from gone
+
+
+def _lose(container: Container) -> None:
+    with scope.team(container.team_id):
+        Container.objects.filter(pk=container.pk).update(lost=True)
+
+
+async def _seen(container: Container, *, source: Source) -> list[ContainerFile]:
+    """Note what is in the container now; returns what is new or has changed. It counts as a use of the container."""
+    entries = await _asked(container, lambda to: to.files(container.pk))
+    return await in_db_thread(lambda: _note(container, entries, source, now()))
+
+
+def _note(container: Container, entries: Sequence[Entry], source: Source, at: datetime) -> list[ContainerFile]:
+    with scope.team(container.team_id):
+        # Two calls of one container note what they have seen one after the other.
+        if not Container.objects.select_for_update().filter(pk=container.pk).exists():
+            raise ContainerExpired
+        known = {file.path: file for file in ContainerFile.objects.filter(container_id=container.pk)}
+        changed = []
+        for entry in entries:
+            file = known.pop(entry.path, None)
+            if file is not None and (file.size, file.changed) == (entry.size, entry.changed):
+                continue
+            if len(entry.path) > 1024:
+                continue
+            if file is None:
+                file = ContainerFile(team_id=container.team_id, container_id=container.pk, path=entry.path)
+            file.size, file.changed, file.source = entry.size, entry.changed, source
+            file.save()
+            changed.append(file)
+        ContainerFile.objects.filter(pk__in=[file.pk for file in known.values()]).delete()
+        Container.objects.filter(pk=container.pk).update(last_active_at=at)
+    return changed
+
+
+def _audit(principal: Principal, action: str, target: str, request_id: str, *, before: dict[str, str]) -> None:
+    audit(
+        team_id=principal.team_id,
+        actor=f"key:{principal.key_id}",
+        action=action,
+        target=target,
+        before=before,
+        request_id=request_id,
+    )
