@@ -75,10 +75,6 @@ class Batch(models.Model):
     lease_token = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True)
 
-    # What a query may count beside the row: lines are gone, and counted above, once the batch has ended.
-    lines_completed = 0
-    lines_failed = 0
-
     class Meta:
         verbose_name_plural = "batches"
         indexes = [

@@ -7,8 +7,10 @@ What wakes it is a convenience: it looks by itself every second, so that no lost
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -31,10 +33,22 @@ _LOOK_SECONDS = 1.0
 _CUT_SECONDS = 2.0
 
 
-class Dispatcher:
-    """Runs up to `slots` responses at once, and some more of teams that hold few (see `claims.room`)."""
+class Guest(Protocol):
+    """What works in a worker beside background responses."""
 
-    def __init__(self, *, slots: int) -> None:
+    async def stop(self, *, drain_seconds: float) -> None:
+        """Let what is under way end within that time, and give back what has not."""
+
+
+Invitation = Callable[[Callable[[], int]], Guest]
+"""Makes a guest on the worker's loop. It is given what says how many slots no background response takes just now."""
+
+
+class Dispatcher:
+    """Runs up to `slots` responses at once, and some more of teams that hold few (see `claims.room`). Guests stop with
+    it, since they share its loop and its connections."""
+
+    def __init__(self, *, slots: int, guests: Sequence[Invitation] = ()) -> None:
         self._slots = slots
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -42,6 +56,7 @@ class Dispatcher:
         self._live: dict[Claimed, LiveRun] = {}
         self._loop = asyncio.get_running_loop()
         self._dispatching = self._loop.create_task(self._dispatch())
+        self._guests = [invite(self._spare) for invite in guests]
 
     def wake(self) -> None:
         """Look for responses now; from any thread."""
@@ -52,6 +67,7 @@ class Dispatcher:
         ended."""
         self._is_stopping = True
         self._wake.set()
+        leaving = asyncio.gather(*(guest.stop(drain_seconds=drain_seconds) for guest in self._guests))
         await self._dispatching
         for live in self._live.values():
             live.leave()
@@ -61,7 +77,13 @@ class Dispatcher:
             live.cut()
         if self._work:
             await asyncio.wait(self._work.values(), timeout=_CUT_SECONDS)
-        await close_clients()
+        try:
+            await leaving
+        finally:
+            await close_clients()
+
+    def _spare(self) -> int:
+        return max(0, self._slots - len(self._work))
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -145,11 +167,11 @@ _running: Dispatcher | None = None
 _stopped: Future[None] | None = None
 
 
-def start(*, slots: int) -> None:
-    """Begin to run background responses in this process."""
+def start(*, slots: int, guests: Sequence[Invitation] = ()) -> None:
+    """Begin to run background responses in this process, with guests beside them."""
 
     async def begin() -> Dispatcher:
-        return Dispatcher(slots=slots)
+        return Dispatcher(slots=slots, guests=guests)
 
     global _running  # noqa: PLW0603 - a process has one dispatcher, and Celery's tasks have no other way to it
     store.writer.wait_forever()

@@ -105,10 +105,10 @@ def _line(values: dict[str, Any], endpoint: str) -> Line:
     if not isinstance(body, dict):
         raise BadLine("invalid_request", "Invalid 'body': expected an object.", param="body")
     model, given = body.get("model"), body.get("input")
-    several = endpoint == EMBEDDINGS and isinstance(given, list) and given and isinstance(given[0], str | list)
+    several = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
     return Line(
         custom_id=custom_id,
         body=orjson.dumps(body).decode(),
         model=model if isinstance(model, str) and len(model) <= 200 else None,
-        inputs=len(given) if several else 1,
+        inputs=len(several) if endpoint == EMBEDDINGS else 0,
     )

@@ -1,4 +1,4 @@
-"""`/v1/batches`: creating, listing, retrieving and cancelling, without a worker that does anything."""
+"""`/v1/batches`: creating, listing and retrieving, whatever workers do meanwhile."""
 
 from typing import Any
 
@@ -22,7 +22,8 @@ def test_a_new_batch_waits_to_be_validated(api: Api) -> None:
     assert batch["metadata"] == {"job": "nightly"}
     assert batch["expires_at"] - batch["created_at"] == 24 * 3600
     assert batch["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
-    assert ok(api.get(f"/batches/{batch['id']}")) == batch
+    retrieved = ok(api.get(f"/batches/{batch['id']}"))
+    assert (retrieved["id"], retrieved["created_at"]) == (batch["id"], batch["created_at"])
 
 
 def test_metadata_stay_null_where_there_are_none(api: Api) -> None:
@@ -74,14 +75,6 @@ def test_a_list_is_read_page_by_page_newest_first(api: Api) -> None:
     assert first["has_more"] is True
     second = ok(api.get("/batches", limit=2, after=first["last_id"]))
     assert ([batch["id"] for batch in second["data"]], second["has_more"]) == ([ids[0]], False)
-
-
-def test_a_batch_can_be_cancelled_and_cancelled_again(api: Api) -> None:
-    batch_id = asked(api, HI)["id"]
-    cancelled = ok(api.post(f"/batches/{batch_id}/cancel", {}))
-    assert cancelled["status"] in {"cancelling", "cancelled"}
-    assert cancelled["cancelling_at"] >= cancelled["created_at"]
-    assert ok(api.post(f"/batches/{batch_id}/cancel", {}))["cancelling_at"] == cancelled["cancelling_at"]
 
 
 def test_a_key_needs_the_scope_of_batches_and_that_of_their_endpoint(api: Api, make_api: MakeApi) -> None:

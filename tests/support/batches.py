@@ -6,8 +6,10 @@ from typing import Any
 import orjson
 
 from tests.support.api import Api, ok
+from tests.support.waiting import eventually
 
 URL = "/v1/responses"
+ENDS = ("completed", "failed", "expired", "cancelled")
 
 
 def line(custom_id: str, *, url: str = URL, method: str = "POST", **body: Any) -> dict[str, Any]:
@@ -38,3 +40,20 @@ def answers(api: Api, file_id: str | None) -> dict[str, dict[str, Any]]:
         return {}
     content = api.get(f"/files/{file_id}/content").content
     return {entry["custom_id"]: entry for entry in map(orjson.loads, content.splitlines())}
+
+
+def retrieved(api: Api, batch_id: str) -> dict[str, Any]:
+    """The batch as it is now."""
+    return ok(api.get(f"/batches/{batch_id}"))
+
+
+def ended(api: Api, batch_id: str) -> dict[str, Any]:
+    """The batch, once it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        batch = retrieved(api, batch_id)
+        return batch if batch["status"] in ENDS else None
+
+    found = eventually(look, seconds=20)
+    assert found is not None
+    return found

@@ -23,7 +23,7 @@ class WorkerProcess:
     def __init__(self, *, concurrency: int = 200, **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
-        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "LEASE_SECONDS": "3", **variables}
+        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", "LEASE_SECONDS": "3", **variables}
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
         )

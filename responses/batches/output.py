@@ -1,0 +1,119 @@
+"""Ends a batch: what its lines came to becomes two files, and then they go, in the transaction that ends the batch."""
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import IO
+
+import orjson
+from django.core.files.uploadedfile import UploadedFile
+from django.db import connections
+from django.db.models import Count, Q, Sum
+
+from conversations import files
+from conversations.files import Upload
+from conversations.models import File, Purpose
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from responses.batch_models import Batch, BatchLine, LineState
+from responses.batches import claims
+from responses.batches.claims import Job
+from responses.webhooks.outbox import announce
+from tenants import scope
+
+_REASONS = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "The batch was cancelled before this request was executed.",
+}
+_AT_ONCE = 50
+_IN_MEMORY = 1024 * 1024
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """The two files, on a temporary disk."""
+
+    output: IO[bytes]
+    errors: IO[bytes]
+
+
+async def close(job: Job) -> None:
+    """Write the files of a batch whose lines are all over, and end it."""
+    batch = await in_db_thread(lambda: _find(job))
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as output, tempfile.SpooledTemporaryFile(_IN_MEMORY) as errors:
+        written = _Written(output=output, errors=errors)
+        await asyncio.to_thread(_write, batch, written)
+        kept = await _kept(batch, output, "output"), await _kept(batch, errors, "error")
+    await in_db_thread(lambda: _end(job, batch, *kept))
+
+
+def _find(job: Job) -> Batch:
+    with scope.team(job.team_id):
+        return Batch.objects.get(pk=job.batch_id)
+
+
+def _write(batch: Batch, written: _Written) -> None:
+    """Line by line, in the order of the input; successes here, everything else there."""
+    try:
+        with scope.team(batch.team_id):
+            lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
+            for line in lines.iterator(chunk_size=_AT_ONCE):
+                into = written.output if line.state == LineState.COMPLETED else written.errors
+                into.write(_record(line))
+    finally:
+        connections.close_all()
+
+
+def _record(line: BatchLine) -> bytes:
+    """A line of a file."""
+    response = error = None
+    if line.error_code is not None:
+        error = {"code": line.error_code, "message": _REASONS[line.error_code]}
+    else:
+        body = orjson.Fragment(line.answer)
+        response = {"status_code": line.status_code, "request_id": line.request_id, "body": body}
+    record = {"id": line.pk, "custom_id": line.custom_id, "response": response, "error": error}
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+async def _kept(batch: Batch, content: IO[bytes], name: str) -> File | None:
+    """The file in the storage, for nobody to see yet; None: there is nothing in it."""
+    size = content.tell()
+    if size == 0:
+        return None
+    content.seek(0)
+    upload = Upload(
+        content=UploadedFile(content, size=size),
+        filename=f"{batch.pk}_{name}.jsonl",
+        content_type="application/jsonl",
+        size=size,
+        purpose=Purpose.BATCH_OUTPUT,
+        lifetime=timedelta(seconds=batch.output_seconds) if batch.output_seconds else None,
+    )
+    return await files.write_file(team_id=batch.team_id, key_id=batch.api_key_id, upload=upload)
+
+
+def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> None:
+    """All at once, or nothing where another worker has taken over: files that nobody publishes are swept."""
+    with scope.team(job.team_id):
+        lines = BatchLine.objects.filter(batch=batch)
+        done = Q(state=LineState.COMPLETED)
+        sums = {name: Sum(name, default=0) for name in _TOKENS}
+        totals = lines.aggregate(completed=Count("id", filter=done), failed=Count("id", filter=~done), **sums)
+        ended = claims.held(job).update(
+            status=batch.ending,
+            ended_at=now(),
+            output_file_id=output.pk if output else None,
+            error_file_id=errors.pk if errors else None,
+            lease_until=None,
+            **totals,
+        )
+        if not ended:
+            return
+        for file in (output, errors):
+            if file is not None:
+                files.publish_file(file)
+        lines.delete()
+        announce(team_id=job.team_id, event_type=f"batch.{batch.ending}", object_id=job.batch_id)

@@ -1,0 +1,160 @@
+"""Drives the batches of a worker: begins and ends them, and answers lines in the slots that no background run wants.
+
+It looks by itself every second; nothing depends on a message.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import InterfaceError, OperationalError
+
+from kernel.dbthreads import in_db_thread
+from responses.batches import answering, claims, intake, output
+from responses.batches.claims import MOST_ATTEMPTS, Answered, Claimed, Job
+from responses.runner import heard_within
+
+logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
+_PACE_SECONDS = 0.05
+_MOST_JOBS = 2
+# A database that restarts is away for seconds; an answer that was paid for waits for it.
+_PATIENCE_SECONDS = 60.0
+Result = TypeVar("Result")
+
+
+class BatchRunner:
+    """The batches that this process is at. `spare` says how many more runs the process could take now."""
+
+    def __init__(self, spare: Callable[[], int], *, most_lines: int) -> None:
+        self._spare = spare
+        self._most_lines = most_lines
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._lines: dict[Claimed, asyncio.Task[None]] = {}
+        self._jobs: dict[Job, asyncio.Task[None]] = {}
+        self._renewed = time.monotonic()
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def stop(self, *, drain_seconds: float) -> None:
+        """Begin nothing more, let lines end for a while, and give the rest back to other workers."""
+        self._is_stopping = True
+        self._wake.set()
+        await self._looking
+        if self._lines:
+            await asyncio.wait(self._lines.values(), timeout=drain_seconds)
+        left = [*self._lines.values(), *self._jobs.values()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            try:
+                has_more = await self._look_once()
+            except DatabaseError:
+                logger.warning("nothing can be known of batches right now", exc_info=True)
+                has_more = False
+            if not has_more:
+                await heard_within(self._wake, _LOOK_SECONDS)
+                # Lines that end one after the other are looked after together.
+                await asyncio.sleep(_PACE_SECONDS)
+
+    async def _look_once(self) -> bool:
+        """Whether something began, so that there may be more."""
+        await self._keep()
+        if not self._lines and await in_db_thread(claims.is_idle):
+            return False
+        await in_db_thread(claims.end_early)
+        jobs = await in_db_thread(partial(claims.take_batches, most=_MOST_JOBS - len(self._jobs)))
+        for job in jobs:
+            self._jobs[job] = self._task(self._do(job))
+        room = max(0, min(self._most_lines - len(self._lines), self._spare() - len(self._lines)))
+        lines = await in_db_thread(partial(claims.take_lines, room=room)) if room else []
+        for line in lines:
+            self._lines[line] = self._task(self._answer(line))
+        return bool(lines)
+
+    async def _keep(self) -> None:
+        """Hold what is under way, and stop what nobody wants any more."""
+        if time.monotonic() - self._renewed > settings.LEASE_SECONDS / 3:
+            self._renewed = time.monotonic()
+            await in_db_thread(partial(claims.renew, lines=[*self._lines], jobs=[*self._jobs]))
+        if self._lines:
+            for line in await in_db_thread(partial(claims.to_stop, [*self._lines])):
+                if line in self._lines:
+                    self._lines[line].cancel()
+
+    def _task(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work)
+
+    # -- working -------------------------------------------------------------------------------------------------------
+
+    async def _do(self, job: Job) -> None:
+        """Begin or end a batch. What fails is tried again once the lease has run out."""
+        try:
+            await (intake.take_in(job) if job.is_new else output.close(job))
+        except asyncio.CancelledError:
+            await in_db_thread(partial(claims.release, job))
+            raise
+        except Exception:
+            logger.exception("a batch could not be begun or ended", extra={"batch": job.batch_id})
+        finally:
+            del self._jobs[job]
+            self._wake.set()
+
+    async def _answer(self, line: Claimed) -> None:
+        try:
+            body = await in_db_thread(partial(claims.body_of, line))
+            if body is not None:
+                await _unbroken(_settled(line, await answering.answer(line, body)))
+        except asyncio.CancelledError:
+            ending = claims.give_back if self._is_stopping else claims.end_unanswered
+            await asyncio.shield(in_db_thread(partial(ending, line)))
+        except Exception:
+            # Its lease runs out; then it is tried again, as often as it may be.
+            logger.exception("a line of a batch could not be ended", extra={"line": line.line_id})
+        finally:
+            del self._lines[line]
+            self._wake.set()
+
+
+async def _settled(line: Claimed, answered: Answered) -> None:
+    """Keep the answer, or have the line tried again where that may help."""
+    if answered.may_pass and line.attempt < MOST_ATTEMPTS:
+        # Spread, so that what failed together is not tried again together.
+        pause = settings.BATCH_RETRY_SECONDS * 2 ** (line.attempt - 1) * random.uniform(0.75, 1.25)  # noqa: S311
+        seconds = max(pause, answered.retry_after or 0.0)
+        await _patiently(partial(claims.put_off, line, seconds=seconds))
+    else:
+        await _patiently(partial(claims.end_line, line, answered))
+
+
+async def _unbroken(work: "Coroutine[Any, Any, None]") -> None:
+    """Do this to its end: whoever is told to stop meanwhile has nothing left to give back."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+
+
+async def _patiently(write: Callable[[], Result]) -> Result:
+    """Write, waiting for a database that is away for a moment."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return await in_db_thread(write)
+        except (OperationalError, InterfaceError):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_LOOK_SECONDS)

@@ -1,0 +1,197 @@
+"""What workers make of batches: input checked, lines answered, files written; for all three endpoints."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from conversations.models import File
+from kernel.clock import now
+from responses.batch_models import Batch, BatchLine
+from responses.batches.requests import parse_batch
+from responses.batches.services import create_batch
+from responses.ledger import RequestInfo
+from tenants import directory, scope, services
+from tenants.models import ApiKey, UsageRecord
+from tests.support.api import Api, Caller, MakeCaller, error, ok
+from tests.support.batches import answers, asked, ended, jsonl, line, retrieved, uploaded
+from tests.support.chunks import chunk, completion
+from tests.support.upstream import Gate, Script, refusal, running_upstream, stream, whole
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("worker")
+HI = line("a", model="m", input="Hi")
+CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+VECTORS = {
+    "object": "list",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.25]}],
+    "model": "scripted",
+    "usage": {"prompt_tokens": 5, "total_tokens": 5},
+}
+
+
+def change(api: Api, batch_id: str, **values: Any) -> None:
+    with scope.team(api.caller.team.pk):
+        assert Batch.objects.filter(pk=batch_id).update(**values) == 1
+
+
+def codes(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What each line of an error file failed with."""
+    return {name: (one["error"] or one["response"]["body"]["error"])["code"] for name, one in found.items()}
+
+
+def test_the_sdk_finds_answers_and_errors_in_files(client: OpenAI, script: Script, api: Api) -> None:
+    script.say("Hello").say("Hello")
+    lines = [line(name, model=script.model, input=name) for name in ("a", "b")]
+    lines += [line("c", model=script.model, input="c", stream=True), line("d", model="nobody", input="d")]
+    file = client.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+    ended(api, batch.id)
+    done = client.batches.retrieve(batch.id)
+    assert (done.status, done.model, done.errors) == ("completed", None, None)
+    assert done.request_counts and done.usage and done.output_file_id  # noqa: PT018 - for the types
+    assert done.request_counts.model_dump() == {"total": 4, "completed": 2, "failed": 2}
+    assert (done.usage.input_tokens, done.usage.output_tokens, done.usage.total_tokens) == (14, 6, 20)
+    output = client.files.retrieve(done.output_file_id)
+    assert (output.filename, output.purpose) == (f"{batch.id}_output.jsonl", "batch_output")
+    good = answers(api, done.output_file_id)
+    assert {name: one["response"]["status_code"] for name, one in good.items()} == {"a": 200, "b": 200}
+    body = good["a"]["response"]["body"]
+    assert api.retrieve(body["id"]) == body
+    assert good["a"]["id"].startswith("batch_req_")
+    assert codes(answers(api, done.error_file_id)) == {"c": "invalid_value", "d": "model_not_found"}
+    with scope.team(api.caller.team.pk):
+        assert not BatchLine.objects.filter(batch=batch.id).exists()
+        assert UsageRecord.objects.filter(team=api.caller.team, outcome="stop").count() == 2
+
+
+def test_chat_completions_are_answered_and_stored_on_demand(api: Api, script: Script) -> None:
+    script.then(whole(completion("Hello")))
+    body: dict[str, Any] = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}], "store": True}
+    batch = ended(api, asked(api, line("a", url=CHAT, **body), endpoint=CHAT)["id"])
+    assert (batch["status"], batch["model"], batch["error_file_id"]) == ("completed", script.model, None)
+    found = answers(api, batch["output_file_id"])["a"]["response"]["body"]
+    assert found["choices"][0]["message"]["content"] == "Hello"
+    assert ok(api.get(f"/chat/completions/{found['id']}"))["id"] == found["id"]
+    assert batch["usage"]["total_tokens"] == 10
+
+
+def test_embeddings_are_made(api: Api) -> None:
+    with running_upstream(path="/v1/embeddings") as upstream, upstream.script() as script:
+        services.add_upstream(name=script.model, base_url=upstream.url, models=[script.model])
+        script.then(whole(VECTORS))
+        lines = [line("a", url=EMBEDDINGS, model=script.model, input=["Hi", "there"])]
+        expiry = {"anchor": "created_at", "seconds": 3600}
+        batch = ended(api, asked(api, *lines, endpoint=EMBEDDINGS, output_expires_after=expiry)["id"])
+    assert answers(api, batch["output_file_id"])["a"]["response"]["body"] == VECTORS
+    output = ok(api.get(f"/files/{batch['output_file_id']}"))
+    assert output["expires_at"] - output["created_at"] == 3600
+    assert batch["usage"]["input_tokens"] == 5
+
+
+def test_an_input_with_defects_fails_with_each_of_them_and_asks_nobody(api: Api, script: Script) -> None:
+    good = line("a", model=script.model, input="Hi")
+    given: list[Any] = [
+        b"{",
+        good,
+        good,
+        {**good, "custom_id": "b", "url": CHAT},
+        {**good, "custom_id": "c", "method": "GET"},
+    ]
+    batch = ended(api, asked(api, *given, b"", {**good, "custom_id": 7}, {**good, "priority": 1}, b"[]")["id"])
+    assert (batch["status"], batch["output_file_id"], batch["request_counts"]["total"]) == ("failed", None, 0)
+    assert [(one["line"], one["code"], one["param"]) for one in batch["errors"]["data"]] == [
+        (1, "invalid_json_line", None),
+        (3, "duplicate_custom_id", "custom_id"),
+        (4, "url_mismatch", "url"),
+        (5, "invalid_request", "method"),
+        (7, "invalid_request", "custom_id"),
+        (8, "invalid_request", "priority"),
+        (9, "invalid_json_line", None),
+    ]
+    assert batch["failed_at"] is not None
+    assert error(api.post(f"/batches/{batch['id']}/cancel", {})) == (409, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "endpoint", "code"),
+    [
+        ([b" "], "/v1/responses", "empty_batch"),
+        ([line("a", url=EMBEDDINGS, input=["x"] * 50_001)], EMBEDDINGS, "too_many_tasks"),
+        ([b"\n" * 10, *(line(str(number)) for number in range(50_001))], "/v1/responses", "too_many_tasks"),
+    ],
+    ids=["no lines", "too many inputs", "too many lines"],
+)
+def test_an_input_has_limits(api: Api, given: list[Any], endpoint: str, code: str) -> None:
+    batch = ended(api, asked(api, *given, endpoint=endpoint)["id"])
+    assert [one["code"] for one in batch["errors"]["data"]] == [code]
+    with scope.team(api.caller.team.pk):
+        assert not BatchLine.objects.filter(batch=batch["id"]).exists()
+
+
+def test_a_cancelled_batch_stops_at_once_and_keeps_what_it_has(api: Api, script: Script) -> None:
+    script.say("One").always(stream(chunk(content="T"), Gate()))
+    batch_id = asked(api, *(line(f"{n}", model=script.model, input="Hi") for n in range(4)))["id"]
+    eventually(lambda: retrieved(api, batch_id)["request_counts"]["completed"] == 1)
+    under_way = script.wait_for_call(1)
+    cancelled = ok(api.post(f"/batches/{batch_id}/cancel", {}))
+    assert cancelled["status"] in {"cancelling", "cancelled"}
+    batch = ended(api, batch_id)
+    assert under_way.was_closed_within(1)
+    assert (batch["status"], batch["cancelling_at"]) == ("cancelled", cancelled["cancelling_at"])
+    assert batch["request_counts"] == {"total": 4, "completed": 1, "failed": 3}
+    assert len(answers(api, batch["output_file_id"])) == 1
+    assert set(codes(answers(api, batch["error_file_id"])).values()) == {"batch_cancelled"}
+    assert ok(api.post(f"/batches/{batch_id}/cancel", {})) == batch
+
+
+def test_what_is_left_after_a_day_expires(api: Api, script: Script) -> None:
+    script.say("One").always(stream(chunk(content="T"), Gate()))
+    batch_id = asked(api, *(line(f"{n}", model=script.model, input="Hi") for n in range(3)))["id"]
+    eventually(lambda: retrieved(api, batch_id)["request_counts"]["completed"] == 1)
+    change(api, batch_id, expires_at=now() - timedelta(seconds=1))
+    batch = ended(api, batch_id)
+    assert (batch["status"], batch["completed_at"]) == ("expired", None)
+    assert batch["expired_at"] is not None
+    assert set(codes(answers(api, batch["error_file_id"])).values()) == {"batch_expired"}
+
+
+def test_a_full_upstream_is_asked_again_and_a_bad_request_is_not(api: Api, script: Script) -> None:
+    script.then(refusal(429)).say("Hello")
+    batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])
+    assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    script.then(refusal(400))
+    batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])
+    assert codes(answers(api, batch["error_file_id"])) == {"a": "invalid_prompt"}
+
+
+def test_an_upstream_that_stays_full_fails_the_line(api: Api, script: Script) -> None:
+    script.then(*[refusal(429)] * 5)
+    batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])
+    found = answers(api, batch["error_file_id"])["a"]["response"]
+    assert (found["status_code"], found["body"]["error"]["code"]) == (429, "rate_limit_exceeded")
+
+
+def created_by(caller: Caller, file_id: str) -> str:
+    """The id of a batch that this key creates, in the test's own transaction."""
+    principal = directory.principal(caller.secret)
+    body = parse_batch({"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"})
+    return create_batch(principal=principal, body=body, request=RequestInfo(request_id="req_test")).pk
+
+
+def test_the_lines_of_a_revoked_key_fail(api: Api, make_caller: MakeCaller) -> None:
+    file_id, revoked = uploaded(api, HI), make_caller(team=api.caller.team)
+    with scope.every_team():
+        batch_id = created_by(revoked, file_id)
+        ApiKey.objects.filter(pk=revoked.key.pk).update(revoked_at=now())
+    batch = ended(api, batch_id)
+    found = answers(api, batch["error_file_id"])["a"]["response"]
+    assert (found["status_code"], found["body"]["error"]["code"]) == (401, "api_key_revoked")
+
+
+def test_an_input_that_is_gone_fails_the_batch(api: Api) -> None:
+    with scope.team(api.caller.team.pk):
+        batch_id = created_by(api.caller, file_id := uploaded(api, HI))
+        File.objects.filter(pk=file_id).update(expires_at=now())
+    assert [one["param"] for one in ended(api, batch_id)["errors"]["data"]] == ["input_file_id"]
