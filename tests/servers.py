@@ -33,6 +33,10 @@ def _enter(servers: Servers) -> None:
         SANDBOX_URL=f"{tempfile.gettempdir()}/sandbox-{os.getpid()}",
         SANDBOX_TOKEN=made["SANDBOX_TOKEN"],
         DEBUG="0",
+        # A worker of one test must not deliver what another one looks at.
+        WEBHOOK_CONCURRENCY="0",
+        WEBHOOK_TIMEOUT_SECONDS="2",
+        WEBHOOK_RETRY_SECONDS="0,0,0,600",
     )
 
 

@@ -6,8 +6,10 @@ lost notice or a dead worker left behind.
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from functools import partial
 
+from kernel import egress, workerloop
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.egress import Egress
@@ -88,3 +90,29 @@ class Courier:
         except Exception:
             # The others must not wait for it; once its claim has run out it is attempted again.
             logger.exception("a webhook could not be delivered", extra={"event": delivery.event_id})
+
+
+# -- the one of this process -------------------------------------------------------------------------------------------
+
+_running: Courier | None = None
+_ending: "Future[None] | None" = None
+
+
+def start(*, slots: int) -> None:
+    """Begin to deliver in this process; with no slots it leaves that to others."""
+    global _running, _ending  # noqa: PLW0603 - a process has one courier, and a signal has no other way to it
+    if slots:
+        _running = Courier(slots=slots, egress=egress.default())
+        _ending = workerloop.submit(_running.run())
+
+
+def stop() -> "Future[None] | None":
+    """Claim nothing any more. The future: what was under way is over. Nothing is lost where nobody waits for it: what
+    was not written down is attempted again, by another worker."""
+    if _running is not None:
+        workerloop.submit(_stop(_running))
+    return _ending
+
+
+async def _stop(courier: Courier) -> None:
+    courier.stop()

@@ -34,6 +34,12 @@ _INSERT = f"""
 """  # noqa: S608 - constants of ours
 
 
+def wake() -> None:
+    """Have couriers look, once the caller's transaction is committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+
+
 def announcement(*, guarded: str) -> str:
     """The part of a change (`responses.store.Part`) that announces; `guarded` says which rows of it count."""
     return f"announced AS ({_INSERT.format(guard=guarded)})"

@@ -62,10 +62,10 @@ RETURNING delivery.id
 def claim(*, at: datetime, slots: int) -> Sequence[WebhookDelivery]:
     """Take at most so many deliveries that are due, with their endpoints, of which none gets more than its places."""
     until = at + timedelta(seconds=settings.WEBHOOK_TIMEOUT_SECONDS) + _CLAIM_MARGIN
-    values = {"at": at, "until": until, "slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
+    limits = {"slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
     with scope.every_team():
         with connection.cursor() as cursor:
-            cursor.execute(_CLAIM, values)
+            cursor.execute(_CLAIM, {"at": at, "until": until, **limits})
             taken = [row[0] for row in cursor.fetchall()]
         return list(WebhookDelivery.objects.filter(pk__in=taken).select_related("endpoint")) if taken else []
 

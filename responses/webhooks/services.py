@@ -8,6 +8,7 @@ from typing import Any
 from kernel import egress
 from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, TooManyWebhookEndpoints
+from responses.webhooks import outbox
 from responses.webhooks.access import unknown_endpoint
 from responses.webhooks.events import new_event_id, sample_object_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
@@ -121,6 +122,7 @@ def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bo
             failing_since=None,
         )
         if changed:
+            outbox.wake()
             _audit(endpoint, actor, "enabled" if enabled else "disabled")
     return changed == 1
 
@@ -160,6 +162,7 @@ def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
         idle = WebhookDelivery.objects.filter(pk=delivery.pk).exclude(claimed_until__gt=at)
         changed = idle.update(state=DeliveryState.PENDING, next_attempt_at=at, claimed_until=None, delivered_at=None)
         if changed:
+            outbox.wake()
             audit(
                 team_id=delivery.team_id,
                 actor=actor.name,

@@ -10,7 +10,10 @@ from typing import Any
 from aiohttp import web
 from openai import OpenAI
 
-from responses.webhooks import services
+from kernel.addresses import AllowList
+from kernel.egress import Egress
+from responses.webhooks import outbox, services
+from responses.webhooks.courier import Courier
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor, NewSecret
 from tenants import scope
@@ -18,6 +21,7 @@ from tests.support.api import Caller
 from tests.support.serving import serving
 from tests.support.waiting import eventually
 
+_SECONDS = 10.0
 ACTOR = Actor(name="test")
 EVERY_END = ("response.completed", "response.failed", "response.incomplete", "response.cancelled")
 
@@ -65,7 +69,8 @@ class Receiver:
 
     async def receive(self, request: web.Request) -> web.Response:
         """Answer one request."""
-        self.requests.append(Delivered(dict(request.headers), await request.read()))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append(Delivered(headers, await request.read()))
         self.here += 1
         self.most_here = max(self.most_here, self.here)
         try:
@@ -122,3 +127,46 @@ def deliveries_of(caller: Caller) -> list[WebhookDelivery]:
     """The deliveries of the caller's team, in the order of their making."""
     with scope.team(caller.team.pk):
         return list(WebhookDelivery.objects.order_by("pk"))
+
+
+@contextmanager
+def delivering(*, allow: str = "127.0.0.1", slots: int = 50) -> Iterator[None]:
+    """A courier at work, as a worker has it; `allow` is its EGRESS_ALLOW."""
+    courier = Courier(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=[courier.run()], name="courier", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(courier.stop)
+        thread.join(_SECONDS)
+        loop.close()
+
+
+def announce(caller: Caller, event_type: str = "response.completed", object_id: str = "resp_1") -> int:
+    """Write an event into the outbox; how many endpoints want it."""
+    with scope.team(caller.team.pk):
+        return outbox.announce(team_id=caller.team.pk, event_type=event_type, object_id=object_id)
+
+
+def settled(caller: Caller, *states: str, seconds: float = 10.0) -> list[WebhookDelivery]:
+    """The team's deliveries, once their states are these."""
+
+    def look() -> list[WebhookDelivery]:
+        found = deliveries_of(caller)
+        return found if [one.state for one in found] == list(states) else []
+
+    return eventually(look, seconds=seconds)
+
+
+def change_deliveries(caller: Caller, **columns: Any) -> None:
+    """Put the team's deliveries into another state, such as an older one."""
+    with scope.team(caller.team.pk):
+        WebhookDelivery.objects.update(**columns)
+
+
+def change_endpoint(caller: Caller, **columns: Any) -> None:
+    """The same with its endpoints."""
+    with scope.team(caller.team.pk):
+        WebhookEndpoint.objects.update(**columns)

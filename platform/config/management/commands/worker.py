@@ -2,9 +2,11 @@
 
 from argparse import ArgumentParser
 from concurrent.futures import wait
+from concurrent.futures import wait
 from typing import Any
 
 from celery.signals import worker_shutting_down
+from django.conf import settings
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
@@ -14,9 +16,11 @@ from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, settle
 from responses import tasks, worker
 from responses.webhooks import courier
+from responses.webhooks import courier
 
 # Tasks are short: what waits on networks runs on the worker's event loop.
 _THREADS = 4
+_LAST_DELIVERIES_SECONDS = 1.0
 _LAST_DELIVERIES_SECONDS = 1.0
 
 
@@ -35,6 +39,7 @@ class Command(BaseCommand):
         allow_many_sockets()
         worker.start(slots=options["concurrency"])
         courier.start(slots=settings.WEBHOOK_CONCURRENCY)
+        courier.start(slots=settings.WEBHOOK_CONCURRENCY)
         # Celery waits for its own tasks first, and tells nobody else in time.
         worker_shutting_down.connect(_stop, weak=False)
         settle()
@@ -46,9 +51,12 @@ class Command(BaseCommand):
                 stopped.result()
             if (delivering := courier.stop()) is not None:
                 wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
+            if (delivering := courier.stop()) is not None:
+                wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
             tasks.wake_another_worker()
 
 
 def _stop(**_: Any) -> None:
     worker.stop()
+    courier.stop()
     courier.stop()

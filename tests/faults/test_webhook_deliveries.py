@@ -1,0 +1,257 @@
+"""Deliveries of webhooks to real receivers: signed, repeated, kept apart, and never lost.
+
+In tests a failed delivery is repeated at once three times, and then after ten minutes (tests/servers.py).
+"""
+
+import gzip
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from openai import InvalidWebhookSignatureError
+
+from kernel.clock import now
+from responses.webhooks import queue, services, upkeep
+from responses.webhooks.models import DisabledReason
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.support.api import Caller
+from tests.support.waiting import eventually
+from tests.support.webhooks import (
+    ACTOR,
+    EVERY_END,
+    Receiver,
+    add_endpoint,
+    announce,
+    change_deliveries,
+    change_endpoint,
+    deliveries_of,
+    delivering,
+    endpoint_of,
+    running_receiver,
+    settled,
+)
+from tests.support.workers import running_worker
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver that answers."""
+    with running_receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def slow() -> Iterator[Receiver]:
+    """A receiver that answers nobody until its gate is opened."""
+    with running_receiver(closed=True) as running:
+        yield running
+
+
+def audited(caller: Caller) -> list[str]:
+    """What the platform itself did to the team's endpoints."""
+    with scope.team(caller.team.pk):
+        return list(
+            AuditEvent.objects.filter(actor="system", target__startswith="we_").values_list("action", flat=True)
+        )
+
+
+def test_the_sdk_reads_what_is_delivered(caller: Caller, receiver: Receiver) -> None:
+    made = add_endpoint(caller, receiver.url)
+    with delivering():
+        for event_type in EVERY_END:
+            announce(caller, event_type, "resp_1")
+        settled(caller, *["delivered"] * 4)
+    events = {request.id: request.unwrap(made.secret) for request in receiver.requests}
+    assert {one.type for one in events.values()} == set(EVERY_END)
+    for known, event in events.items():
+        assert (event.id, event.object, event.data.id) == (known, "event", "resp_1")
+    assert receiver.requests[0].headers["content-type"] == "application/json"
+
+
+def test_it_starts_as_soon_as_the_event_is_committed(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    with delivering():
+        announce(caller)
+        receiver.wait_for(1)
+        at = now()
+    assert at - deliveries_of(caller)[0].created_at < timedelta(seconds=1)
+
+
+def test_a_receiver_that_fails_for_a_while_gets_each_event_under_one_id(caller: Caller, receiver: Receiver) -> None:
+    made = add_endpoint(caller, receiver.url)
+    receiver.statuses = [500, 503, 429]
+    with delivering():
+        announce(caller)
+        (told,) = settled(caller, "delivered")
+    assert receiver.ids == [told.event_id] * 4
+    assert len({request.body for request in receiver.requests}) == 1
+    assert [one.unwrap(made.secret).id for one in receiver.requests] == receiver.ids
+    assert [attempt["status"] for attempt in told.history] == [500, 503, 429, 200]
+    assert (told.attempts, told.last_status, told.last_body) == (4, 200, "thank you")
+    assert endpoint_of(caller).failing_since is None
+
+
+def test_what_still_fails_is_attempted_later_and_given_up_after_three_days(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    receiver.statuses = [500] * 5
+    with delivering():
+        announce(caller)
+        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+        assert told.next_attempt_at is not None
+        assert timedelta(minutes=9) < told.next_attempt_at - now() < timedelta(minutes=12)
+        assert endpoint_of(caller).failing_since is not None
+        change_deliveries(caller, created_at=now() - timedelta(hours=72), next_attempt_at=now())
+        settled(caller, "failed")
+    assert len(receiver.requests) == 5
+
+
+def test_a_slow_endpoint_delays_no_other(caller: Caller, receiver: Receiver, slow: Receiver) -> None:
+    add_endpoint(caller, slow.url, "response.failed")
+    add_endpoint(caller, receiver.url, "response.completed")
+    for number in range(20):
+        announce(caller, "response.failed", f"resp_{number}")
+    with delivering(slots=queue.PER_ENDPOINT + 2):
+        eventually(lambda: slow.here == queue.PER_ENDPOINT)
+        announce(caller, "response.completed")
+        receiver.wait_for(1, seconds=1.5)
+        slow.gate.set()
+        settled(caller, *["delivered"] * 21)
+    assert slow.most_here == queue.PER_ENDPOINT
+
+
+def test_an_endpoint_that_fails_gets_one_attempt_at_a_time(caller: Caller, slow: Receiver) -> None:
+    add_endpoint(caller, slow.url)
+    change_endpoint(caller, failing_since=now())
+    for number in range(3):
+        announce(caller, object_id=f"resp_{number}")
+    with delivering():
+        slow.wait_for(1)
+        slow.gate.set()
+        settled(caller, *["delivered"] * 3)
+    assert endpoint_of(caller).failing_since is None
+
+
+def test_during_the_overlap_of_a_rotation_both_secrets_verify(caller: Caller, receiver: Receiver) -> None:
+    made = add_endpoint(caller, receiver.url)
+    other = services.rotate_secret(endpoint=made.endpoint, actor=ACTOR, keep_old=True)
+    with delivering():
+        announce(caller)
+        settled(caller, "delivered")
+        change_endpoint(caller, previous_until=now())
+        announce(caller)
+        settled(caller, "delivered", "delivered")
+    first, second = receiver.requests
+    assert first.unwrap(made.secret).id == first.unwrap(other.secret).id
+    assert second.unwrap(other.secret).id == second.id
+    with pytest.raises(InvalidWebhookSignatureError):
+        second.unwrap(made.secret)
+
+
+def test_a_redirect_is_a_failure_that_nobody_follows(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    receiver.statuses, receiver.headers = [302] * 4, {"Location": receiver.url}
+    with delivering():
+        announce(caller)
+        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+    assert (told.state, told.last_status, len(receiver.requests)) == ("pending", 302, 4)
+
+
+def test_a_private_address_is_refused_at_every_attempt(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    with delivering(allow=""):
+        announce(caller)
+        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+    assert (told.state, told.last_status) == ("pending", None)
+    assert "not allowed" in told.last_error
+    assert receiver.requests == []
+
+
+def test_who_does_not_answer_in_time_has_failed(caller: Caller, slow: Receiver) -> None:
+    add_endpoint(caller, slow.url)
+    with delivering():
+        announce(caller)
+        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts])[0]
+        slow.gate.set()
+        assert "in time" in told.history[0]["error"]
+        settled(caller, "delivered")
+    assert len(set(slow.ids)) == 1
+
+
+def test_an_answer_of_any_size_and_form_is_a_success(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    receiver.answer = b"x\x00" * 1_000_000
+    with delivering():
+        announce(caller)
+        settled(caller, "delivered")
+        receiver.answer, receiver.headers = gzip.compress(b"packed"), {"Content-Encoding": "gzip"}
+        announce(caller)
+        long, packed = settled(caller, "delivered", "delivered")
+    assert (set(long.last_body), packed.last_body) == ({"x"}, "")
+
+
+def test_an_endpoint_that_says_gone_is_disabled(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    receiver.statuses = [410]
+    with delivering():
+        announce(caller)
+        eventually(lambda: not endpoint_of(caller).enabled)
+    assert endpoint_of(caller).disabled_reason == DisabledReason.GONE
+    assert audited(caller) == ["webhook_endpoint.disabled"]
+    assert (announce(caller), len(receiver.requests)) == (0, 1)
+
+
+def test_an_endpoint_that_fails_for_five_days_is_disabled_until_it_moves(caller: Caller, receiver: Receiver) -> None:
+    made = add_endpoint(caller, receiver.url)
+    change_endpoint(caller, failing_since=now() - timedelta(days=5))
+    receiver.statuses = [500]
+    with delivering():
+        announce(caller)
+        eventually(lambda: not endpoint_of(caller).enabled)
+        assert endpoint_of(caller).disabled_reason == DisabledReason.FAILING
+        services.update_endpoint(endpoint=made.endpoint, actor=ACTOR, url="https://example.com/moved")
+        change_endpoint(caller, url=receiver.url)
+        settled(caller, "delivered")
+    assert len(set(receiver.ids)) == 1
+
+
+def test_a_delivery_is_sent_again_under_the_same_id(caller: Caller, receiver: Receiver) -> None:
+    add_endpoint(caller, receiver.url)
+    with delivering():
+        announce(caller)
+        (told,) = settled(caller, "delivered")
+        assert services.resend(delivery=told, actor=ACTOR)
+        receiver.wait_for(2)
+        settled(caller, "delivered")
+    assert receiver.ids == [told.event_id] * 2
+
+
+def test_what_nobody_will_deliver_is_given_up_and_what_is_old_is_deleted(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    announce(caller)
+    change_endpoint(caller, enabled=False, disabled_at=now())
+    past = now() - timedelta(hours=73)
+    change_deliveries(caller, created_at=past, next_attempt_at=past)
+    upkeep.sweep()
+    settled(caller, "failed")
+    change_deliveries(caller, created_at=now() - timedelta(days=31))
+    upkeep.sweep()
+    assert deliveries_of(caller) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_in_the_middle_of_a_delivery_loses_nothing(caller: Caller, slow: Receiver) -> None:
+    add_endpoint(caller, slow.url)
+    with running_worker(WEBHOOK_CONCURRENCY="10", WEBHOOK_TIMEOUT_SECONDS="30") as worker:
+        announce(caller)
+        slow.wait_for(1, seconds=30)
+        worker.stop(signal.SIGKILL)
+    slow.gate.set()
+    (told,) = deliveries_of(caller)
+    assert (told.state, told.attempts) == ("pending", 0)
+    # Its claim runs out.
+    change_deliveries(caller, claimed_until=now(), next_attempt_at=now())
+    with running_worker(WEBHOOK_CONCURRENCY="10"):
+        settled(caller, "delivered", seconds=30)
+    assert slow.ids == [told.event_id] * 2

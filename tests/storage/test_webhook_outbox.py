@@ -1,0 +1,121 @@
+"""What is written into the outbox of webhooks, and by what."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from django.db import connection, transaction
+
+from kernel.errors import Failure
+from responses import store
+from responses.engine.body import Ending
+from responses.engine.endings import failed
+from responses.engine.steps import RunEnded
+from responses.recorder import Progress, Recorder
+from responses.store import LeaseLost
+from responses.webhooks import services
+from tenants import scope
+from tests.support.api import Caller, MakeCaller
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, begin, response_of
+from tests.support.webhooks import ACTOR, add_endpoint, announce, change_endpoint, deliveries_of, endpoint_of
+
+OPENING = 2
+
+
+def in_background(caller: Caller, **request: object) -> Begun:
+    """A response that a worker runs."""
+    begun = begin(caller, **request)
+    who = replace(begun.who, background=True)
+    return replace(begun, who=who, recorder=Recorder(who, Progress(next_sequence=OPENING)))
+
+
+def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None]:
+    """End the run, as somebody does who has taken it over."""
+    gone = Failure(code="server_error", message="gone")
+    step: RunEnded = begun.run(ScriptedModel()).end_dead(ending or failed(gone))
+    _, change = begun.recorder.plan(step)
+    return store.apply([change])
+
+
+def test_the_end_of_a_background_run_is_told_to_each_endpoint_that_wants_it(caller: Caller) -> None:
+    wanted = [add_endpoint(caller, "https://a.example/"), add_endpoint(caller, "https://b.example/", "response.failed")]
+    add_endpoint(caller, "https://c.example/", "response.completed")
+    begun = in_background(caller)
+    assert end(begun) == [None]
+    told = deliveries_of(caller)
+    assert {one.endpoint_id for one in told} == {made.endpoint.pk for made in wanted}
+    assert {(one.event_type, one.object_id) for one in told} == {("response.failed", begun.who.response_id)}
+    assert len({one.event_id for one in told}) == 1
+    assert told[0].created_at == response_of(begun).ended_at
+
+
+def test_foreground_runs_are_told_to_nobody(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    assert end(begin(caller)) == [None]
+    assert deliveries_of(caller) == []
+
+
+def test_a_run_that_was_lost_tells_nothing(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    begun = in_background(caller)
+    assert end(begun) == [None]
+    (lost,) = end(begun)
+    assert isinstance(lost, LeaseLost)
+    assert len(deliveries_of(caller)) == 1
+
+
+def test_an_end_that_is_written_again_is_told_once(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    begun = in_background(caller)
+    step = begun.run(ScriptedModel()).end_dead(failed(Failure(code="server_error", message="gone")))
+    _, change = begun.recorder.plan(step)
+    for _ in range(2):
+        assert store.apply([replace(change, advance=None, insert=[])]) == [None]
+    assert len(deliveries_of(caller)) == 1
+
+
+def test_endpoints_of_others_and_disabled_ones_hear_nothing(caller: Caller, make_caller: MakeCaller) -> None:
+    other = make_caller()
+    add_endpoint(other, "https://a.example/")
+    add_endpoint(caller, "https://b.example/")
+    services.set_enabled(endpoint=endpoint_of(caller), actor=ACTOR, enabled=False)
+    assert announce(caller) == 0
+    assert (deliveries_of(caller), deliveries_of(other)) == ([], [])
+    change_endpoint(caller, enabled=True, disabled_at=None)
+    assert announce(caller) == 1
+
+
+def test_what_is_rolled_back_is_not_told(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    with scope.team(caller.team.pk):
+        assert announce(caller) == 1
+        transaction.set_rollback(True)
+    assert deliveries_of(caller) == []
+
+
+def test_deleting_an_endpoint_takes_its_deliveries_and_hinders_no_run(caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    announce(caller)
+    begun = in_background(caller)
+    with scope.team(caller.team.pk), connection.cursor() as cursor:
+        services.delete_endpoint(endpoint=endpoint_of(caller), actor=ACTOR)
+        cursor.execute("SELECT count(*) FROM responses_webhookdelivery")
+        assert cursor.fetchone() == (0,)
+        # The deletion is not committed yet: the end of a run, on a connection of its own, does not wait for it.
+        assert end_elsewhere(begun) == [None]
+    assert deliveries_of(caller) == []
+    assert response_of(begun).ended_at is not None
+
+
+def end_elsewhere(begun: Begun) -> Sequence[Exception | None]:
+    """End the run in another thread, whose connection is its own."""
+
+    def work() -> Sequence[Exception | None]:
+        try:
+            return end(begun)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(10)
