@@ -191,6 +191,10 @@ LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A worker that is told to stop lets its runs go on for so long, then it hands them on where they stand.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
+# Lines of one batch that are answered at once, in however many workers.
+BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
+# From the first failed attempt of a line to the second; each further pause is twice as long.
+BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser
 from concurrent.futures import wait
+from functools import partial
 from concurrent.futures import wait
 from typing import Any
 
@@ -15,6 +16,7 @@ from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, settle
 from responses import tasks, worker
+from responses.batches.runner import BatchRunner
 from responses.webhooks import courier
 from responses.webhooks import courier
 
@@ -37,7 +39,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
         allow_many_sockets()
-        worker.start(slots=options["concurrency"])
+        slots = options["concurrency"]
+        worker.start(slots=slots, guests=[partial(BatchRunner, most_lines=max(1, slots // 2))])
         courier.start(slots=settings.WEBHOOK_CONCURRENCY)
         courier.start(slots=settings.WEBHOOK_CONCURRENCY)
         # Celery waits for its own tasks first, and tells nobody else in time.
