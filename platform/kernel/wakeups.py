@@ -190,7 +190,7 @@ def here() -> Wakeups:
 
 def ring_from_thread(*channels: str) -> None:
     """Wake whoever listens to the channels, from code without an event loop; waits a second for Redis at most."""
-    pipeline = _blocking().pipeline(transaction=False)
+    pipeline = _blocking(settings.REDIS_URL).pipeline(transaction=False)
     for channel in channels:
         pipeline.publish(channel, b"")
     try:
@@ -200,9 +200,9 @@ def ring_from_thread(*channels: str) -> None:
 
 
 @cache
-def _blocking() -> "redis.Redis":
+def _blocking(url: str) -> "redis.Redis":
     return redis.Redis.from_url(
-        settings.REDIS_URL,
+        url,
         socket_connect_timeout=_BLOCKING_SECONDS,
         socket_timeout=_BLOCKING_SECONDS,
         retry=redis.retry.Retry(NoBackoff(), 1),

@@ -73,7 +73,12 @@ ENDPOINTS = (
     _endpoint("POST /responses", "responses.write", "JSON, or server-sent events with `stream: true`"),
     _endpoint("GET /responses", "responses.read", "our extension: a team's stored responses, see below"),
     _endpoint("GET /responses/{id}", "responses.read", "JSON; with `stream=true` the events of its run, see below"),
-    _endpoint("DELETE /responses/{id}", "responses.delete"),
+    _endpoint("DELETE /responses/{id}", "responses.delete", "one that a worker runs or will run is cancelled first"),
+    _endpoint(
+        "POST /responses/{id}/cancel",
+        "responses.write",
+        "background responses, waiting or running; one that has ended is returned as it is",
+    ),
     _endpoint("GET /responses/{id}/input_items", "responses.read", "the chain before the response, and its own input"),
     _endpoint(
         "POST /responses/input_tokens",

@@ -66,6 +66,9 @@ def _paths() -> Schema:
                 "Delete a response", answer="DeletedResponse", parameters=[response_id], errors=(401, 403, 404)
             ),
         },
+        "/responses/{response_id}/cancel": {
+            "post": _operation("Cancel a response", answer="Response", parameters=[response_id]),
+        },
         "/responses/{response_id}/input_items": {
             "get": _operation(
                 "List what a response was generated from",

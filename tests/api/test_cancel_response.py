@@ -1,0 +1,128 @@
+"""`POST /v1/responses/{id}/cancel`: a state that is written once, wherever the run is, and what becomes of the run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tenants import scope
+from tenants.models import AuditEvent, UsageRecord
+from tests.support.api import Api, MakeApi, error, ok
+from tests.support.background import ended
+from tests.support.chunks import chunk, text
+from tests.support.streams import types
+from tests.support.upstream import Gate, Received, Script, stream
+from tests.support.waiting import eventually
+from tests.support.workers import WorkerProcess
+
+
+def cancel(api: Api, response_id: str) -> dict[str, Any]:
+    """What the cancelled response is."""
+    return ok(api.post(f"/responses/{response_id}/cancel", b""))
+
+
+@contextmanager
+def running(api: Api, script: Script) -> Iterator[tuple[str, Received]]:
+    """A background run whose upstream has said "Hel" and waits."""
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
+    response_id = api.create(model=script.model, input="Hi", background=True)["id"]
+    received = script.wait_for_call()
+    gate.wait_until_reached()
+    try:
+        yield response_id, received
+    finally:
+        gate.open()
+
+
+@pytest.mark.usefixtures("worker", "database")
+def test_it_ends_a_run_where_it_stands(api: Api, script: Script) -> None:
+    with running(api, script) as (response_id, received), api.follow(response_id) as live:
+        while live.next()["type"] != "response.output_text.delta":
+            pass
+        cancelled = cancel(api, response_id)
+        assert received.was_closed_within(1.0)
+        assert types(live.rest())[-1] == "response.output_item.done"
+    (message,) = cancelled["output"]
+    assert (cancelled["status"], cancelled["error"], message["status"]) == ("cancelled", None, "incomplete")
+    assert message["content"][0]["text"] == "Hel"
+    assert [line for line in live.raw if line.startswith("data: ")][-1] == "data: [DONE]"
+    assert cancel(api, response_id) == cancelled == api.retrieve(response_id)
+
+
+@pytest.mark.usefixtures("worker", "database")
+def test_what_was_cut_is_in_the_ledger_and_who_cut_it_in_the_audit_log(api: Api, script: Script) -> None:
+    with running(api, script) as (response_id, _):
+        cancel(api, response_id)
+        cancel(api, response_id)
+    with scope.team(api.caller.team.pk):
+        ledger = eventually(lambda: list(UsageRecord.objects.filter(object_id=response_id)))
+        audited = AuditEvent.objects.get(target=response_id)
+    assert [(row.outcome, row.estimated) for row in ledger] == [("interrupted", True)]
+    assert (audited.action, audited.actor) == ("response.cancelled", f"key:{api.caller.key.pk}")
+
+
+@pytest.mark.usefixtures("database")
+def test_it_ends_a_response_that_waits(api: Api, script: Script, worker: WorkerProcess) -> None:
+    with worker.standing_still():
+        response_id = api.create(model=script.model, input="Hi", background=True)["id"]
+        cancelled = cancel(api, response_id)
+        assert (cancelled["status"], cancelled["output"], cancelled["usage"]) == ("cancelled", [], None)
+        with api.follow(response_id) as live:
+            assert types(live.rest()) == ["response.created", "response.queued"]
+    api.create(model=script.say("Next").model, input="Hi")
+    assert api.retrieve(response_id) == cancelled
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_response_that_has_ended_is_returned_as_it_is(api: Api, script: Script) -> None:
+    response_id = api.create(model=script.say("Hello").model, input="Hi", background=True)["id"]
+    completed = ended(api, response_id)
+    assert cancel(api, response_id) == completed
+    assert completed["status"] == "completed"
+
+
+def test_a_synchronous_response_is_not_cancelled(api: Api, script: Script) -> None:
+    response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
+    answer = api.post(f"/responses/{response_id}/cancel", {})
+    assert error(answer) == (400, None, None)
+    assert answer.json()["error"]["message"] == "Cannot cancel a synchronous response."
+
+
+@pytest.mark.usefixtures("worker")
+def test_deleting_a_running_response_cancels_it_first(api: Api, script: Script) -> None:
+    with running(api, script) as (response_id, received), api.follow(response_id) as live:
+        live.next()
+        assert api.delete(f"/responses/{response_id}").status_code == 200
+        assert received.was_closed_within(1.0)
+        assert live.rest()[-1]["type"] not in {"response.completed", "error"}
+    assert api.get(f"/responses/{response_id}").status_code == 404
+
+
+@pytest.mark.usefixtures("worker")
+def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
+    with running(api, script) as (response_id, received):
+        foreign = outsider.post(f"/responses/{response_id}/cancel", {})
+        unknown = outsider.post("/responses/resp_unknown/cancel", {})
+        assert foreign.status_code == unknown.status_code == 404
+        assert foreign.text.replace(response_id, "ID") == unknown.text.replace("resp_unknown", "ID")
+        assert not received.closed.is_set()
+    assert ended(api, response_id)["status"] == "completed"
+
+
+def test_it_asks_for_the_scope_to_write(api: Api, make_api: MakeApi) -> None:
+    reader = make_api(team=api.caller.team, scopes=["responses.read"])
+    assert reader.post("/responses/resp_x/cancel", {}).status_code == 403
+
+
+def test_it_takes_no_parameters(api: Api) -> None:
+    answer = api.post("/responses/resp_x/cancel", {"reason": "tired"})
+    assert error(answer) == (400, "reason", "unknown_parameter")
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_sdk_cancels(api: Api, client: OpenAI, script: Script) -> None:
+    with running(api, script) as (response_id, _):
+        assert client.responses.cancel(response_id).status == "cancelled"
