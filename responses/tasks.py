@@ -8,7 +8,6 @@ from kombu.exceptions import KombuError
 
 from responses import upkeep, worker
 from responses.webhooks import upkeep as deliveries
-from responses.webhooks import upkeep as deliveries
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +22,6 @@ def sweep_dead_runs() -> int:
 def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
     return upkeep.drop_expired_logs()
-
-
-@shared_task(name="responses.tasks.sweep_webhooks", expires=300)
-def sweep_webhooks() -> int:
-    """Give up and delete old deliveries of webhooks."""
-    return deliveries.sweep()
 
 
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)

@@ -221,7 +221,6 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
-    "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 
