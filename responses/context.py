@@ -12,11 +12,13 @@ from conversations.items import (
     StoredItem,
     from_wire,
 )
-from conversations.selectors import referenced
+from conversations.selectors import find_conversation, referenced, refuse_doubles, told, unknown_conversation
 from kernel.errors import NotFound, UnsupportedValue
-from responses import access, pairing, selectors
+from responses import access, holds, pairing, selectors
 from responses.engine.events import Body
+from responses.models import Response
 from responses.schema import CreateResponse
+from responses.selectors import Chain
 from responses.wire import input_items
 from tenants import scope
 from tenants.principal import Principal
@@ -27,8 +29,10 @@ class Reading:
     """`history` is what stands before this response; `own` are its input items as they will be stored.
 
     `shared` maps positions in `own` to the keys of stored items that references pointed at: those are placed again, not
-    copied. `follows` is the response whose stored chain is the history, or begins it. `preface` is what a prompt puts
-    before everything else; it belongs to the instructions, and is not stored with the items.
+    copied. `follows` is the response whose stored chain is the history, or begins it. Of a response that continues a
+    conversation the history is what stands in that before `history_end`. `answered` is the response whose calls the
+    outputs among the input answer. `preface` is what a prompt puts before everything else; it belongs to the
+    instructions, and is not stored with the items.
     """
 
     preface: Sequence[StoredItem] = ()
@@ -37,6 +41,9 @@ class Reading:
     own_items: Sequence[StoredItem] = ()
     shared: dict[int, UUID] = field(default_factory=dict)
     follows: str | None = None
+    conversation_id: str | None = None
+    history_end: int | None = None
+    answered: str | None = None
 
     @property
     def items(self) -> list[StoredItem]:
@@ -61,25 +68,35 @@ class Remembered:
 def needs_database(body: CreateResponse, previous: Remembered | None = None) -> bool:
     """Whether the context of a request has to be looked up at all."""
     chained = bool(body.previous_response_id) and previous is None
-    return chained or any(isinstance(item, ItemReference) for item in input_items(body))
+    refers = any(isinstance(item, ItemReference) for item in input_items(body))
+    return chained or refers or body.conversation is not None
 
 
-def read(*, principal: Principal, body: CreateResponse, previous: Remembered | None = None) -> Reading:
+def read(
+    *,
+    principal: Principal,
+    body: CreateResponse,
+    previous: Remembered | None = None,
+    holder: str | None = None,
+) -> Reading:
     """Assemble the context of a request; in a database thread where `needs_database` says so.
 
-    `previous` is the response of `previous_response_id` where the caller has it in memory.
+    `previous` is the response of `previous_response_id` where the caller has it in memory. `holder` is the new response
+    that is to hold the conversation of the request; without one, the conversation is only read.
     """
     _refuse_triggers(body)
     if body.previous_input_messages:
         # Nothing holds them but the request, like a response that was not stored.
-        told = [item.with_id() for item in body.previous_items()]
-        previous = Remembered(response_id="", follows=None, history=(), unstored=told)
+        brought = [item.with_id() for item in body.previous_items()]
+        previous = Remembered(response_id="", follows=None, history=(), unstored=brought)
     if not needs_database(body, previous):
         own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
         return _paired(_after(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:
             return _paired(_after(previous, _resolved(principal, body, []), body))
+        if body.conversation is not None:
+            return _paired(_conversed(principal, body, body.conversation.id, holder))
         history = _history(principal, body.previous_response_id)
         return _paired(replace(_resolved(principal, body, history), follows=body.previous_response_id))
 
@@ -109,7 +126,49 @@ def _after(previous: Remembered, own: Reading, body: CreateResponse) -> Reading:
 def _history(principal: Principal, previous_id: str | None) -> list[StoredItem]:
     if previous_id is None:
         return []
-    return [from_wire(body) for body in access.get_chain(principal=principal, response_id=previous_id)]
+    return _whole(access.get_chain(principal=principal, response_id=previous_id))
+
+
+def _whole(chain: Chain) -> list[StoredItem]:
+    """The chain as it is without the responses that were deleted from it."""
+    return pairing.without_orphans([from_wire(body) for body in chain.items], settled=chain.settled)
+
+
+def _conversed(principal: Principal, body: CreateResponse, name: str, holder: str | None) -> Reading:
+    """The request behind the items of its conversation. The hold comes before they are read, so that nobody else's
+    come in between."""
+    team_id = principal.team_id
+    if find_conversation(team_id=team_id, conversation_id=name) is None:
+        raise unknown_conversation(name)
+    if holder is not None:
+        holds.take(team_id=team_id, conversation_id=name, response_id=holder)
+    found = told(team_id=team_id, conversation_id=name)
+    if found is None:
+        raise unknown_conversation(name)
+    selectors.refuse_endless(sum(len(text) for text in found.texts))
+    refuse_doubles(team_id=team_id, conversation_id=name, items=input_items(body), param="input")
+    reading = _resolved(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
+    answered = _latest(name) if any(pairing.answer(item) for item in reading.own) else None
+    return replace(reading, conversation_id=name, history_end=found.end, answered=answered)
+
+
+def _latest(conversation_id: str) -> str | None:
+    """The last response that continued a conversation: what it called has to be answered by the next one."""
+    made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
+    return made.values_list("pk", flat=True).first()
+
+
+def history_of(response: Response) -> list[StoredItem]:
+    """What stood before a stored response when it began, as far as it still stands there. Runs inside a scope that sees
+    the response's team."""
+    team_id = response.team_id
+    if response.previous_response_id is not None:
+        chain = selectors.chain(team_id=team_id, response_id=response.previous_response_id)
+        return _whole(chain) if chain else []
+    if response.history_id is None:
+        return []
+    found = told(team_id=team_id, conversation_id=response.history_id, end=response.history_end)
+    return [from_wire(orjson.loads(text)) for text in found.texts] if found else []
 
 
 def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> Reading:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
-from responses import hosting, selectors, wire
+from responses import hosting, wire
 from responses.content import TeamContent
+from responses.context import history_of
 from responses.engine.calls import ToolResult
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
@@ -24,6 +25,7 @@ from responses.engine.state import (
 )
 from responses.engine.tools import NoTools, Toolbox
 from responses.engine.turns import Call, Model, Sampling, TurnRequest, TurnStream, Usage
+from responses.holds import Appendix
 from responses.identity import RunIdentity
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.moderated import ModeratedRun
@@ -70,7 +72,7 @@ def load(
         if judge is None
         else ModeratedRun(context, state, model=model, tools=tools, now=now, judge=judge)
     )
-    return Taken(run=run, recorder=Recorder(identity, progress), identity=identity)
+    return Taken(run=run, recorder=Recorder(identity, progress, Appendix.of(response)), identity=identity)
 
 
 class _NoModel:
@@ -165,12 +167,10 @@ def _call(row: ToolCall) -> Call:
 
 
 def _context(response: Response) -> RunContext:
-    before = response.previous_response_id
-    history = selectors.context_items(team_id=response.team_id, response_id=before) if before else []
+    history = history_of(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
-    bodies = [*history, *(place.item.body for place in own)]
     instructions, preface = wire.instructions(response.parameters)
-    items = [*preface, *(from_wire(body) for body in bodies)]
+    items = [*preface, *history, *(from_wire(place.item.body) for place in own)]
     return RunContext(
         response_id=response.pk,
         parameters=response.parameters,

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from django.db import models
 
 from conversations.items import plain_text
-from conversations.models import Item, Placement, Section
+from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.wakeups import Bell
 from responses.engine.calls import Ask, request_digest
@@ -35,6 +35,7 @@ from responses.engine.steps import (
     TurnRecord,
 )
 from responses.engine.turns import Call, Finish, Usage
+from responses.holds import Appendix
 from responses.identity import RunIdentity
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.store import GUARDED, Advance, CallUpdate, Change, Lease, Part, writer
@@ -65,9 +66,10 @@ class Progress:
 class Recorder:
     """Records one run."""
 
-    def __init__(self, identity: RunIdentity, progress: Progress) -> None:
+    def __init__(self, identity: RunIdentity, progress: Progress, appendix: Appendix | None = None) -> None:
         self._identity = identity
         self._progress = progress
+        self._appendix = appendix
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._buffer_first = progress.next_sequence
@@ -101,12 +103,13 @@ class Recorder:
         if isinstance(step, RunEnded):
             data += DONE_FRAME
         rows = self._rows(step)
+        kept, parts = self._conversed(step)
         return data, Change(
             team_id=self._identity.team_id,
-            insert=[*rows, *self._take_batch()],
+            insert=[*rows, *kept, *self._take_batch()],
             advance=self._advance(step),
             calls=self._call_updates(step),
-            parts=self._parts(step),
+            parts=[*parts, *self._parts(step)],
         )
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
@@ -267,7 +270,8 @@ class Recorder:
             progress.first_token_ms = _milliseconds(first - self._identity.created_at)
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
-        if not self._identity.stored:
+        stored = self._identity.stored
+        if not stored and self._appendix is None:
             return []
         rows: list[models.Model] = []
         for item in items:
@@ -275,7 +279,17 @@ class Recorder:
             position = self._progress.next_position
             rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
             self._progress.next_position += 1
-        return rows
+        if self._appendix is not None:
+            self._appendix.add(rows, written=stored)
+        return rows if stored else []
+
+    def _conversed(self, step: Step) -> tuple[Sequence[models.Model], list[Part]]:
+        """What a run's end means to the conversation that it continues."""
+        if self._appendix is None or not isinstance(step, RunEnded):
+            return (), []
+        keeps = step.ending.status in {Status.COMPLETED, Status.INCOMPLETE}
+        kept, part = self._appendix.ending(self._identity.response_id, keeps=keeps)
+        return kept, [part]
 
     def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
         self._progress.tool_calls += len(calls)
@@ -405,6 +419,7 @@ def placed(
         position=position,
         item=item,
         in_context=in_context,
+        opens_context=opens_context(item.type),
     )
     return [item, place]
 

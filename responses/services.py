@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.db import models
+from django.db import connection, models
 from typing_extensions import override
 
-from conversations.models import Placement, Section
+from conversations.models import Placement, Section, opens_context
 from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, demands, effective, pairing, prompts, tasks, toolset, wire
+from responses import context, conversing, demands, effective, holds, pairing, prompts, tasks, toolset, wire
 from responses.cancelling import cancel_run
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
@@ -61,6 +61,11 @@ class Started:
             return None
         output = [item.body for item in self.state.output if item.in_context]
         before, reading = self.previous, self.reading
+        if reading.conversation_id is not None:
+            # The chain of a stored response holds no conversation but its own: the follower takes this one's items.
+            told = [item.with_id() for item in reading.history]
+            unstored = [*told, *reading.own, *output]
+            return Remembered(response_id=who.response_id, follows=None, history=(), unstored=unstored)
         return Remembered(
             response_id=who.response_id,
             follows=reading.follows,
@@ -108,37 +113,48 @@ async def start_response(
 ) -> Started:
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
     connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
-    planned = await _plan(principal, body, previous, mode=mode, request=request)
-    state = RunState()
-    model = model_for(planned.route)
-    run = _run(planned, state, generates=body.generates, model=model)
-    live = LiveRun(run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds)
-    await _start_when_committed(live, writer.submit(planned.change))
+    response_id = new_id("resp")
+    async with conversing.holding(principal=principal, body=body, response_id=response_id):
+        planned = await _plan(principal, body, previous, response_id=response_id, mode=mode, request=request)
+        state = RunState()
+        run = _run(planned, state, generates=body.generates, model=model_for(planned.route))
+        live = LiveRun(
+            run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds
+        )
+        await _start_when_committed(live, writer.submit(planned.change))
     return Started(run=live, reading=planned.reading, state=state, previous=previous)
 
 
 async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
     """Insert a background response, which the next free worker runs; returns it as it is now. Its client may leave."""
-    planned = await _plan(principal, body, None, mode=mode, request=request)
-    await asyncio.shield(writer.submit(planned.change))
+    response_id = new_id("resp")
+    async with conversing.holding(principal=principal, body=body, response_id=response_id):
+        planned = await _plan(principal, body, None, response_id=response_id, mode=mode, request=request)
+        await asyncio.shield(writer.submit(planned.change))
     tasks.wake_a_worker()
     return response_body(planned.given.parameters, status=Status.QUEUED.value)
 
 
 async def _plan(
-    principal: Principal, body: CreateResponse, previous: Remembered | None, *, mode: Mode, request: RequestInfo
+    principal: Principal,
+    body: CreateResponse,
+    previous: Remembered | None,
+    *,
+    response_id: str,
+    mode: Mode,
+    request: RequestInfo,
 ) -> _Planned:
     """Check the request against everything that there is, and put its response together."""
     principal.require(Scope.RESPONSES_WRITE)
     prompted = await prompts.resolve(principal=principal, body=body)
     body = prompted.body
     route = await directory.aroute(principal, body.model)
-    reading = replace(await _read(principal, body, previous), preface=prompted.preface)
+    reading = replace(await _read(principal, body, previous, response_id), preface=prompted.preface)
     body = effective.configured(body, reading.items)
     demands.check(body, route)
     content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
     await toolset.check_grammars(body)
-    created_at, response_id = now(), new_id("resp")
+    created_at = now()
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
     options = {**wire.hidden_options(body), "traits": asdict(demands.traits(route.capabilities))}
     given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
@@ -154,12 +170,12 @@ async def _plan(
         response_id=response_id,
         answers_http=mode is Mode.JSON and not body.background,
     )
-    who = _identity(principal, route, request, parameters=parameters, options=options, created_at=created_at)
-    recorder = Recorder(who, Progress())
+    who = _identity(principal, route, request, reading, parameters=parameters, options=options, created_at=created_at)
+    items = _input_rows(who, reading) if who.stored or who.conversation_id else []
+    recorder = Recorder(who, Progress(), conversing.appendix_of(who, items))
     first, batch = recorder.opening((queued if body.background else opening)(parameters))
     row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
     row.secrets = tools.secrets
-    items = _input_rows(who, reading) if who.stored else []
     answers = [*_answered_calls(body, reading), *tools.calls]
     return _Planned(
         who=who,
@@ -170,7 +186,12 @@ async def _plan(
         toolbox=tools.toolbox,
         judge=judge,
         opening=first,
-        change=Change(team_id=who.team_id, insert=[row, *items, *batch], calls=answers),
+        change=Change(
+            team_id=who.team_id,
+            insert=[row, *(items if who.stored else ()), *batch],
+            hold=conversing.hold_of(who),
+            calls=answers,
+        ),
     )
 
 
@@ -219,6 +240,7 @@ def _identity(
     principal: Principal,
     route: directory.Route,
     request: RequestInfo,
+    reading: Reading,
     *,
     parameters: dict[str, Any],
     options: dict[str, Any],
@@ -236,6 +258,7 @@ def _identity(
         obfuscate=options["obfuscate"],
         created_at=created_at,
         background=bool(parameters["background"]),
+        conversation_id=reading.conversation_id,
     )
 
 
@@ -262,8 +285,10 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
     live.start()
 
 
-async def _read(principal: Principal, body: CreateResponse, previous: Remembered | None) -> Reading:
+async def _read(principal: Principal, body: CreateResponse, previous: Remembered | None, response_id: str) -> Reading:
     refuse_foreign(wire.input_items(body), team_id=principal.team_id)
+    if body.conversation is not None:
+        return await conversing.read(principal=principal, body=body, response_id=response_id)
     if not context.needs_database(body, previous):
         return context.read(principal=principal, body=body, previous=previous)
     return await in_db_thread(lambda: context.read(principal=principal, body=body, previous=previous))
@@ -289,6 +314,9 @@ def _row(
         stored=who.stored,
         # What is not stored has no items: a stored response is linked to the one whose stored chain it goes on.
         previous_response_id=reading.follows if who.stored else body.previous_response_id,
+        conversation_id=who.conversation_id,
+        history_id=who.conversation_id,
+        history_end=reading.history_end,
         model=who.model,
         upstream_id=who.upstream_id,
         upstream_model=who.upstream_model,
@@ -311,13 +339,19 @@ def _row(
 def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
     rows: list[models.Model] = []
     for position, item in enumerate(reading.own):
-        key = reading.shared.get(position)
+        # Nothing but its place keeps an item that is shared: who stores no places has copies.
+        key = reading.shared.get(position) if who.stored else None
         if key is None:
             rows += placed(item, who, Section.INPUT, position)
         else:
             rows.append(
                 Placement(
-                    team_id=who.team_id, owner=who.response_id, section=Section.INPUT, position=position, item_id=key
+                    team_id=who.team_id,
+                    owner=who.response_id,
+                    section=Section.INPUT,
+                    position=position,
+                    item_id=key,
+                    opens_context=opens_context(item["type"]),
                 )
             )
     return rows
@@ -325,13 +359,14 @@ def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
 
 def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpdate]:
     """The outputs that this request brings end the waiting calls of the response that it follows."""
-    if body.previous_response_id is None:
+    asked = body.previous_response_id or reading.answered
+    if asked is None:
         return ()
     at: datetime = now()
     answers = [answer for item in reading.own if (answer := pairing.answer(item)) is not None]
     return [
         CallUpdate(
-            response_id=body.previous_response_id,
+            response_id=asked,
             call_id=answer.call_id,
             status="failed" if answer.failed else "completed",
             ended_at=at,
@@ -342,13 +377,16 @@ def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpda
 
 
 def delete_response(*, principal: Principal, response: Response, request: RequestInfo) -> None:
-    """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows.
+    """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows. What
+    followed it follows from now on what it followed itself; a conversation keeps its items.
 
-    A run that is still going on ends by itself: its next commit finds no row.
+    A background run is cancelled first, so that whoever was told of it hears its end. One in the foreground ends by
+    itself: its next commit finds no row.
     """
     if response.background:
         cancel_run(principal=principal, response_id=response.pk, request=request)
     with scope.team(principal.team_id):
+        _cut_out(response)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
@@ -361,3 +399,20 @@ def delete_response(*, principal: Principal, response: Response, request: Reques
             request_id=request.request_id,
         )
         Response.objects.filter(pk=response.pk).delete()
+
+
+def _cut_out(response: Response) -> None:
+    """Link the followers of a response to what it followed, and free the conversation that it holds.
+
+    Two neighbours of a chain that are deleted at once must not link a third to each other, so a team's responses are
+    deleted one after the other. The row is locked first: who ends the run meanwhile finds nothing to end.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
+    fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
+    if fresh is None:
+        return
+    Response.objects.filter(previous_response_id=fresh.pk).update(
+        previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
+    )
+    holds.free(fresh)

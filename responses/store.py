@@ -20,7 +20,7 @@ from responses.models import Status
 
 
 class LeaseLost(Exception):
-    """Somebody else has ended or taken over the response."""
+    """Somebody else has ended or taken over the response, or the conversation that it was to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,14 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a change needs to be held that makes a response: the conversation that this one is to continue."""
+
+    response_id: str
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
     """The new state of an open tool call, whichever response made the call. What is None stays as it is."""
 
@@ -90,13 +98,14 @@ class Change:
     insert: Sequence[models.Model] = field(default_factory=tuple)
     advance: Advance | None = None
     lease: Lease | None = None
+    hold: Hold | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
     parts: Sequence[Part] = field(default_factory=tuple)
 
     @property
     def guard(self) -> str | None:
-        """The response whose lease must be held; None: the change counts anyway."""
-        holder = self.advance or self.lease
+        """The response whose lease or whose conversation must be held; None: the change counts anyway."""
+        holder = self.advance or self.lease or self.hold
         return holder.response_id if holder else None
 
 
@@ -142,8 +151,17 @@ _HELD = """held AS (
     WHERE response.ended_at IS NULL
     FOR SHARE OF response
 )"""
-# Whether what a row belongs to counts: its response was advanced, or is held.
-GUARDED = "(guard IS NULL OR guard IN (SELECT id FROM advanced UNION ALL SELECT id FROM held))"
+# The lock makes who takes over an abandoned hold wait, and find the response.
+_KEPT = """kept AS (
+    SELECT hold.response_id AS id
+    FROM responses_conversationhold AS hold
+    JOIN json_to_recordset(%s::json) AS new (response_id text, conversation_id text)
+      ON hold.conversation_id = new.conversation_id AND hold.response_id = new.response_id
+    FOR UPDATE OF hold
+)"""
+_GUARDS = "SELECT id FROM advanced UNION ALL SELECT id FROM held UNION ALL SELECT id FROM kept"
+# Whether what a row belongs to counts: its response was advanced, or is held, or its conversation is.
+GUARDED = f"(guard IS NULL OR guard IN ({_GUARDS}))"
 _CALLED = f"""called AS (
     UPDATE responses_toolcall AS call SET
         status = new.status,
@@ -187,7 +205,8 @@ def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
     """The statement for the tables that these changes touch, and one JSON document of rows for each part of it."""
     advances = [asdict(change.advance) for change in changes if change.advance is not None]
     leases = [asdict(change.lease) for change in changes if change.lease is not None]
-    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances, _HELD: leases}
+    holds = [asdict(change.hold) for change in changes if change.hold is not None]
+    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances, _HELD: leases, _KEPT: holds}
     for change in changes:
         guard = change.guard
         for row in change.insert:
@@ -198,7 +217,7 @@ def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
             documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
         for part in change.parts:
             documents.setdefault(part.sql, []).append({**part.row, "guard": guard})
-    statement = f"WITH {', '.join(documents)} SELECT id FROM advanced UNION ALL SELECT id FROM held"  # noqa: S608
+    statement = f"WITH {', '.join(documents)} {_GUARDS}"
     return statement.encode(), [_document(rows) for rows in documents.values()]
 
 

@@ -133,6 +133,8 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
             shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
             # What an upstream has in its cache, it alone knows; chat completions do not tell.
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
+    if body.conversation is not None:
+        shown["conversation"] = {"id": body.conversation.id}
     if body.prompt is not None:
         shown["prompt"] = _prompt(body.prompt)
     if body.request_id is not None:

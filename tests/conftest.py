@@ -7,6 +7,7 @@ tests as in production.
 import os
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx2
@@ -21,11 +22,11 @@ pytest.register_assert_rewrite("tests.support")
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
-from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
+from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, running_web  # noqa: E402
-from tests.support.workers import WorkerProcess, running_worker  # noqa: E402
+from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
 
 _processes: list[WebProcess | WorkerProcess] = []
 _marks: dict[int, int] = {}
@@ -114,13 +115,31 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
         yield process
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
+def make_worker(upstream: ScriptedUpstream) -> Iterator[MakeWorker]:
+    """Starts workers of this test's own; the others stand still meanwhile."""
+    others = [process for process in _processes if isinstance(process, WorkerProcess)]
+    with ExitStack() as stack:
+        for process in others:
+            stack.enter_context(process.standing_still())
+
+        def make(**options: Any) -> WorkerProcess:
+            process = stack.enter_context(running_worker(**options))
+            _processes.append(process)
+            stack.callback(_processes.remove, process)
+            return process
+
+        yield make
+
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     """The sandbox service that all processes of this run know; tests that need it are skipped without bubblewrap."""
     with running_sandbox(os.environ["SANDBOX_URL"], os.environ["SANDBOX_TOKEN"]) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
 def http() -> Iterator[httpx2.Client]:
     """One pool of connections for all tests."""
     with httpx2.Client(timeout=30) as client:

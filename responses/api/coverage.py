@@ -111,6 +111,11 @@ ENDPOINTS = (
         "conversations.write",
         "our extension: a new conversation with the items up to `after`, or all; nothing is copied",
     ),
+    _endpoint(
+        "POST /conversations/{id}/cancel",
+        "conversations.write",
+        "our extension: ends the run that holds the conversation, if there is one; answers with the conversation",
+    ),
     _endpoint("GET /conversations/{id}/export", "conversations.read", "our extension: every item as JSON Lines"),
     _endpoint(
         "POST /files", "files.write", "multipart, up to 512 MiB; purposes and `expires_after` as OpenAI has them"
@@ -242,8 +247,16 @@ PARAMETERS = (
     ),
     _echoed("request_id", "mine-1", "an extension of vLLM's: a name for logs; the response's id is the server's"),
     _honoured("background", True, "run by a worker; needs `store`, not over WebSocket"),  # noqa: FBT003 - the same
-    _refused("conversation", "conv_…"),
-    _refused("context_management", [{"type": "compaction"}]),
+    _honoured(
+        "conversation",
+        "conv_…",
+        'or `{"id": …}`; read before the input, continued by one response at a time; needs `conversations.write`',
+    ),
+    _honoured(
+        "context_management",
+        [{"type": "compaction", "compact_threshold": 50_000}],
+        "past the threshold, or four fifths of the window, the model's own notes take the place of what was said",
+    ),
     _refused("multi_agent", {"enabled": True}, "a beta of OpenAI's"),
 )
 

@@ -171,6 +171,9 @@ def _conversations() -> Schema:
         "/conversations/{conversation_id}/fork": {
             "post": operation("Fork a conversation", "Conversation", one, body="ForkConversation"),
         },
+        "/conversations/{conversation_id}/cancel": {
+            "post": operation("Cancel what continues a conversation", "Conversation", one),
+        },
         "/conversations/{conversation_id}/export": {"get": export},
     }
 

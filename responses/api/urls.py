@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import batches, chat_completions, passthrough, views, webhooks
+from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, views, webhooks
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
@@ -19,6 +19,7 @@ urlpatterns = [
     ),
     path("chat/completions/<str:completion_id>", chat_completions.OneChatCompletion.as_view()),
     path("chat/completions/<str:completion_id>/messages", chat_completions.ChatMessages.as_view()),
+    path("conversations/<str:conversation_id>/cancel", conversations.CancelConversation.as_view()),
     path("batches", batches.Batches.as_view()),
     path("batches/<str:batch_id>", batches.OneBatch.as_view()),
     path("batches/<str:batch_id>/cancel", batches.CancelBatch.as_view()),

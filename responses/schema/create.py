@@ -29,6 +29,7 @@ from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
     AccessPrograms,
+    ConversationReference,
     ImageOptions,
     ModerationParam,
     PromptCacheOptions,
@@ -57,6 +58,7 @@ class CreateResponse(Wire):
     # Without input and model the prompt has to bring them.
     input: Input = ""
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
+    conversation: ConversationReference | None = None
     prompt: PromptParam | None = None
     moderation: ModerationParam | None = None
     include: list[Includable] | None = None
@@ -111,7 +113,7 @@ class CreateResponse(Wire):
 
 
 _MAX_NAME = 64
-_REFUSED = {"conversation", "context_management", "multi_agent"}
+_REFUSED = {"context_management", "multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -132,7 +134,7 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         sent["input"] = []
     if sent["input"] == "" and sent.get("previous_input_messages"):
         sent["input"] = []
-    elsewhere = {"previous_response_id", "prompt"} & sent.keys() or sent.get("previous_input_messages")
+    elsewhere = {"previous_response_id", "conversation", "prompt"} & sent.keys() or sent.get("previous_input_messages")
     if sent["input"] in ("", []) and not elsewhere:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     body = _validated(sent)
@@ -159,6 +161,10 @@ def check_together(body: CreateResponse) -> None:
         message = "The parameter 'moderation' is about an answer, and no answer is asked for."
         raise InvalidValue(message, param="moderation")
     check_updates(body.input)
+    if body.conversation and body.previous_response_id:
+        raise MutuallyExclusive("previous_response_id", "conversation")
+    if body.conversation and body.previous_input_messages:
+        raise MutuallyExclusive("conversation", "previous_input_messages")
     if body.previous_input_messages and body.previous_response_id:
         raise MutuallyExclusive("previous_response_id", "previous_input_messages")
     if body.background:

@@ -5,7 +5,7 @@ Source: sections 1.1.1 and 3.5 of the API surface specification.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from conversations.items import MAX_ITEMS, MAX_TEXT, InputPart, Wire
 from kernel.validation import TAG
@@ -18,6 +18,27 @@ class StreamOptions(Wire):
     """Options of the stream itself."""
 
     include_obfuscation: bool | None = None
+
+
+class ConversationParam(Wire):
+    """The conversation that a response continues; its id alone is enough."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_id(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
+_ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 64}
+_REFERENCE_SCHEMA = {
+    "type": "object",
+    "properties": {"id": _ID_SCHEMA},
+    "required": ["id"],
+    "additionalProperties": False,
+}
+ConversationReference = Annotated[ConversationParam, WithJsonSchema({"anyOf": [_ID_SCHEMA, _REFERENCE_SCHEMA]})]
 
 
 class ReasoningParam(Wire):

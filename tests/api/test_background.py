@@ -1,38 +1,32 @@
 """`POST /v1/responses` with `background`: answered at once, run by a worker, read by its id."""
 
-from typing import Any
-
 import pytest
+from openai import OpenAI
 
-from tests.support.api import Api
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, error
+from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
+from tests.support.mcp_requests import of, tool
+from tests.support.mcp_servers import mcp_server
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.usefixtures("worker")
-
-
-def ended(api: Api, response_id: str) -> dict[str, Any]:
-    """The response, once it has ended."""
-
-    def look() -> dict[str, Any] | None:
-        found = api.retrieve(response_id)
-        return None if found["status"] in {"queued", "in_progress"} else found
-
-    found = eventually(look, seconds=20)
-    assert found is not None
-    return found
+from tests.support.workers import WorkerProcess
 
 
-def test_it_answers_at_once_and_a_worker_runs_it(api: Api, script: Script) -> None:
+@pytest.mark.usefixtures("worker")
+def test_it_answers_at_once_and_a_worker_runs_it(api: Api, script: Script, database: None) -> None:
     queued = api.create(model=script.say("Hello").model, input="Hi", background=True)
     assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
     done = ended(api, queued["id"])
-    assert (done["status"], done["background"]) == ("completed", True)
-    assert done["output"][0]["content"][0]["text"] == "Hello"
+    assert (done["status"], done["background"], text_of(done)) == ("completed", True, ["Hello"])
+    with scope.team(api.caller.team.pk):
+        assert [row.outcome for row in UsageRecord.objects.filter(team=api.caller.team)] == ["stop"]
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_stream_shows_it_from_the_queue_to_its_end(api: Api, script: Script) -> None:
     events = api.events(model=script.say("Hello").model, input="Hi", background=True)
     assert types(events)[:3] == ["response.created", "response.queued", "response.in_progress"]
@@ -40,6 +34,7 @@ def test_a_stream_shows_it_from_the_queue_to_its_end(api: Api, script: Script) -
     assert events[-1]["response"]["status"] == "completed"
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_client_that_leaves_does_not_disturb_it(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
@@ -47,4 +42,54 @@ def test_a_client_that_leaves_does_not_disturb_it(api: Api, script: Script) -> N
         response_id = live.next()["response"]["id"]
         gate.wait_until_reached()
     gate.open()
-    assert ended(api, response_id)["output"][0]["content"][0]["text"] == "Hello"
+    assert text_of(ended(api, response_id)) == ["Hello"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_tools_with_secrets_run_in_the_background(reaching: Api, script: Script) -> None:
+    script.call(box__tell="{}").say("Told.")
+    with mcp_server(token="token-of-the-box") as served:
+        asked = tool(served, authorization="token-of-the-box")
+        queued = reaching.create(model=script.model, input="Tell.", tools=[asked], background=True)
+        done = ended(reaching, queued["id"])
+    assert (of(done, "mcp_call")[0]["status"], text_of(done)) == ("completed", ["Told."])
+    assert {headers["authorization"] for headers in served.headers} == {"Bearer token-of-the-box"}
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_response_goes_on_from_one_in_the_background(api: Api, script: Script) -> None:
+    queued = api.create(model=script.say("Ada.").model, input="Who?", background=True)
+    ended(api, queued["id"])
+    following = api.create(
+        model=script.say("Yes.").model, input="Sure?", previous_response_id=queued["id"], background=True
+    )
+    assert text_of(ended(api, following["id"])) == ["Yes."]
+    assert [message["content"] for message in script.messages[1]] == ["Who?", "Ada.", "Sure?"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_sdk_polls_it(client: OpenAI, script: Script) -> None:
+    queued = client.responses.create(model=script.say("Hello").model, input="Hi", background=True)
+    eventually(lambda: client.responses.retrieve(queued.id).status == "completed")
+    assert client.responses.retrieve(queued.id).output_text == "Hello"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_lost_message_loses_nothing(api: Api, script: Script, worker: WorkerProcess) -> None:
+    """Nothing of it is in Redis but a wake-up: here nobody sends one."""
+    script.say("Found.")
+    with worker.standing_still():
+        queued = api.create(model=script.model, input="Hi", background=True)
+        assert api.retrieve(queued["id"])["status"] == "queued"
+    assert text_of(ended(api, queued["id"])) == ["Found."]
+
+
+@pytest.mark.parametrize("without", ["store", "generate"])
+def test_it_is_refused_without_what_it_needs(api: Api, script: Script, without: str) -> None:
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "background": True, without: False})
+    assert error(answer) == (400, "background", "invalid_value")
+
+
+def test_a_request_that_is_wrong_is_refused_before_it_is_queued(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "background": True, "previous_response_id": "resp_0"})
+    assert error(answer) == (400, "previous_response_id", "previous_response_not_found")

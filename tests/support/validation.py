@@ -145,6 +145,7 @@ class _Compacted(CompactedResponse):
     _Endpoint("POST", f"/conversations/{_ID}", Conversation),
     _Endpoint("DELETE", f"/conversations/{_ID}", ConversationDeletedResource),
     _Endpoint("POST", f"/conversations/{_ID}/fork", Conversation),
+    _Endpoint("POST", f"/conversations/{_ID}/cancel", Conversation),
     _Endpoint("GET", f"/conversations/{_ID}/items", Page[ConversationItem]),
     _Endpoint("POST", f"/conversations/{_ID}/items", ConversationItemList),
     _Endpoint("GET", f"/conversations/{_ID}/items/{_ID}", RootModel[ConversationItem]),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.support.waiting import eventually
@@ -23,7 +23,7 @@ class WorkerProcess:
     def __init__(self, *, concurrency: int = 200, **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
-        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", "LEASE_SECONDS": "3", **variables}
+        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", **variables}
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -51,6 +51,15 @@ class WorkerProcess:
 
         eventually(is_ready, seconds=_START_SECONDS)
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """It does nothing inside of the block, so that other workers get what there is."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
         """End it; how many seconds that took."""
         began = time.monotonic()
@@ -74,3 +83,6 @@ def running_worker(*, concurrency: int = 200, **variables: str) -> Iterator[Work
         yield process
     finally:
         process.stop()
+
+
+MakeWorker = Callable[..., WorkerProcess]

@@ -1,0 +1,192 @@
+"""Workers that stop, die or never come: every background response reaches its end, and no stored call is made again."""
+
+import signal
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+import redis
+from django.conf import settings
+
+from kernel.clock import now
+from responses.models import Response
+from responses.tasks import sweep_dead_runs
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, Caller, MakeApi
+from tests.support.background import ended, text_of
+from tests.support.chunks import chunk, text
+from tests.support.mcp_requests import calling, of, tool
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.streams import types
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+from tests.support.workers import MakeWorker
+
+pytestmark = pytest.mark.slow
+BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
+
+
+@pytest.fixture(scope="module")
+def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
+    """A web process that lets requests name servers on this machine."""
+    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
+    """Its API."""
+    return Api(http, url=reaching_web.url, caller=caller)
+
+
+@pytest.fixture
+def served() -> Iterator[McpServer]:
+    """A server that counts its calls."""
+    with mcp_server() as running:
+        yield running
+
+
+def row(api: Api, response_id: str) -> Response:
+    """The response as it is stored."""
+    with scope.team(api.caller.team.pk):
+        return Response.objects.get(pk=response_id)
+
+
+def ledger(api: Api) -> list[str]:
+    """What became of the team's upstream calls."""
+    with scope.team(api.caller.team.pk):
+        return [one.outcome for one in UsageRecord.objects.filter(team=api.caller.team).order_by("id")]
+
+
+def queue(api: Api, script: Script, *tools: object) -> str:
+    """The id of a response that waits for a worker."""
+    created = api.create(model=script.model, input="Go.", background=True, tools=[*tools])
+    response_id: str = created["id"]
+    return response_id
+
+
+def test_a_worker_that_stops_hands_its_run_on_in_the_middle_of_a_turn(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    gate, first = Gate(), make_worker(**BRIEF)
+    script.then(stream(chunk(content="Hal"), gate)).say("Hello")
+    response_id = queue(api, script)
+    gate.wait_until_reached()
+    assert first.stop() < 6
+    waiting = row(api, response_id)
+    assert (waiting.status, waiting.lease_until, waiting.attempt) == ("in_progress", None, 0)
+    assert script.received[0].was_closed_within(1)
+    make_worker(**BRIEF)
+    assert text_of(ended(api, response_id)) == ["Hal", "Hello"]
+    assert ledger(api) == ["interrupted", "stop"]
+
+
+def test_a_worker_that_stops_waits_for_a_step(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    """The call that is under way gets its result kept; the turn after it is the next worker's."""
+    first = make_worker(**{**BRIEF, "WORKER_DRAIN_SECONDS": "5"})
+    script.then(calling(("box__note", "{}")))
+    script.call(box__wait="{}").say("Done.")
+    response_id = queue(reaching, script, tool(served))
+    served.wait_for_calls(2)
+    first._process.send_signal(signal.SIGTERM)
+    served.opened.set()
+    first.stop()
+    assert (len(script.received), row(reaching, response_id).status) == (2, "in_progress")
+    make_worker(**BRIEF)
+    assert text_of(ended(reaching, response_id)) == ["Done."]
+    assert served.names() == ["note", "wait"]
+
+
+def test_a_run_whose_worker_died_is_continued_and_its_log_has_no_gap(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    gate, first = Gate(), make_worker(**BRIEF)
+    script.then(stream(chunk(content="Hal"), gate)).say("Hello")
+    response_id = queue(api, script)
+    gate.wait_until_reached()
+    with api.follow(response_id) as live:
+        while live.next()["type"] != "response.output_text.delta":
+            pass
+        first.stop(signal.SIGKILL)
+        make_worker(**BRIEF)
+        live.rest()
+    assert text_of(ended(api, response_id)) == ["Hal", "Hello"]
+    with api.follow(response_id) as replay:
+        events = replay.rest()
+    assert types(events).count("response.in_progress") == 1
+    assert row(api, response_id).attempt == 2
+
+
+def test_no_call_with_a_stored_result_is_made_again_after_a_death(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    first = make_worker(**BRIEF)
+    script.then(calling(("box__note", "{}"))).call(box__wait="{}").say("Done.")
+    response_id = queue(reaching, script, tool(served))
+    served.wait_for_calls(2)
+    first.stop(signal.SIGKILL)
+    served.opened.set()
+    make_worker(**BRIEF)
+    done = ended(reaching, response_id)
+    assert (done["status"], text_of(done)) == ("completed", ["Done."])
+    assert served.names() == ["note", "wait", "wait"]
+    assert [item["name"] for item in of(done, "mcp_call") if item["status"] == "completed"] == ["note", "wait"]
+
+
+def test_a_call_in_flight_that_must_not_be_repeated_fails_the_run(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    first = make_worker(**BRIEF)
+    script.then(calling(("box__die", "{}")))
+    response_id = queue(reaching, script, tool(served))
+    served.wait_for_calls(1)
+    first.stop(signal.SIGKILL)
+    make_worker(**BRIEF)
+    failed = ended(reaching, response_id)
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert "box__die" in failed["error"]["message"]
+    assert served.names() == ["die"]
+
+
+def test_attempts_are_bounded(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    response_id = ""
+    for _ in range(2):
+        gate = Gate()
+        script.then(stream(gate))
+        doomed = make_worker(**BRIEF, BACKGROUND_ATTEMPTS="2")
+        response_id = response_id or queue(api, script)
+        gate.wait_until_reached()
+        doomed.stop(signal.SIGKILL)
+    make_worker(**BRIEF, BACKGROUND_ATTEMPTS="2")
+    eventually(lambda: row(api, response_id).lease_until < now(), seconds=10)
+    sweep_dead_runs.apply_async()
+    failed = ended(api, response_id)
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+
+
+def test_a_broker_that_forgets_everything_loses_nothing(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    script.always(stream(*text("Hello")))
+    queued = [queue(api, script) for _ in range(20)]
+    redis.Redis.from_url(settings.REDIS_URL).flushall()
+    make_worker(**BRIEF)
+    assert {ended(api, response_id)["status"] for response_id in queued} == {"completed"}
+
+
+def test_a_team_with_many_runs_does_not_delay_the_first_of_another(
+    api: Api, script: Script, other_script: Script, make_api: MakeApi, make_worker: MakeWorker
+) -> None:
+    gate = Gate()
+    script.always(stream(gate, *text("Hello")))
+    queued = [queue(api, script) for _ in range(12)]
+    make_worker(concurrency=4, **BRIEF)
+    eventually(lambda: len(script.received) == 4)
+    other = make_api()
+    response_id = queue(other, other_script.say("Quick."))
+    assert text_of(ended(other, response_id, seconds=5)) == ["Quick."]
+    assert len(script.received) == 4
+    gate.open()
+    assert {ended(api, one)["status"] for one in queued} == {"completed"}

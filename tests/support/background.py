@@ -1,0 +1,20 @@
+"""Background responses, as tests wait for them."""
+
+from typing import Any
+
+from tests.support.api import Api
+from tests.support.waiting import eventually
+
+RUNNING = {"queued", "in_progress"}
+
+
+def ended(api: Api, response_id: str, *, seconds: float = 20) -> dict[str, Any]:
+    """The response, once it has ended."""
+    eventually(lambda: api.retrieve(response_id)["status"] not in RUNNING, seconds=seconds)
+    return api.retrieve(response_id)
+
+
+def text_of(response: dict[str, Any]) -> list[str]:
+    """What its messages say, one after the other."""
+    messages = [item for item in response["output"] if item["type"] == "message"]
+    return ["".join(part["text"] for part in item["content"]) for item in messages]
