@@ -33,6 +33,8 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.integer("PORT", default=8000, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+SANDBOX_URL = env.text("SANDBOX_URL")
+SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
 
 # -- who answers -------------------------------------------------------------------------------------------------------
@@ -56,6 +58,7 @@ INSTALLED_APPS = [
 ]
 
 # The site: admin and pages. The API has a chain of its own (`config.asgi`): sessions, cookies and CSRF have no business
+    "containers",
 # there, and each synchronous middleware would cost an asynchronous view a hop to another thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -188,6 +191,10 @@ LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A worker that is told to stop lets its runs go on for so long, then it hands them on where they stand.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
+# Lines of one batch that are answered at once, in however many workers.
+BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
+# From the first failed attempt of a line to the second; each further pause is twice as long.
+BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 
@@ -213,6 +220,7 @@ CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
+    "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 

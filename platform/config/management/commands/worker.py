@@ -3,9 +3,12 @@
 import signal
 import sys
 from argparse import ArgumentParser
+from concurrent.futures import wait
+from functools import partial
 from typing import Any, NoReturn
 
 from celery.signals import worker_shutting_down
+from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
@@ -13,9 +16,12 @@ from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, settle
 from responses import tasks, worker
+from responses.batches.runner import BatchRunner
+from responses.webhooks import courier
 
 # Tasks are short: what waits on networks runs on the worker's event loop.
 _THREADS = 4
+_LAST_DELIVERIES_SECONDS = 1.0
 
 
 class Command(BaseCommand):
@@ -31,22 +37,27 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
         allow_many_sockets()
+        slots = options["concurrency"]
         # Celery waits for its own tasks first, and tells nobody else in time; and it takes a while until it listens.
         worker_shutting_down.connect(_stop, weak=False)
         signal.signal(signal.SIGTERM, _exit)
         try:
-            worker.start(slots=options["concurrency"])
+            worker.start(slots=slots, guests=[partial(BatchRunner, most_lines=max(1, slots // 2))])
+            courier.start(slots=settings.WEBHOOK_CONCURRENCY)
             settle()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
             if (stopped := worker.stop()) is not None:
                 stopped.result()
+            if (delivering := courier.stop()) is not None:
+                wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
             tasks.wake_another_worker()
 
 
 def _stop(**_: Any) -> None:
     worker.stop()
+    courier.stop()
 
 
 def _exit(*_: Any) -> NoReturn:
