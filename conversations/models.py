@@ -39,6 +39,11 @@ class Item(models.Model):
         return self.id
 
 
+def opens_context(item_type: str) -> bool:
+    """Whether models read nothing of what stands before an item of this type."""
+    return item_type == "compaction"
+
+
 class Section(models.TextChoices):
     """The list of an owner in which an item stands."""
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db import connection
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Concat
 
+from conversations.items import InputItem
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import unix
-from kernel.errors import NotFound
+from kernel.errors import BadRequest, NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
 
 
@@ -57,18 +59,18 @@ def find_place(*, conversation: Conversation, item_id: str) -> Placement | None:
     """Where the item of this wire id stands in a conversation."""
     if "\x00" in item_id:
         return None
-    return next(iter(_named(conversation, [item_id]).select_related("item")), None)
+    found = _named(conversation.team_id, conversation.pk, [item_id])
+    return next(iter(found.select_related("item")), None)
 
 
-def _named(conversation: Conversation, item_ids: Sequence[str]) -> QuerySet[Placement]:
+def _named(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
     """Where the items of these wire ids stand in a conversation.
 
     An id has few items, and they have few places; a conversation may have very many, which statistics of a large table
     do not know of. So the index of owners is kept out of the search: no index has this expression.
     """
     placed = Placement.objects.annotate(within=Concat("owner", Value("")))
-    team_id = conversation.team_id
-    return placed.filter(item__id__in=item_ids, item__team_id=team_id, section=Section.ITEMS, within=conversation.pk)
+    return placed.filter(item__id__in=item_ids, item__team_id=team_id, section=Section.ITEMS, within=conversation_id)
 
 
 def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placement]:
@@ -90,9 +92,55 @@ def items_between(*, conversation: Conversation, after: int, limit: int) -> list
     return list(rows.select_related("item").order_by("position")[:limit])
 
 
-def standing(*, conversation: Conversation, item_ids: Sequence[str]) -> set[str]:
-    """Those of these wire ids that stand in the conversation."""
-    return set(_named(conversation, item_ids).values_list("item__id", flat=True))
+# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing.
+_CONTEXT = """
+SELECT conversation.next_position, item.body::text
+FROM conversations_conversation AS conversation
+CROSS JOIN LATERAL (
+    SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
+    WHERE place.owner = conversation.id AND place.section = 'items' AND place.opens_context AND place.in_context
+      AND place.position < coalesce(%(end)s, conversation.next_position)
+) AS opening
+LEFT JOIN conversations_placement AS placement ON placement.owner = conversation.id AND placement.section = 'items'
+    AND placement.position >= opening.first AND placement.position < coalesce(%(end)s, conversation.next_position)
+    AND placement.in_context
+LEFT JOIN conversations_item AS item ON item.key = placement.item_id
+WHERE conversation.id = %(id)s AND conversation.team_id = %(team)s
+ORDER BY placement.position
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a model reads of a conversation: `texts` are items as JSON, oldest first; `end` is the position behind."""
+
+    end: int
+    texts: list[str]
+
+
+def told(*, team_id: str, conversation_id: str, end: int | None = None) -> Told | None:
+    """What stands in a conversation of the team before a position, from the latest compaction item on; in one query."""
+    if "\x00" in conversation_id:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(_CONTEXT, {"id": conversation_id, "team": team_id, "end": end})
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    return Told(end=rows[0][0] if end is None else end, texts=[body for _, body in rows if body is not None])
+
+
+def refuse_doubles(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
+    """An id names one item of a conversation: it is how items are asked for, and the cursor of pages."""
+    given = [item.id for item in items if item.id]
+    if not given:
+        return
+    taken = set(_named(team_id, conversation_id, given).values_list("item__id", flat=True))
+    for name in given:
+        if name in taken:
+            message = f"Duplicate item found with id {name}. Remove duplicate items from your input and try again."
+            raise BadRequest(message, param=param)
+        taken.add(name)
 
 
 def referenced(*, team_id: str, item_ids: Sequence[str], lock: bool = False) -> dict[str, Item]:

@@ -8,16 +8,16 @@ from django.db import connection
 
 from conversations import access, selectors
 from conversations.items import CompactionTrigger, InputItem, ItemReference, StoredItem
-from conversations.models import Conversation, Item, Placement, Section
+from conversations.models import Conversation, Item, Placement, Section, opens_context
 from conversations.signals import items_offered
-from kernel.errors import BadRequest, UnsupportedValue
+from kernel.errors import UnsupportedValue
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
 
 _SHARE = """
-INSERT INTO conversations_placement (team_id, owner, section, position, item_id, in_context)
-SELECT team_id, %(fork)s, section, position, item_id, in_context FROM conversations_placement
+INSERT INTO conversations_placement (team_id, owner, section, position, item_id, in_context, opens_context)
+SELECT team_id, %(fork)s, section, position, item_id, in_context, opens_context FROM conversations_placement
 WHERE owner = %(source)s AND section = %(section)s AND position < %(end)s
 """
 _LOCK = "SELECT key FROM conversations_item WHERE key = ANY(%(keys)s) ORDER BY key FOR UPDATE"
@@ -51,7 +51,7 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     if not items:
         return []
     rows = _rows(principal, items)
-    _refuse_doubles(conversation, items)
+    selectors.refuse_doubles(team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items")
     Item.objects.bulk_create(row for row in rows if row._state.adding)  # noqa: SLF001 - documented by Django
     first = conversation.next_position
     Placement.objects.bulk_create(
@@ -61,6 +61,7 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
             section=Section.ITEMS,
             position=first + offset,
             item_id=row.key,
+            opens_context=opens_context(row.type),
         )
         for offset, row in enumerate(rows)
     )
@@ -92,19 +93,6 @@ def _row(principal: Principal, item: StoredItem) -> Item:
     body = item.with_id()
     who = {"team_id": principal.team_id, "api_key_id": principal.key_id}
     return Item(**who, id=body["id"], type=body["type"], body=body)
-
-
-def _refuse_doubles(conversation: Conversation, items: Sequence[InputItem]) -> None:
-    """An id names one item of a conversation: it is how items are asked for, and the cursor of pages."""
-    given = [item.id for item in items if item.id]
-    taken = (
-        selectors.standing(conversation=conversation, item_ids=given) if given and conversation.next_position else set()
-    )
-    for name in given:
-        if name in taken:
-            message = f"Duplicate item found with id {name}. Remove duplicate items from your input and try again."
-            raise BadRequest(message, param="items")
-        taken.add(name)
 
 
 def update_conversation(

@@ -10,8 +10,8 @@ from django.db.models.expressions import BaseExpression
 
 from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
 from responses import selectors
-from responses.engine.events import Body
 from responses.models import RUNNING, PromptVersion, Response
+from responses.selectors import Chain
 from tenants.principal import Principal
 
 _MAX_DIGITS = 10
@@ -27,15 +27,15 @@ def get_response(
     return response
 
 
-def get_chain(*, principal: Principal, response_id: str) -> list[Body]:
-    """The items of the chain that ends with a response, or the 400 of an unknown or unfinished one."""
+def get_chain(*, principal: Principal, response_id: str) -> Chain:
+    """The chain that ends with a response, or the 400 of an unknown or unfinished one."""
     found = None if "\x00" in response_id else selectors.chain(team_id=principal.team_id, response_id=response_id)
     if found is None:
         raise PreviousResponseNotFound(response_id)
     if found.status in RUNNING:
         message = f"Previous response with id '{response_id}' is not finished yet."
         raise BadRequest(message, param="previous_response_id")
-    return found.items
+    return found
 
 
 def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:

@@ -1,7 +1,7 @@
 """Calls and the outputs that answer them: every output answers a call, and every call that the client was to run has
 its output. Models refuse anything else with obscure words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,33 @@ def check(items: Iterable[StoredItem]) -> None:
     for (call, call_id), item in waiting.items():
         if _is_the_clients(item) and not getattr(item, "async_", None):
             raise ToolCallMismatch(f"No tool output found for {_WORDS[call]} {call_id}.")
+
+
+def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[StoredItem]:
+    """The items of a chain without those whose other half was deleted with a response between them: outputs that answer
+    no call, and among the first `settled`, calls that nothing answers. The request that brought them was whole."""
+    waiting: dict[_Key, int] = {}
+    seen: set[_Key] = set()
+    requests: set[str | None] = set()
+    gone: set[int] = set()
+    for index, item in enumerate(items):
+        match item:
+            case McpApprovalRequest():
+                requests.add(item.id)
+            case McpApprovalResponse() if item.approval_request_id not in requests:
+                gone.add(index)
+            case _ if type(item) in _WORDS:
+                key = type(item), _call_id(item)
+                seen.add(key)
+                if _is_the_clients(item) and not getattr(item, "async_", None):
+                    waiting[key] = index
+            case _ if (call := _ANSWERS.get(type(item))) is not None and _is_the_clients(item):
+                key = call, _call_id(item)
+                waiting.pop(key, None)
+                if key not in seen:
+                    gone.add(index)
+    gone.update(index for index in waiting.values() if index < settled)
+    return [item for index, item in enumerate(items) if index not in gone]
 
 
 def answer(body: dict[str, Any]) -> Answer | None:

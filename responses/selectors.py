@@ -24,28 +24,52 @@ from responses.models import EventBatch, Response
 # Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain. The recursive step
 # names no team: a predecessor is always of the same team, row-level security sees to the rest, and the condition would
 # invite PostgreSQL to scan the team's responses at each step.
-_CHAIN = """
-WITH RECURSIVE chain(id, previous, status, depth) AS (
-    SELECT id, previous_response_id, status, 0
-    FROM responses_response WHERE id = %(id)s AND team_id = %(team)s AND stored
+#
+# A chain may begin in a conversation. It is read back to the latest response with a compaction item and no further:
+# nobody reads what stands before that.
+_OPENS = """EXISTS (
+    SELECT FROM conversations_placement AS place
+    WHERE place.owner = response.id AND place.opens_context AND place.in_context
+)"""
+_CHAIN = f"""
+WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth) AS (
+    SELECT id, previous_response_id, status, history_id, history_end, {_OPENS}, 0
+    FROM responses_response AS response WHERE id = %(id)s AND team_id = %(team)s AND stored
     UNION ALL
-    SELECT response.id, response.previous_response_id, response.status, chain.depth + 1
-    FROM responses_response AS response JOIN chain ON response.id = chain.previous
+    SELECT response.id, response.previous_response_id, response.status, response.history_id, response.history_end,
+        {_OPENS}, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous AND NOT chain.opens
+), told AS (
+    SELECT chain.status, chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
+    FROM chain LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
+    UNION ALL
+    SELECT chain.status, chain.depth + 1, false, placement.position, placement.item_id
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
+        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.opens_context AND place.in_context
+          AND place.position < chain.history_end
+    ) AS opening
+    JOIN conversations_placement AS placement ON placement.owner = chain.history_id AND placement.section = 'items'
+        AND placement.position >= opening.first AND placement.position < chain.history_end AND placement.in_context
+    WHERE NOT chain.opens
 )
-SELECT chain.status, item.body::text
-FROM chain
-LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
-LEFT JOIN conversations_item AS item ON item.key = placement.item_id
-ORDER BY chain.depth DESC, placement.section = 'output', placement.position
-"""
+SELECT told.status, told.depth = 0 AND told.is_output, item.body::text
+FROM told LEFT JOIN conversations_item AS item ON item.key = told.item_id
+ORDER BY told.depth DESC, told.is_output, told.position
+"""  # noqa: S608 - parts of our own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A response with everything before it: its own status, and the inputs and outputs of the chain, oldest first."""
+    """A response with everything before it: its own status, and the inputs and outputs of the chain, oldest first.
+
+    The first `settled` items are all but the response's own output: whoever follows it can answer no call in them.
+    """
 
     status: str
     items: list[Body]
+    settled: int
 
 
 def chain(*, team_id: str, response_id: str) -> Chain | None:
@@ -58,20 +82,16 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
         rows = cursor.fetchall()
     if not rows:
         return None
-    refuse_endless(sum(len(body) for _, body in rows if body is not None))
-    return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in rows if body is not None])
+    texts = [(is_last, body) for _, is_last, body in rows if body is not None]
+    refuse_endless(sum(len(body) for _, body in texts))
+    settled = sum(not is_last for is_last, _ in texts)
+    return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in texts], settled=settled)
 
 
 def refuse_endless(characters: int) -> None:
     """A context larger than any body may be is refused before it is read: small requests can add up to it."""
     if characters > settings.MAX_BODY_BYTES:
         raise ContextTooLong
-
-
-def context_items(*, team_id: str, response_id: str) -> list[Body]:
-    """The items of a chain; empty where it has ended since."""
-    found = chain(team_id=team_id, response_id=response_id)
-    return found.items if found else []
 
 
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
@@ -147,22 +167,30 @@ def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str
     return cursor.created_at, cursor.pk
 
 
-# The input of a response: the chain before it and its own. An item that stands there several times (the client repeated
-# one of the chain, or referred to it) is listed once, as it came last: ids are the cursors of the pages. Bodies, which
-# may be large, are read for the items of one page only.
+# The input of a response: the chain or the conversation before it, and its own. An item that stands there several times
+# (the client repeated one of the chain, or referred to it) is listed once, as it came last: ids are the cursors of the
+# pages. Bodies, which may be large, are read for the items of one page only.
 _INPUT = """
-WITH RECURSIVE chain(id, previous, depth) AS (
-    SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
+    SELECT id, previous_response_id, history_id, history_end, 0
+    FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
     UNION ALL
-    SELECT response.id, response.previous_response_id, chain.depth + 1
+    SELECT response.id, response.previous_response_id, response.history_id, response.history_end, chain.depth + 1
     FROM responses_response AS response JOIN chain ON response.id = chain.previous
-), placed AS (
-    SELECT item.id AS name, item.key,
-        row_number() OVER (ORDER BY chain.depth DESC, placement.section = 'output', placement.position) AS place
+), told AS (
+    SELECT chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
     FROM chain
     JOIN conversations_placement AS placement ON placement.owner = chain.id
         AND CASE WHEN chain.depth = 0 THEN placement.section = 'input' ELSE placement.in_context END
-    JOIN conversations_item AS item ON item.key = placement.item_id
+    UNION ALL
+    SELECT chain.depth + 1, false, placement.position, placement.item_id
+    FROM chain
+    JOIN conversations_placement AS placement ON placement.owner = chain.history_id AND placement.section = 'items'
+        AND placement.position < chain.history_end AND placement.in_context
+), placed AS (
+    SELECT item.id AS name, item.key,
+        row_number() OVER (ORDER BY told.depth DESC, told.is_output, told.position) AS place
+    FROM told JOIN conversations_item AS item ON item.key = told.item_id
 ), listed AS (
     SELECT DISTINCT ON (name) name, key, place FROM placed ORDER BY name, place DESC
 )
@@ -180,7 +208,7 @@ _NO_END = 2**62
 
 
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """What the response was generated from: the chain before it and its own input, oldest first or newest first."""
+    """What the response was generated from: what stood before it and its own input, oldest first or newest first."""
     after, before = (_place(response, param, name) for param, name in (("after", page.after), ("before", page.before)))
     oldest_first = page.order is Order.ASC
     beyond, below = (after, before) if oldest_first else (before, after)
@@ -211,29 +239,32 @@ def _place(response: Response, param: str, name: str | None) -> int | None:
 
 _EARLIER = """
 WITH RECURSIVE chain(id, previous, depth) AS (
-    SELECT id, previous_response_id, 1 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+    SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
     UNION ALL
     SELECT response.id, response.previous_response_id, chain.depth + 1
     FROM responses_response AS response JOIN chain ON response.id = chain.previous
     WHERE response.team_id = %(team)s AND chain.depth < %(deepest)s
+), lists(owner, below) AS (
+    SELECT id, NULL FROM chain WHERE depth > 0
+    UNION ALL
+    SELECT response.history_id, response.history_end
+    FROM chain JOIN responses_response AS response ON response.id = chain.id
+    WHERE response.history_id IS NOT NULL
 )
-SELECT count(*) FROM chain
-JOIN conversations_placement AS placement ON placement.owner = chain.id
+SELECT count(*) FROM lists
+JOIN conversations_placement AS placement ON placement.owner = lists.owner
+    AND (lists.below IS NULL OR placement.position < lists.below)
 WHERE placement.in_context
 """
 _DEEPEST = 1000
 
 
 def count_earlier_items(*, response: Response) -> int:
-    """How many items of the chain come before the response's own; looks at most a thousand responses back."""
-    if response.previous_response_id is None:
+    """How many items of chain and conversation come before the response's own; looks a thousand responses back."""
+    if response.previous_response_id is None and response.history_id is None:
         return 0
     with connection.cursor() as cursor:
-        values: dict[str, str | int] = {
-            "id": response.previous_response_id,
-            "team": response.team_id,
-            "deepest": _DEEPEST,
-        }
+        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "deepest": _DEEPEST}
         cursor.execute(_EARLIER, values)
         return int(cursor.fetchone()[0])
 

@@ -42,6 +42,12 @@ def sweep_dead_runs() -> int:
     return sum(_end(response_id, team_id) for response_id, team_id in _claim(at=now()))
 
 
+def end_dead_run(*, response_id: str) -> None:
+    """End one run whose lease has run out: who needs what it holds does not wait for the sweeper."""
+    for claimed, team_id in _claim(at=now(), response_id=response_id):
+        _end(claimed, team_id)
+
+
 def _end(response_id: str, team_id: str) -> bool:
     """End one dead run; False when it has ended otherwise, or cannot be ended now."""
     try:
@@ -59,16 +65,18 @@ def _end(response_id: str, team_id: str) -> bool:
     return lost is None
 
 
-def _claim(*, at: datetime) -> list[tuple[str, str]]:
+def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, str]]:
     """Take over dead runs: the lease token counts up, so that a predecessor which is not quite dead writes no more."""
     with scope.every_team():
         dead = (
             Response.objects.select_for_update(skip_locked=True, no_key=True)
             .filter(Q(background=False) | Q(attempt__gte=settings.BACKGROUND_ATTEMPTS))
             .filter(status__in=RUNNING, lease_until__lt=at)
-            .order_by("lease_until")[:_AT_ONCE]
+            .order_by("lease_until")
         )
-        claimed = [(response.pk, response.team_id) for response in dead]
+        if response_id is not None:
+            dead = dead.filter(pk=response_id)
+        claimed = [(response.pk, response.team_id) for response in dead[:_AT_ONCE]]
         Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]).update(
             lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until()
         )

@@ -119,7 +119,6 @@ def test_the_sdk_counts(client: OpenAI, script: Script) -> None:
 
 
 BAD: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
-    ({"conversation": "conv_1"}, ("conversation", "unsupported_parameter")),
     ({"personality": "friendly"}, ("personality", "unsupported_parameter")),
     ({"truncation": "some"}, ("truncation", "invalid_value")),
     ({"reasoning": {"mode": "pro"}}, ("reasoning.mode", "unsupported_value")),

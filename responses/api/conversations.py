@@ -1,0 +1,24 @@
+"""What `/v1/conversations` has to do with runs: parse, one call, present."""
+
+from rest_framework.request import Request
+from rest_framework.response import Response as Answer
+
+from conversations.selectors import public_conversation
+from kernel.query import refuse_unknown
+from kernel.views import ApiView
+from responses import conversing
+from responses.api.requests import info, principal_of, scope_of
+from tenants.models import Scope
+
+
+class CancelConversation(ApiView):
+    """`POST /v1/conversations/{id}/cancel`."""
+
+    def post(self, request: Request, conversation_id: str) -> Answer:
+        principal = principal_of(request)
+        principal.require(Scope.CONVERSATIONS_WRITE)
+        refuse_unknown(request.query_params, page=False)
+        conversation = conversing.cancel(
+            principal=principal, conversation_id=conversation_id, request=info(scope_of(request))
+        )
+        return Answer(public_conversation(conversation))

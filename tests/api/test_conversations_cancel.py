@@ -1,0 +1,64 @@
+"""`POST /v1/conversations/{id}/cancel`: ends what continues a conversation, wherever it is executed."""
+
+import pytest
+
+from tests.support.api import Api, error, ok
+from tests.support.chunks import text
+from tests.support.conversations import begin, words
+from tests.support.upstream import Gate, Script, stream
+from tests.support.web import WebProcess
+
+
+def test_a_run_of_the_same_process_ends_and_leaves_nothing(api: Api, script: Script, database: None) -> None:
+    script.then(stream(Gate(), *text("1"))).say("2")
+    name = begin(api, "a")
+    with api.stream(model=script.model, input="b", conversation=name) as live:
+        response_id = live.next()["response"]["id"]
+        script.wait_for_call()
+        assert ok(api.post(f"/conversations/{name}/cancel", {}))["id"] == name
+        assert api.retrieve(response_id)["status"] == "cancelled"
+        api.create(model=script.model, input="c", conversation=name)
+        live.rest()
+    assert live.raw[-2] == "data: [DONE]"
+    assert script.received[0].was_closed_within(3)
+    assert words(api, name) == ["a", "c", "2"]
+
+
+@pytest.fixture
+def elsewhere(api: Api, uvicorn_web: WebProcess) -> Api:
+    """The same team at another process."""
+    return Api(api._http, url=uvicorn_web.url, caller=api.caller)
+
+
+def test_a_run_of_another_process_ends_as_well(api: Api, elsewhere: Api, script: Script, database: None) -> None:
+    script.then(stream(Gate(), *text("1"))).say("2")
+    name = begin(api, "a")
+    with api.stream(model=script.model, input="b", conversation=name) as live:
+        script.wait_for_call()
+        ok(elsewhere.post(f"/conversations/{name}/cancel", {}))
+        elsewhere.create(model=script.model, input="c", conversation=name)
+        live.rest()
+    assert live.raw[-2] == "data: [DONE]"
+    assert script.received[0].was_closed_within(3)
+    assert words(api, name) == ["a", "c", "2"]
+
+
+def test_there_need_be_nothing_to_end(api: Api, script: Script, database: None) -> None:
+    script.say("1")
+    name = begin(api, "a")
+    response = api.create(model=script.model, input="b", conversation=name)
+    for _ in range(2):
+        assert ok(api.post(f"/conversations/{name}/cancel", {}))["id"] == name
+    assert api.retrieve(response["id"])["status"] == "completed"
+    assert words(api, name) == ["a", "b", "1"]
+
+
+def test_another_team_ends_nothing(api: Api, outsider: Api, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(gate, *text("1")))
+    name = begin(api)
+    with api.stream(model=script.model, input="a", conversation=name) as live:
+        gate.wait_until_reached()
+        assert error(outsider.post(f"/conversations/{name}/cancel", {})) == (404, None, None)
+        gate.open()
+        assert live.rest()[-1]["type"] == "response.completed"
