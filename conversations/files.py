@@ -7,7 +7,7 @@ about to happen to its bytes; `sweep_files` finishes what a process that died ha
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -180,6 +180,12 @@ def find_file(*, team_id: str, file_id: str) -> File | None:
     # PostgreSQL refuses NUL in a parameter; no id has one.
     file = None if "\x00" in file_id else File.objects.filter(pk=file_id, team_id=team_id).first()
     return file if file is not None and file.exists_at(now()) else None
+
+
+def existing(*, team_id: str, file_ids: Iterable[str]) -> set[str]:
+    """Those of these ids that name a file of the team's."""
+    rows = File.objects.filter(pk__in=list(file_ids), team_id=team_id, state=FileState.READY)
+    return set(rows.exclude(expires_at__lte=now()).values_list("pk", flat=True))
 
 
 def unknown_file(file_id: str, *, param: str | None = None) -> NotFound:

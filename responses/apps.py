@@ -1,6 +1,7 @@
 """Django's view of this app."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 from typing_extensions import override
 
 
@@ -12,7 +13,9 @@ class ResponsesConfig(AppConfig):
 
     @override
     def ready(self) -> None:
-        """Say what items of conversations must be like for a response to read them."""
+        """Say what items of conversations must be like for a response to read them, and what migrations cannot make."""
         from responses import entrance
+        from responses.vectors import schema
 
         entrance.connect()
+        post_migrate.connect(schema.prepare, sender=self)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from kernel.ids import new_id
 from kernel.jsontext import WireDecoder
 from responses.batch_models import Batch, BatchLine  # noqa: F401 - Django finds a model by way of this module
+from responses.vector_models import VectorStore, VectorStoreFile  # noqa: F401 - the same
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint  # noqa: F401 - the same
 from tenants.models import ApiKey, IdField, Team
 

@@ -7,6 +7,8 @@ from celery import shared_task
 from kombu.exceptions import KombuError
 
 from responses import upkeep, worker
+from responses.vectors import ingestion
+from responses.vectors import services as stores
 from responses.webhooks import upkeep as deliveries
 
 logger = logging.getLogger(__name__)
@@ -66,3 +68,15 @@ def wake_another_worker() -> None:
         run_background.apply_async(retry=False)
     except (KombuError, OSError):
         logger.warning("no worker can be woken right now; they look by themselves", exc_info=True)
+
+
+@shared_task(name="responses.tasks.ingest_files", expires=60)
+def ingest_files() -> None:
+    """Read the files of vector stores that wait."""
+    ingestion.wake()
+
+
+@shared_task(name="responses.tasks.empty_expired_stores", expires=300)
+def empty_expired_stores() -> int:
+    """Take the passages of stores that have expired."""
+    return stores.empty_expired()

@@ -61,6 +61,12 @@ class Team(models.Model):
     log_retention_hours = models.PositiveIntegerField(
         default=24, help_text="How long the event log of a response can be replayed after its end."
     )
+    embedding_model = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="Makes the vectors of vector stores; empty: EMBEDDING_MODEL of the server's configuration.",
+    )
 
     @override
     def __str__(self) -> str:
@@ -106,6 +112,9 @@ class Scope(models.TextChoices):
     MODERATIONS_WRITE = "moderations.write", "Create moderations"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
+    VECTOR_STORES_READ = "vector_stores.read", "Read and search vector stores"
+    VECTOR_STORES_WRITE = "vector_stores.write", "Create and change vector stores"
+    VECTOR_STORES_DELETE = "vector_stores.delete", "Delete vector stores"
     BATCHES_READ = "batches.read", "Read batches"
     BATCHES_WRITE = "batches.write", "Create and cancel batches"
     CONVERSATIONS_READ = "conversations.read", "Read conversations"

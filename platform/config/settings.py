@@ -33,6 +33,8 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.integer("PORT", default=8000, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+# Embeds the files of vector stores, for teams without a model of their own for it.
+EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
 SANDBOX_URL = env.text("SANDBOX_URL")
 SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
@@ -221,6 +223,8 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
+    "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},
+    "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 

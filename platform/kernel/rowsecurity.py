@@ -23,19 +23,24 @@ _POLICY = (
 
 def lock_table(table: str, *, column: str = "team_id") -> Operation:
     """The migration operation that puts a table under row-level security."""
-    condition = _POLICY.format(column=column)
     return RunSQL(
-        sql=[
-            f'ALTER TABLE "{table}" ENABLE ROW LEVEL SECURITY',
-            f'ALTER TABLE "{table}" FORCE ROW LEVEL SECURITY',
-            f'CREATE POLICY team ON "{table}" USING ({condition}) WITH CHECK ({condition})',
-        ],
+        sql=lock_statements(table, column=column),
         reverse_sql=[
             f'DROP POLICY team ON "{table}"',
             f'ALTER TABLE "{table}" NO FORCE ROW LEVEL SECURITY',
             f'ALTER TABLE "{table}" DISABLE ROW LEVEL SECURITY',
         ],
     )
+
+
+def lock_statements(table: str, *, column: str = "team_id") -> list[str]:
+    """The statements that put a table under row-level security."""
+    condition = _POLICY.format(column=column)
+    return [
+        f'ALTER TABLE "{table}" ENABLE ROW LEVEL SECURITY',
+        f'ALTER TABLE "{table}" FORCE ROW LEVEL SECURITY',
+        f'CREATE POLICY team ON "{table}" USING ({condition}) WITH CHECK ({condition})',
+    ]
 
 
 def open_to(team_ids: Iterable[str], *, using: str = "default") -> None:

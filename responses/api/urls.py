@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, views, webhooks
+from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, vector_urls, views, webhooks
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
@@ -30,6 +30,7 @@ urlpatterns = [
     path("webhook_endpoints/<str:endpoint_id>/rotate_secret", webhooks.RotateWebhookSecret.as_view()),
     path("webhook_endpoints/<str:endpoint_id>/test", by_method(post=webhooks.SendWebhookTest.as_view())),
     path("webhook_event_types", webhooks.WebhookEventTypes.as_view()),
+    *vector_urls.urlpatterns,
     path("models", views.ListModels.as_view()),
     path("models/<path:model>", views.OneModel.as_view()),
 ]

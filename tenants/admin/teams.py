@@ -37,7 +37,7 @@ class TeamForm(forms.ModelForm[Team]):
 
     class Meta:
         model = Team
-        fields = ["name", "disconnect_grace_seconds", "log_retention_hours"]
+        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model"]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
             "log_retention_hours": "Event log kept (hours)",
@@ -60,6 +60,7 @@ class TeamAdmin(Audited, TeamScoped):
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours")]}),
+        ("Vector stores", {"fields": ["embedding_model"]}),
     ]
 
     @override

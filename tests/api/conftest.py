@@ -6,8 +6,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.api import Api, MakeCaller
+from demo_upstream.app import create_app
+from tests.support.api import Api, MakeCaller, ok
+from tests.support.libraries import Library, equip
 from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.serving import serving
 from tests.support.shelf import Shelf, open_shelf
 from tests.support.web import WebProcess, running_web
 
@@ -48,3 +51,17 @@ def respond(request: pytest.FixtureRequest, reaching: Api) -> Callable[..., dict
         return response
 
     return reaching.create if request.param == "json" else stream
+
+
+@pytest.fixture(scope="session")
+def embedder() -> Iterator[str]:
+    """The demo upstream, whose embedding model hashes words."""
+    with serving(create_app()) as url:
+        yield url
+
+
+@pytest.fixture
+def library(api: Api, embedder: str) -> Library:
+    """An empty vector store of a team that can fill it."""
+    equip(api.caller.team, url=embedder)
+    return Library(api, ok(api.post("/vector_stores", {"name": "Library"}))["id"])

@@ -25,6 +25,7 @@ EXTRA_KEYS: Mapping[str, str] = {
     "ResponseCustomToolCallOutput.created_by": "the same",
     "Logprob.bytes": "the wire and the Open Responses document have it; the types of events leave it out",
     "LogprobTopLogprob.bytes": "the same",
+    "VectorStore.description": "requests set it; only the type of the answer has forgotten it",
     "ChatCompletionStoreMessage.name": "the SDK's type knows messages of assistants alone; the wire has all of them",
     "ChatCompletionStoreMessage.tool_call_id": "the same; without it nobody could tell which call a tool answered",
 }

@@ -1,0 +1,137 @@
+"""`file_search` as a request has it, and what it shares with searches by the API: filters, and how results are ranked.
+
+Source: section 3.2 of the API surface specification.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+
+from conversations.items import Wire, by_type
+from conversations.items.hosted import Attribute
+from kernel.validation import TAG
+
+MAX_RESULTS = 50
+MAX_STORES = 20
+_MAX_FILTERS = 100
+_MAX_VALUES = 1_000
+_ORDERED = frozenset({"gt", "gte", "lt", "lte"})
+_KINDS = {bool: "bool", int: "int", float: "float", list: "list"}
+Key = Annotated[str, StringConstraints(max_length=64)]
+
+
+def _value_tag(value: Any) -> str:
+    """What a value cannot be is told that it should be a string."""
+    return f"{TAG}{_KINDS.get(type(value), 'str')}"
+
+
+def _entry_tag(value: Any) -> str:
+    tag = _value_tag(value)
+    return tag if tag in {f"{TAG}int", f"{TAG}float"} else f"{TAG}str"
+
+
+_Listed = Annotated[
+    Annotated[str, Tag(f"{TAG}str")] | Annotated[int, Tag(f"{TAG}int")] | Annotated[float, Tag(f"{TAG}float")],
+    Discriminator(_entry_tag),
+]
+_Value = Annotated[
+    Annotated[str, Tag(f"{TAG}str")]
+    | Annotated[bool, Tag(f"{TAG}bool")]
+    | Annotated[int, Tag(f"{TAG}int")]
+    | Annotated[float, Tag(f"{TAG}float")]
+    | Annotated[list[_Listed], Field(max_length=_MAX_VALUES), Tag(f"{TAG}list")],
+    Discriminator(_value_tag),
+]
+
+
+class ComparisonFilter(Wire):
+    """Files whose attribute compares so with a value."""
+
+    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
+    key: Key
+    value: _Value
+
+    @model_validator(mode="after")
+    def _value_fits(self) -> Self:
+        if isinstance(self.value, list) is not (self.type in {"in", "nin"}):
+            needs = "an array" if self.type in {"in", "nin"} else "a string, a number or a boolean"
+            message = f"a filter '{self.type}' compares with {needs}."
+            raise ValueError(message)
+        if self.type in _ORDERED and isinstance(self.value, bool):
+            message = f"a filter '{self.type}' compares with a string or a number."
+            raise ValueError(message)
+        return self
+
+
+class CompoundFilter(Wire):
+    """All of several filters, or any of them."""
+
+    type: Literal["and", "or"]
+    filters: Annotated[list["Filter"], Field(min_length=1, max_length=_MAX_FILTERS)]
+
+
+def _filter_tag(value: Any) -> str | None:
+    tag = by_type(value)
+    return tag if tag is None else f"{TAG}{'compound' if tag in {f'{TAG}and', f'{TAG}or'} else 'comparison'}"
+
+
+Filter = Annotated[
+    Annotated[ComparisonFilter, Tag(f"{TAG}comparison")] | Annotated[CompoundFilter, Tag(f"{TAG}compound")],
+    Discriminator(_filter_tag),
+]
+CompoundFilter.model_rebuild()
+
+
+class HybridSearch(Wire):
+    """How much likeness of meaning counts, and how much the words themselves."""
+
+    embedding_weight: Annotated[float, Field(ge=0, le=1_000)]
+    text_weight: Annotated[float, Field(ge=0, le=1_000)]
+
+    @model_validator(mode="after")
+    def _something_counts(self) -> Self:
+        if not self.embedding_weight + self.text_weight:
+            message = "at least one of the weights has to be greater than 0."
+            raise ValueError(message)
+        return self
+
+
+class RankingOptions(Wire):
+    """How the results of the tool are ranked."""
+
+    ranker: Literal["auto", "default-2024-11-15"] | None = None
+    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    hybrid_search: HybridSearch | None = None
+
+
+class FileSearchToolParam(Wire):
+    """Lets the model search in vector stores of the team."""
+
+    type: Literal["file_search"]
+    vector_store_ids: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=MAX_STORES)
+    ]
+    max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
+    ranking_options: RankingOptions | None = None
+    filters: Filter | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        ranking = self.ranking_options or RankingOptions()
+        shown_ranking: dict[str, Any] = {
+            "ranker": ranking.ranker or "auto",
+            "score_threshold": ranking.score_threshold or 0.0,
+        }
+        if ranking.hybrid_search is not None:
+            shown_ranking["hybrid_search"] = ranking.hybrid_search.model_dump()
+        return {
+            "type": "file_search",
+            "vector_store_ids": self.vector_store_ids,
+            "max_num_results": self.max_num_results or 20,
+            "ranking_options": shown_ranking,
+            "filters": self.filters.model_dump() if self.filters else None,
+        }
+
+
+Attributes = Annotated[dict[Key, Attribute], Field(max_length=16)]
+"""What clients may note on a file of a store, and filter by."""

@@ -1,0 +1,177 @@
+"""Vector stores: their files, the passages that these were cut into, and the vectors by which passages are found."""
+
+from collections.abc import Sequence
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
+from django.utils.timezone import now
+from typing_extensions import override
+
+from conversations.models import File
+from kernel.ids import new_id
+from tenants.models import ApiKey, IdField, Team
+
+
+def store_id() -> str:
+    """A fresh id of a vector store."""
+    return new_id("vs")
+
+
+def batch_id() -> str:
+    """A fresh id of a batch of files."""
+    return new_id("vsfb")
+
+
+class VectorStore(models.Model):
+    """Files that can be searched. The model that its first file was embedded with is that of all its vectors: those of
+    different models cannot be compared."""
+
+    id = IdField(default=store_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=512, blank=True, default="")
+    description = models.CharField(max_length=2048, blank=True, default="")
+    metadata = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=now)
+    last_active_at = models.DateTimeField(default=now)
+    expires_after_days = models.PositiveIntegerField(null=True)
+    embedding_model = models.CharField(max_length=200, blank=True, default="")
+    dimensions = models.PositiveIntegerField(null=True, help_text="Of its vectors; empty before there are any.")
+
+    class Meta:
+        verbose_name = "vector store"
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="vector_store_by_team_and_time"),
+            models.Index(
+                fields=["last_active_at"],
+                condition=Q(expires_after_days__isnull=False),
+                name="vector_store_by_activity",
+            ),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.name or self.id
+
+
+class VectorStoreBatch(models.Model):
+    """Files that were attached together."""
+
+    id = IdField(default=batch_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="batches")
+    created_at = models.DateTimeField(default=now)
+    cancelled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = "batch of a vector store"
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+
+class EntryStatus(models.TextChoices):
+    """How far a file of a store is."""
+
+    IN_PROGRESS = "in_progress", "In progress"
+    COMPLETED = "completed", "Completed"
+    CANCELLED = "cancelled", "Cancelled"
+    FAILED = "failed", "Failed"
+
+
+class VectorStoreFile(models.Model):
+    """A file in a store. While it is in progress, the worker that reads it holds the lease; what it has read counts
+    only if nobody has counted `lease_token` up meanwhile."""
+
+    id: int
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="entries", db_index=False)
+    store_id: str
+    file = models.ForeignKey(File, on_delete=models.CASCADE, related_name="+")
+    file_id: str
+    batch = models.ForeignKey(VectorStoreBatch, null=True, on_delete=models.SET_NULL, related_name="entries")
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    status = models.CharField(max_length=12, choices=EntryStatus.choices, default=EntryStatus.IN_PROGRESS)
+    attributes = models.JSONField(default=dict)
+    chunk_tokens = models.PositiveIntegerField(default=800)
+    overlap_tokens = models.PositiveIntegerField(default=400)
+    usage_bytes = models.BigIntegerField(default=0)
+    chunks = models.PositiveIntegerField(default=0)
+    error_code = models.CharField(max_length=40, blank=True, default="")
+    error_message = models.TextField(blank=True, default="")
+    request_id = models.CharField(max_length=64, default="")
+    attempt = models.PositiveIntegerField(default=0)
+    lease_token = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True, help_text="Nobody else begins with it before.")
+
+    class Meta:
+        verbose_name = "file of a vector store"
+        constraints = [models.UniqueConstraint(fields=["store", "file"], name="vector_store_file_once")]
+        indexes = [
+            models.Index(fields=["store", "created_at", "file"], name="vector_file_by_store_and_time"),
+            models.Index(fields=["created_at"], condition=Q(status="in_progress"), name="vector_file_in_progress"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.file_id} in {self.store_id}"
+
+
+class VectorChunk(models.Model):
+    """A passage of a file. The column `words`, which PostgreSQL makes of the text, is for full-text search alone."""
+
+    id: int
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="+")
+    store_id: str
+    entry = models.ForeignKey(VectorStoreFile, on_delete=models.CASCADE, related_name="passages", db_index=False)
+    entry_id: int
+    position = models.PositiveIntegerField()
+    text = models.TextField()
+
+    class Meta:
+        verbose_name = "passage of a vector store"
+        constraints = [models.UniqueConstraint(fields=["entry", "position"], name="vector_chunk_position_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.entry_id}[{self.position}]"
+
+
+class HalfVectorField(models.Field[Sequence[float], str]):
+    """pgvector's `halfvec` without fixed dimensions: two bytes each, which is as good for ranking as four."""
+
+    @override
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        return "halfvec"
+
+    @override
+    def get_prep_value(self, value: Sequence[float] | None) -> str | None:
+        """The text form that PostgreSQL reads."""
+        return None if value is None else "[" + ",".join(map(repr, value)) + "]"
+
+
+class VectorEmbedding(models.Model):
+    """The vector of a passage. Not made by a migration but by `responses.vectors.schema`, where the database has
+    pgvector; a foreign key there removes it with its passage."""
+
+    chunk = models.OneToOneField(
+        VectorChunk, primary_key=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
+    )
+    chunk_id: int
+    team = models.ForeignKey(Team, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False)
+    store_id = models.CharField(max_length=64, db_collation="C")
+    entry_id = models.BigIntegerField()
+    dimensions = models.PositiveIntegerField()
+    embedding = HalfVectorField()
+
+    class Meta:
+        managed = False
+        verbose_name = "vector of a passage"
+
+    @override
+    def __str__(self) -> str:
+        return f"vector of {self.chunk_id}"

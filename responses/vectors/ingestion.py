@@ -1,0 +1,241 @@
+"""Reads the files of vector stores: text, passages, vectors, one file after the other, in a worker.
+
+A file is claimed with a lease, which is renewed while it is worked on. What was made of it is written in one
+transaction that names the lease, so a worker that died, was overtaken or was cancelled leaves nothing behind.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from django.db.models import Q
+
+from conversations import files
+from conversations.extraction import extract_text
+from conversations.models import File
+from kernel import workerloop
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
+from responses.providers.clients import UpstreamFailed
+from responses.vector_models import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.vectors import embedding
+from responses.vectors.chunking import passages
+from responses.vectors.embedding import Account, Vector
+from tenants import scope
+
+logger = logging.getLogger(__name__)
+_LEASE = timedelta(seconds=60)
+_RENEW_SECONDS = 15.0
+_MOST_ATTEMPTS = 5
+_MOST_READERS = 2
+_PAUSES = (2, 10, 30, 60)
+_BYTES_OF_A_NUMBER = 2
+_WRITE_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """A file that this process reads now."""
+
+    entry: VectorStoreFile
+    file: File
+    token: int
+    model: str
+
+
+class _Unreadable(Exception):
+    """The file will never be searched; a code of the wire, and why."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(message)
+
+
+class _Readers:
+    """The coroutines of this process that read files: a few, whatever the number of tasks that ask for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._count == _MOST_READERS:
+                return
+            self._count += 1
+        workerloop.submit(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while await ingest_next():
+                pass
+        except Exception:
+            logger.exception("the files of vector stores cannot be read right now; the schedule tries again")
+        finally:
+            with self._lock:
+                self._count -= 1
+
+
+wake = _Readers().wake
+"""Read the files that wait, in the loop of this worker."""
+
+
+async def ingest_next() -> bool:
+    """Read one file; False: none waits."""
+    claim = await in_db_thread(_claim)
+    if claim is None:
+        return False
+    if (sorry := await _read(claim)) is not None:
+        await in_db_thread(sorry)
+    return True
+
+
+async def _read(claim: _Claim) -> Callable[[], None] | None:
+    """Read a file; where that did not work, what is to be noted of it."""
+    try:
+        async with _renewed(claim):
+            texts = await _passages(claim)
+            vectors = await _embedded(claim, texts)
+        await in_db_thread(lambda: _finish(claim, texts, vectors))
+    except _Unreadable as why:
+        return partial(_fail, claim, why)
+    except (ApiError, UpstreamFailed) as error:
+        return partial(_try_later, claim, error)
+    except Exception:
+        logger.exception("a file of a vector store could not be read", extra={"file": claim.entry.file_id})
+        return partial(_fail, claim, _Unreadable("server_error", "The file could not be processed."))
+    return None
+
+
+def _claim() -> _Claim | None:
+    """The file that has waited longest. Each claim counts up the token, so that a predecessor writes nothing."""
+    at = now()
+    with scope.every_team():
+        waiting = (
+            VectorStoreFile.objects.select_for_update(skip_locked=True, no_key=True, of=("self",))
+            .select_related("file", "store")
+            .filter(Q(lease_until=None) | Q(lease_until__lt=at), status=EntryStatus.IN_PROGRESS)
+            .order_by("created_at")
+        )
+        entry = waiting.first()
+        if entry is None:
+            return None
+        entry.attempt += 1
+        entry.lease_token += 1
+        entry.lease_until = at + _LEASE
+        entry.save(update_fields=["attempt", "lease_token", "lease_until"])
+        try:
+            model = embedding.model_for(entry.store)
+        except BadRequest as error:
+            model = ""
+            logger.warning("a file waits for an embedding model", extra={"file": entry.file_id, "why": str(error)})
+        return _Claim(entry=entry, file=entry.file, token=entry.lease_token, model=model)
+
+
+@asynccontextmanager
+async def _renewed(claim: _Claim) -> AsyncIterator[None]:
+    """Keep the lease while something is worked on."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            await in_db_thread(lambda: _advance(claim, lease_until=now() + _LEASE))
+
+    task = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _passages(claim: _Claim) -> list[str]:
+    entry = claim.entry
+    try:
+        content = await files.open_content(claim.file)
+        raw = b"".join([piece async for piece in files.pieces(content)])
+        text = await asyncio.to_thread(
+            lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
+        )
+    except FileNotFoundError as gone:
+        raise _Unreadable("invalid_file", "The file was deleted.") from gone
+    except UnsupportedFile as error:
+        raise _Unreadable("unsupported_file", error.message) from error
+    except (InvalidFile, FileTooLarge) as error:
+        raise _Unreadable("invalid_file", error.message) from error
+    return await asyncio.to_thread(
+        lambda: passages(text, most_tokens=entry.chunk_tokens, overlap_tokens=entry.overlap_tokens)
+    )
+
+
+async def _embedded(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
+    entry = claim.entry
+    if not claim.model:
+        raise _Unreadable("server_error", "This server has no model that makes embeddings for vector stores.")
+    account = Account(team_id=entry.team_id, key_id=entry.api_key_id or "", request_id=entry.request_id)
+    return await embedding.embed(texts, model=claim.model, account=account, object_id=entry.store_id)
+
+
+def _finish(claim: _Claim, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
+    entry = claim.entry
+    with scope.team(entry.team_id):
+        store = VectorStore.objects.select_for_update(no_key=True).filter(pk=entry.store_id).first()
+        size = sum(len(text.encode()) for text in texts) + len(texts) * len(vectors[0]) * _BYTES_OF_A_NUMBER
+        if store is None or not _advance(
+            claim, status=EntryStatus.COMPLETED, usage_bytes=size, chunks=len(texts), lease_until=None
+        ):
+            return
+        if store.dimensions not in {None, len(vectors[0])} or store.embedding_model not in {"", claim.model}:
+            message = "The embedding model makes other vectors than those that are in the store."
+            raise _Unreadable("server_error", message)
+        store.embedding_model, store.dimensions = claim.model, len(vectors[0])
+        store.save(update_fields=["embedding_model", "dimensions"])
+        VectorChunk.objects.filter(entry=entry).delete()
+        _write(entry, texts, vectors)
+
+
+def _write(entry: VectorStoreFile, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
+    where = {"team_id": entry.team_id, "store_id": entry.store_id, "entry_id": entry.pk}
+    chunks = VectorChunk.objects.bulk_create(
+        (VectorChunk(**where, position=position, text=text) for position, text in enumerate(texts)),
+        batch_size=_WRITE_AT_ONCE,
+    )
+    VectorEmbedding.objects.bulk_create(
+        (
+            VectorEmbedding(**where, chunk_id=chunk.pk, dimensions=len(vector), embedding=vector)
+            for chunk, vector in zip(chunks, vectors, strict=True)
+        ),
+        batch_size=_WRITE_AT_ONCE,
+    )
+
+
+def _try_later(claim: _Claim, error: ApiError | UpstreamFailed) -> None:
+    """An upstream may be back soon; what it has refused, it will refuse again."""
+    failure = error.failure if isinstance(error, UpstreamFailed) else None
+    final = failure is None or failure.status == BadRequest.status
+    if final or claim.entry.attempt >= _MOST_ATTEMPTS:
+        _fail(claim, _Unreadable("server_error", f"No embeddings could be made of the file: {error}"))
+        return
+    pause = _PAUSES[min(claim.entry.attempt, len(_PAUSES)) - 1]
+    _advance(claim, lease_until=now() + timedelta(seconds=pause))
+
+
+def _fail(claim: _Claim, why: _Unreadable) -> None:
+    _advance(claim, status=EntryStatus.FAILED, error_code=why.code, error_message=why.message[:500], lease_until=None)
+
+
+def _advance(claim: _Claim, **values: object) -> bool:
+    """Change the file's row, unless somebody else has it by now."""
+    with scope.team(claim.entry.team_id):
+        mine = VectorStoreFile.objects.filter(
+            pk=claim.entry.pk, lease_token=claim.token, status=EntryStatus.IN_PROGRESS
+        )
+        return mine.update(**values) == 1

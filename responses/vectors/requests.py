@@ -1,0 +1,185 @@
+"""The bodies of requests to `/v1/vector_stores`: JSON in, typed and closed values out."""
+
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
+
+from conversations.items import Wire, by_type
+from kernel.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
+from kernel.nulls import validate_without_nulls
+from kernel.validation import TAG, Metadata, first_defect, parse_json
+from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, HybridSearch
+
+MAX_BATCH = 2_000
+_MAX_QUERIES = 20
+_MAX_QUERY = 10_000
+_MAX_WORDS_OF_ATTRIBUTE = 512
+Schema = TypeVar("Schema", bound=Wire)
+FileId = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+def _short(attributes: dict[str, Any]) -> dict[str, Any]:
+    for key, value in attributes.items():
+        if isinstance(value, str) and len(value) > _MAX_WORDS_OF_ATTRIBUTE:
+            message = f"the value of '{key}' is longer than {_MAX_WORDS_OF_ATTRIBUTE} characters."
+            raise ValueError(message)
+    return attributes
+
+
+ShortAttributes = Annotated[Attributes, AfterValidator(_short)]
+
+
+class ExpiresAfter(Wire):
+    """After how many days without use a store expires."""
+
+    anchor: Literal["last_active_at"]
+    days: Annotated[int, Field(ge=1, le=365)]
+
+
+class StaticSizes(Wire):
+    """How long passages are at most, and how much of each the next one repeats."""
+
+    max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)]
+    chunk_overlap_tokens: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _overlap_fits(self) -> Self:
+        if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
+            message = "chunk_overlap_tokens must not exceed half of max_chunk_size_tokens."
+            raise ValueError(message)
+        return self
+
+
+class AutoChunking(Wire):
+    """Passages of 800 tokens that overlap by 400."""
+
+    type: Literal["auto"]
+
+    def sizes(self) -> tuple[int, int]:
+        """Length and overlap, in tokens."""
+        return 800, 400
+
+
+class StaticChunking(Wire):
+    """Passages of a given length."""
+
+    type: Literal["static"]
+    static: StaticSizes
+
+    def sizes(self) -> tuple[int, int]:
+        """Length and overlap, in tokens."""
+        return self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens
+
+
+Chunking = Annotated[
+    Annotated[AutoChunking, Tag(f"{TAG}auto")] | Annotated[StaticChunking, Tag(f"{TAG}static")],
+    Discriminator(by_type),
+]
+
+
+class CreateStore(Wire):
+    """A new store, with files where there are any."""
+
+    name: Annotated[str, Field(max_length=512)] | None = None
+    description: Annotated[str, Field(max_length=2048)] | None = None
+    file_ids: Annotated[list[FileId], Field(max_length=MAX_BATCH)] | None = None
+    metadata: Metadata | None = None
+    expires_after: ExpiresAfter | None = None
+    chunking_strategy: Chunking | None = None
+
+    @model_validator(mode="after")
+    def _files_are_chunked(self) -> Self:
+        if self.chunking_strategy is not None and not self.file_ids:
+            message = "'chunking_strategy' can only be set where 'file_ids' names files."
+            raise ValueError(message)
+        return self
+
+
+class UpdateStore(Wire):
+    """What a store can be changed in."""
+
+    name: Annotated[str, Field(max_length=512)] | None = None
+    metadata: Metadata | None = None
+    expires_after: ExpiresAfter | None = None
+
+
+class AttachFile(Wire):
+    """A file for a store."""
+
+    file_id: FileId
+    attributes: ShortAttributes | None = None
+    chunking_strategy: Chunking | None = None
+
+
+class UpdateFile(Wire):
+    """What a file of a store can be changed in; null takes all attributes away."""
+
+    attributes: ShortAttributes | None
+
+
+class CreateBatch(Wire):
+    """Files for a store: by id with the same settings for all, or each with its own."""
+
+    file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MAX_BATCH)] | None = None
+    files: Annotated[list[AttachFile], Field(min_length=1, max_length=MAX_BATCH)] | None = None
+    attributes: ShortAttributes | None = None
+    chunking_strategy: Chunking | None = None
+
+    def every(self) -> list[AttachFile]:
+        """The files, each with its settings; raises the 400 of a request that names none, or names them twice."""
+        if self.files is not None:
+            for name in ("file_ids", "attributes", "chunking_strategy"):
+                if getattr(self, name) is not None:
+                    raise MutuallyExclusive("files", name)
+            return self.files
+        if self.file_ids is None:
+            raise MissingParameter("file_ids")
+        return [
+            AttachFile(file_id=file_id, attributes=self.attributes, chunking_strategy=self.chunking_strategy)
+            for file_id in self.file_ids
+        ]
+
+
+class SearchRanking(Wire):
+    """How the results of a search are ranked; `none`: by likeness of meaning alone."""
+
+    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    hybrid_search: HybridSearch | None = None
+
+
+Query = Annotated[str, Field(min_length=1, max_length=_MAX_QUERY)]
+
+
+def _query_tag(value: Any) -> str:
+    return f"{TAG}{'several' if isinstance(value, list) else 'one'}"
+
+
+class SearchStore(Wire):
+    """A search in a store."""
+
+    query: Annotated[
+        Annotated[Query, Tag(f"{TAG}one")]
+        | Annotated[list[Query], Field(min_length=1, max_length=_MAX_QUERIES), Tag(f"{TAG}several")],
+        Discriminator(_query_tag),
+    ]
+    filters: Filter | None = None
+    max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
+    ranking_options: SearchRanking | None = None
+    rewrite_query: bool | None = None
+
+    def queries(self) -> list[str]:
+        """What is searched for; raises the 400 of a search whose words are to be changed first."""
+        if self.rewrite_query:
+            message = "Queries are not rewritten by this server: send what is to be searched for."
+            raise UnsupportedValue(message, param="rewrite_query")
+        return self.query if isinstance(self.query, list) else [self.query]
+
+
+def read(schema: type[Schema], body: bytes) -> Schema:
+    """Validate a body, which may be missing where nothing in it has to be given."""
+    values: dict[str, Any] = parse_json(body) if body else {}
+    try:
+        return validate_without_nulls(schema, values)
+    except ValidationError as error:
+        raise first_defect(error) from error

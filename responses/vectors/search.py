@@ -1,0 +1,271 @@
+"""Searches vector stores: by likeness of meaning and by words, both weighed together.
+
+A passage's score is the weighted mean of two numbers between 0 and 1: the cosine similarity of its vector to the
+query's, and the share of the query's words that it holds. So a threshold means the same in every search.
+
+Of few passages each is compared. Of many an HNSW index finds the nearest; should it find too few, since the filter
+leaves out most of what is near, each is compared after all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from django.db import connection
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import InvalidValue
+from responses.providers.clients import UpstreamFailed
+from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
+from responses.vector_models import HalfVectorField, VectorStore
+from responses.vectors import embedding, filters, schema, selectors
+from responses.vectors.embedding import Account, Vector
+from tenants import scope
+
+COMPARE_ALL = 10_000
+"""Up to so many passages each is compared."""
+_CANDIDATES = 100
+_WITH_ALL_WORDS = 200
+_WITH_ANY_WORD = 1_000
+_DEFAULT = HybridSearch(embedding_weight=0.7, text_weight=0.3)
+_MEANING_ALONE = HybridSearch(embedding_weight=1, text_weight=0)
+_TOUCH_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is searched for. `weights` None: those of this server."""
+
+    queries: Sequence[str]
+    limit: int
+    filters: ComparisonFilter | CompoundFilter | None = None
+    threshold: float = 0.0
+    weights: HybridSearch | None = None
+    by_meaning_alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A passage that was found."""
+
+    file_id: str
+    filename: str
+    attributes: dict[str, Any]
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """The passages among which is searched: those of these files, in stores of one model."""
+
+    store_ids: list[str]
+    entry_ids: list[int]
+    passages: int
+    dimensions: int
+
+
+async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) -> list[Hit]:
+    """The best passages of these stores. Raises the 404 or 400 of a store that cannot be searched, and the error of an
+    embedding model that gives none."""
+    stores = await in_db_thread(lambda: open_stores(team_id=account.team_id, store_ids=store_ids))
+    by_model: dict[str, list[VectorStore]] = {}
+    for store in stores:
+        if store.dimensions is not None:
+            by_model.setdefault(store.embedding_model, []).append(store)
+    scores: dict[int, float] = {}
+    for searched in by_model.values():
+        scores |= await _search_alike(account, searched, wanted)
+    best = sorted(((score, -chunk) for chunk, score in scores.items() if score >= wanted.threshold), reverse=True)
+    kept = {-negative: score for score, negative in best[: wanted.limit]}
+    return await in_db_thread(lambda: _hits(account.team_id, kept)) if kept else []
+
+
+async def _search_alike(account: Account, stores: Sequence[VectorStore], wanted: Wanted) -> dict[int, float]:
+    """The scores in stores of one model."""
+    try:
+        vectors = await embedding.embed(
+            wanted.queries, model=stores[0].embedding_model, account=account, object_id=stores[0].pk
+        )
+    except UpstreamFailed as failed:
+        raise failed.failure.as_api_error() from failed
+    return await in_db_thread(lambda: _scores(stores, wanted, vectors))
+
+
+def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = None) -> list[VectorStore]:
+    """The stores of a team by their ids, which are used from now on; 404 of unknown ones, 400 of expired ones."""
+    with scope.team(team_id):
+        schema.require_vectors()
+        found = {store.pk: store for store in VectorStore.objects.filter(pk__in=store_ids, team_id=team_id)}
+        for store_id in store_ids:
+            if (store := found.get(store_id)) is None:
+                raise selectors.unknown_store(store_id, param=param)
+            if selectors.has_expired(store):
+                raise InvalidValue(f"Vector store '{store_id}' has expired.", param=param)
+            embedding.model_for(store)
+        at = now()
+        stale = [store.pk for store in found.values() if at - store.last_active_at > _TOUCH_EVERY]
+        if stale:
+            VectorStore.objects.filter(pk__in=stale).update(last_active_at=at)
+        return list(found.values())
+
+
+def _scores(stores: Sequence[VectorStore], wanted: Wanted, vectors: Sequence[Vector]) -> dict[int, float]:
+    """The scores of the candidates of each query, the best counting."""
+    weights = _MEANING_ALONE if wanted.by_meaning_alone else wanted.weights or _DEFAULT
+    scores: dict[int, float] = {}
+    with scope.team(stores[0].team_id):
+        field = _field(stores, wanted.filters)
+        if not field.passages:
+            return scores
+        for query, vector in zip(wanted.queries, vectors, strict=True):
+            for chunk, score in _ranked(field, query, vector, weights, wanted.limit).items():
+                scores[chunk] = max(score, scores.get(chunk, 0.0))
+    return scores
+
+
+_ENTRIES = """
+SELECT entry.id, entry.chunks FROM responses_vectorstorefile AS entry
+JOIN conversations_file AS file ON file.id = entry.file_id
+WHERE entry.store_id = ANY (%s) AND entry.status = 'completed'
+AND file.state = 'ready' AND (file.expires_at IS NULL OR file.expires_at > %s)
+AND """
+
+
+def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> _Field:
+    condition, values = filters.condition(narrow, column="entry.attributes")
+    store_ids = [store.pk for store in stores]
+    found = _rows(_ENTRIES + condition, [store_ids, now(), *values])
+    return _Field(
+        store_ids=store_ids,
+        entry_ids=[entry for entry, _ in found],
+        passages=sum(passages for _, passages in found),
+        dimensions=stores[0].dimensions or 0,
+    )
+
+
+def _ranked(field: _Field, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
+    words: list[str] = []
+    if weights.text_weight:
+        ((words,),) = _rows("SELECT tsvector_to_array(to_tsvector('english', %s))", [query])
+    near = _near(field, vector, max(_CANDIDATES, 2 * limit))
+    holding = _holding(field, words) if words else []
+    return _weighed([*near, *holding], vector, words, weights)
+
+
+# -- by meaning --------------------------------------------------------------------------------------------------------
+
+_AMONG = f"FROM {schema.TABLE} WHERE store_id = ANY (%s) AND entry_id = ANY (%s)"
+
+
+def _near(field: _Field, vector: Vector, count: int) -> list[int]:
+    """The passages nearest to a vector."""
+    if field.passages > COMPARE_ALL and field.dimensions in schema.INDEXED:
+        found = nearest_by_index(field, vector, count)
+        if len(found) == min(count, field.passages):
+            return found
+    return nearest_of_all(field, vector, count)
+
+
+def nearest_of_all(field: _Field, vector: Vector, count: int) -> list[int]:
+    """Compare each. The sum keeps PostgreSQL from taking an index for it."""
+    sql = f"SELECT chunk_id {_AMONG} ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s"
+    return [chunk for (chunk,) in _rows(sql, [field.store_ids, field.entry_ids, _text(vector), count])]
+
+
+def nearest_by_index(field: _Field, vector: Vector, count: int) -> list[int]:
+    """Let the index find them: it goes on until enough pass the filter, or it has looked at very many."""
+    size = field.dimensions
+    settings = {"iterative_scan": "strict_order", "ef_search": "200", "max_scan_tuples": "60000"}
+    for name, value in settings.items():
+        _execute(f"SET LOCAL hnsw.{name} = '{value}'")
+    sql = (
+        f"SELECT chunk_id {_AMONG} AND dimensions = {size} "
+        f"ORDER BY embedding::halfvec({size}) <=> %s::halfvec({size}) LIMIT %s"
+    )
+    return [chunk for (chunk,) in _rows(sql, [field.store_ids, field.entry_ids, _text(vector), count])]
+
+
+# -- by words ----------------------------------------------------------------------------------------------------------
+
+_HOLDING = """
+SELECT id FROM responses_vectorchunk
+WHERE store_id = ANY (%s) AND entry_id = ANY (%s) AND words @@ %s::tsquery LIMIT %s
+"""
+
+
+def _holding(field: _Field, words: Sequence[str]) -> list[int]:
+    """Passages that hold all of the words, or else any; a bounded number, for some words stand everywhere."""
+    quoted = [_quoted(word) for word in words]
+    found = _rows(_HOLDING, [field.store_ids, field.entry_ids, " & ".join(quoted), _WITH_ALL_WORDS])
+    if len(found) < _WITH_ALL_WORDS and len(words) > 1:
+        found += _rows(_HOLDING, [field.store_ids, field.entry_ids, " | ".join(quoted), _WITH_ANY_WORD])
+    return [chunk for (chunk,) in found]
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+_WEIGH = """
+SELECT chunk.id, 1 - (vector.embedding <=> %s::halfvec),
+    (SELECT count(*) FROM unnest(%s::text[]) AS word WHERE chunk.words @@ word::tsquery)
+FROM responses_vectorchunk AS chunk JOIN responses_vectorembedding AS vector ON vector.chunk_id = chunk.id
+WHERE chunk.id = ANY (%s)
+"""
+
+
+def _weighed(chunks: Sequence[int], vector: Vector, words: Sequence[str], weights: HybridSearch) -> dict[int, float]:
+    quoted = [_quoted(word) for word in words]
+    by_words = weights.text_weight if words else 0.0
+    # A query of nothing but little words has its meaning alone.
+    by_meaning = weights.embedding_weight if words or weights.embedding_weight else 1.0
+    scores = {}
+    for chunk, similarity, held in _rows(_WEIGH, [_text(vector), quoted, sorted(set(chunks))]):
+        share = held / len(words) if words else 0.0
+        likeness = min(max(similarity, 0.0), 1.0)
+        scores[chunk] = (by_meaning * likeness + by_words * share) / (by_meaning + by_words)
+    return scores
+
+
+_SHOWN = """
+SELECT chunk.id, file.id, file.filename, entry.attributes::text, chunk.text
+FROM responses_vectorchunk AS chunk
+JOIN responses_vectorstorefile AS entry ON entry.id = chunk.entry_id
+JOIN conversations_file AS file ON file.id = entry.file_id
+WHERE chunk.id = ANY (%s)
+"""
+
+
+def _hits(team_id: str, scores: dict[int, float]) -> list[Hit]:
+    """The passages, the best first. What was deleted meanwhile is not among them."""
+    with scope.team(team_id):
+        found = {row[0]: row[1:] for row in _rows(_SHOWN, [list(scores)])}
+    return [
+        Hit(file_id=file_id, filename=filename, attributes=orjson.loads(attributes), score=score, text=text)
+        for chunk, score in scores.items()
+        if chunk in found
+        for file_id, filename, attributes, text in [found[chunk]]
+    ]
+
+
+def _text(vector: Vector) -> str:
+    return HalfVectorField().get_prep_value(vector) or ""
+
+
+def _execute(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def _rows(sql: str, values: Sequence[Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        rows: list[Any] = cursor.fetchall()
+        return rows

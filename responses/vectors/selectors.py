@@ -1,0 +1,171 @@
+"""Reads of vector stores: objects of a team by their ids, lists, and what the wire shows of each.
+
+An unknown id and another team's id get the same answer.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet, Sum
+
+from kernel.clock import now, unix
+from kernel.errors import NotFound
+from kernel.pagination import Page, PageRequest, Position, keyset
+from responses.vector_models import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
+from tenants.principal import Principal
+
+AUTO_SIZES = (800, 400)
+"""Length and overlap of passages where nobody says otherwise."""
+_COUNTS = {
+    f"n_{status.value}": Count("entries", filter=Q(entries__status=status))
+    for status in (EntryStatus.IN_PROGRESS, EntryStatus.COMPLETED, EntryStatus.CANCELLED, EntryStatus.FAILED)
+}
+
+
+def get_store(*, principal: Principal, store_id: str, param: str | None = None) -> VectorStore:
+    """A store of the caller's team with its counts, or the 404 of an unknown id."""
+    found = _counted(VectorStore.objects.filter(pk=store_id, team_id=principal.team_id)).first()
+    if found is None:
+        raise unknown_store(store_id, param=param)
+    return found
+
+
+def unknown_store(store_id: str, *, param: str | None = None) -> NotFound:
+    """The 404 for a store that does not exist, or not for the caller."""
+    return NotFound(f"Vector store with id '{store_id}' not found.", param=param)
+
+
+def get_batch(*, principal: Principal, store_id: str, batch_id: str) -> VectorStoreBatch:
+    """A batch of a store of the caller's team, or the 404 of an unknown id."""
+    rows = VectorStoreBatch.objects.filter(pk=batch_id, store_id=store_id, team_id=principal.team_id)
+    found = rows.annotate(**_COUNTS).first()
+    if found is None:
+        raise NotFound(f"No file batch found with id '{batch_id}' in vector store '{store_id}'.")
+    return found
+
+
+def get_entry(*, principal: Principal, store_id: str, file_id: str) -> VectorStoreFile:
+    """A file of a store of the caller's team, or the 404 of an unknown id."""
+    found = VectorStoreFile.objects.filter(store_id=store_id, file_id=file_id, team_id=principal.team_id).first()
+    if found is None:
+        raise _unknown_entry(store_id, file_id)
+    return found
+
+
+def _unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> NotFound:
+    return NotFound(f"No file found with id '{file_id}' in vector store '{store_id}'.", param=param)
+
+
+def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
+    """A team's stores, by time."""
+    rows = VectorStore.objects.filter(team_id=team_id)
+
+    def position(store_id: str, param: str) -> Position:
+        found = rows.filter(pk=store_id).first()
+        if found is None:
+            raise unknown_store(store_id, param=param)
+        return found.created_at, found.pk
+
+    return keyset(_counted(rows), page=page, position=position)
+
+
+def list_entries(
+    *, store_id: str, batch: VectorStoreBatch | None, status: EntryStatus | None, page: PageRequest
+) -> Page[VectorStoreFile]:
+    """The files of a store, or of one batch, by time."""
+    rows = VectorStoreFile.objects.filter(store_id=store_id)
+    if batch is not None:
+        rows = rows.filter(batch=batch)
+
+    def position(file_id: str, param: str) -> Position:
+        found = rows.filter(file_id=file_id).first()
+        if found is None:
+            raise _unknown_entry(store_id, file_id, param=param)
+        return found.created_at, found.file_id
+
+    narrowed = rows if status is None else rows.filter(status=status)
+    return keyset(narrowed, page=page, position=position, by=("created_at", "file_id"))
+
+
+def passages_of(entry: VectorStoreFile) -> list[str]:
+    """The passages of a file, in their order."""
+    return list(VectorChunk.objects.filter(entry=entry).order_by("position").values_list("text", flat=True))
+
+
+def expires_at(store: VectorStore) -> datetime | None:
+    """When a store expires if nobody uses it again."""
+    if store.expires_after_days is None:
+        return None
+    return store.last_active_at + timedelta(days=store.expires_after_days)
+
+
+def has_expired(store: VectorStore) -> bool:
+    """Whether it cannot be used any more."""
+    end = expires_at(store)
+    return end is not None and end <= now()
+
+
+def public_store(store: VectorStore) -> dict[str, Any]:
+    """The store of the wire."""
+    counts, end = _file_counts(store), expires_at(store)
+    status = "expired" if has_expired(store) else "in_progress" if counts["in_progress"] else "completed"
+    return {
+        "id": store.pk,
+        "object": "vector_store",
+        "created_at": unix(store.created_at),
+        "name": store.name,
+        "description": store.description or None,
+        "usage_bytes": getattr(store, "used", None) or 0,
+        "file_counts": counts,
+        "status": status,
+        "expires_after": (
+            {"anchor": "last_active_at", "days": store.expires_after_days} if store.expires_after_days else None
+        ),
+        "expires_at": unix(end) if end else None,
+        "last_active_at": unix(store.last_active_at),
+        "metadata": store.metadata,
+    }
+
+
+def public_batch(batch: VectorStoreBatch) -> dict[str, Any]:
+    """The batch of the wire. It has failed where every file of it has."""
+    counts = _file_counts(batch)
+    if batch.cancelled_at is not None:
+        status = "cancelled"
+    elif counts["in_progress"]:
+        status = "in_progress"
+    else:
+        status = "failed" if counts["failed"] == counts["total"] > 0 else "completed"
+    return {
+        "id": batch.pk,
+        "object": "vector_store.files_batch",
+        "created_at": unix(batch.created_at),
+        "vector_store_id": batch.store_id,
+        "status": status,
+        "file_counts": counts,
+    }
+
+
+def public_entry(entry: VectorStoreFile) -> dict[str, Any]:
+    """The file of a store, as the wire has it."""
+    sizes = {"max_chunk_size_tokens": entry.chunk_tokens, "chunk_overlap_tokens": entry.overlap_tokens}
+    return {
+        "id": entry.file_id,
+        "object": "vector_store.file",
+        "created_at": unix(entry.created_at),
+        "vector_store_id": entry.store_id,
+        "status": entry.status,
+        "usage_bytes": entry.usage_bytes,
+        "last_error": {"code": entry.error_code, "message": entry.error_message} if entry.error_code else None,
+        "attributes": entry.attributes,
+        "chunking_strategy": {"type": "static", "static": sizes},
+    }
+
+
+def _file_counts(counted: Any) -> dict[str, int]:
+    counts = {status.value: getattr(counted, f"n_{status.value}", 0) for status in EntryStatus}
+    return {**counts, "total": sum(counts.values())}
+
+
+def _counted(stores: "QuerySet[VectorStore]") -> "QuerySet[VectorStore]":
+    return stores.annotate(used=Sum("entries__usage_bytes"), **_COUNTS)

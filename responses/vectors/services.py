@@ -1,0 +1,210 @@
+"""Writes to vector stores: each is one transaction, and wakes the workers that read files once it is committed."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from celery import current_app
+from django.db import transaction
+from django.db.models import F
+from kombu.exceptions import KombuError
+
+from conversations import files
+from kernel.clock import now
+from kernel.errors import InvalidValue
+from responses.vector_models import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
+from responses.vectors import embedding, schema, selectors
+from responses.vectors.requests import AttachFile, CreateStore, UpdateStore
+from tenants import scope
+from tenants.audit import audit
+from tenants.principal import Principal
+
+logger = logging.getLogger(__name__)
+INGEST_TASK = "responses.tasks.ingest_files"
+
+
+def create_store(*, principal: Principal, body: CreateStore, request_id: str) -> VectorStore:
+    """Make a store, with files where there are any."""
+    with scope.team(principal.team_id):
+        _require(principal.team_id)
+        store = VectorStore.objects.create(
+            team_id=principal.team_id,
+            api_key_id=principal.key_id,
+            name=body.name or "",
+            description=body.description or "",
+            metadata=body.metadata or {},
+            expires_after_days=body.expires_after.days if body.expires_after else None,
+        )
+        wanted = [
+            AttachFile(file_id=file_id, chunking_strategy=body.chunking_strategy) for file_id in body.file_ids or ()
+        ]
+        _attach(principal, store, wanted, request_id=request_id)
+        return selectors.get_store(principal=principal, store_id=store.pk)
+
+
+def update_store(*, principal: Principal, store_id: str, body: UpdateStore, request_id: str) -> VectorStore:
+    """Change what was sent; null takes away."""
+    with scope.team(principal.team_id):
+        store = selectors.get_store(principal=principal, store_id=store_id)
+        sent = body.model_fields_set
+        if "name" in sent:
+            store.name = body.name or ""
+        if "metadata" in sent:
+            store.metadata = body.metadata or {}
+        if "expires_after" in sent:
+            store.expires_after_days = body.expires_after.days if body.expires_after else None
+        store.save(update_fields=["name", "metadata", "expires_after_days"])
+        _audit(principal, "vector_store.updated", store.pk, request_id, after=body.model_dump(include=sent))
+        return store
+
+
+def delete_store(*, principal: Principal, store_id: str, request_id: str) -> None:
+    """Delete a store with all that was made of its files; the files themselves stay."""
+    with scope.team(principal.team_id):
+        store = selectors.get_store(principal=principal, store_id=store_id)
+        VectorStore.objects.filter(pk=store.pk).delete()
+        _audit(principal, "vector_store.deleted", store_id, request_id, before={"name": store.name})
+
+
+def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
+    """Put a file into a store; one that is there already is read again."""
+    with scope.team(principal.team_id):
+        store = _usable(principal, store_id)
+        _attach(principal, store, [body], request_id=request_id)
+        return selectors.get_entry(principal=principal, store_id=store_id, file_id=body.file_id)
+
+
+def attach_batch(
+    *, principal: Principal, store_id: str, wanted: Sequence[AttachFile], request_id: str
+) -> VectorStoreBatch:
+    """Put several files into a store."""
+    with scope.team(principal.team_id):
+        store = _usable(principal, store_id)
+        batch = VectorStoreBatch.objects.create(team_id=principal.team_id, store=store)
+        _attach(principal, store, wanted, request_id=request_id, batch=batch)
+        return selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch.pk)
+
+
+def cancel_batch(*, principal: Principal, store_id: str, batch_id: str) -> VectorStoreBatch:
+    """Leave those files of a batch out that are not in the store yet. What a worker has under way then counts not."""
+    with scope.team(principal.team_id):
+        batch = selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
+        left = VectorStoreFile.objects.filter(batch=batch, status=EntryStatus.IN_PROGRESS)
+        if left.update(status=EntryStatus.CANCELLED, lease_until=None):
+            VectorStoreBatch.objects.filter(pk=batch.pk, cancelled_at=None).update(cancelled_at=now())
+        return selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
+
+
+def update_entry(
+    *, principal: Principal, store_id: str, file_id: str, attributes: dict[str, Any] | None
+) -> VectorStoreFile:
+    """Replace the attributes of a file in a store."""
+    with scope.team(principal.team_id):
+        entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
+        entry.attributes = attributes or {}
+        entry.save(update_fields=["attributes"])
+        return entry
+
+
+def detach_file(*, principal: Principal, store_id: str, file_id: str) -> None:
+    """Take a file out of a store; the file itself stays."""
+    with scope.team(principal.team_id):
+        entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
+        VectorStoreFile.objects.filter(pk=entry.pk).delete()
+
+
+def empty_expired() -> int:
+    """Take what was made of their files from stores that have expired, a bounded number; returns how many."""
+    emptied = 0
+    with scope.every_team():
+        kept = VectorStore.objects.exclude(expires_after_days=None).filter(entries__isnull=False)
+        expired = [store.pk for store in kept.distinct().order_by("last_active_at") if selectors.has_expired(store)]
+        for store_id in expired[:100]:
+            VectorStoreFile.objects.filter(store_id=store_id).delete()
+            emptied += 1
+    return emptied
+
+
+def wake_workers() -> None:
+    """Tell workers that there is something to read; without a broker the schedule will."""
+    try:
+        current_app.send_task(INGEST_TASK, expires=60, retry=False)
+    except (KombuError, OSError):
+        logger.warning("the workers could not be told of files to read", exc_info=True)
+
+
+def _usable(principal: Principal, store_id: str) -> VectorStore:
+    store = selectors.get_store(principal=principal, store_id=store_id)
+    if selectors.has_expired(store):
+        raise InvalidValue(f"Vector store '{store_id}' has expired.", param="vector_store_id")
+    _require(principal.team_id)
+    return store
+
+
+def _require(team_id: str) -> None:
+    """Refuse what nobody could ever read."""
+    schema.require_vectors()
+    embedding.model_of_team(team_id)
+
+
+def _attach(
+    principal: Principal,
+    store: VectorStore,
+    wanted: Sequence[AttachFile],
+    *,
+    request_id: str,
+    batch: VectorStoreBatch | None = None,
+) -> None:
+    if not wanted:
+        return
+    rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in wanted}
+    _refuse_unknown(principal, rows)
+    VectorStoreFile.objects.bulk_create(
+        rows.values(),
+        update_conflicts=True,
+        unique_fields=["store", "file"],
+        update_fields=[
+            *("batch", "api_key", "status", "attributes", "chunk_tokens", "overlap_tokens", "request_id"),
+            *("error_code", "error_message", "attempt", "lease_until"),
+        ],
+    )
+    # Who reads one of them now, as it was before, is too late.
+    again = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
+    again.update(lease_token=F("lease_token") + 1)
+    VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
+    transaction.on_commit(wake_workers)
+
+
+def _row(
+    principal: Principal, store: VectorStore, wanted: AttachFile, request_id: str, batch: VectorStoreBatch | None
+) -> VectorStoreFile:
+    most, overlap = wanted.chunking_strategy.sizes() if wanted.chunking_strategy else selectors.AUTO_SIZES
+    return VectorStoreFile(
+        team_id=principal.team_id,
+        store=store,
+        file_id=wanted.file_id,
+        batch=batch,
+        api_key_id=principal.key_id,
+        attributes=wanted.attributes or {},
+        chunk_tokens=most,
+        overlap_tokens=overlap,
+        request_id=request_id,
+    )
+
+
+def _refuse_unknown(principal: Principal, rows: dict[str, VectorStoreFile]) -> None:
+    known = files.existing(team_id=principal.team_id, file_ids=rows)
+    for file_id in rows:
+        if file_id not in known:
+            raise files.unknown_file(file_id, param="file_id")
+
+
+def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:
+    audit(
+        team_id=principal.team_id,
+        actor=f"key:{principal.key_id}",
+        action=action,
+        target=target,
+        request_id=request_id,
+        **what,
+    )

@@ -1,0 +1,221 @@
+"""`/v1/vector_stores/{id}/files` and `/file_batches`: attached, read, shown, changed and taken out."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kernel import workerloop
+from responses.vector_models import VectorStoreFile
+from responses.vectors import ingestion
+from tenants import scope
+from tenants.models import Team, UsageRecord
+from tests.support import documents
+from tests.support.api import Api, error, ok
+from tests.support.libraries import Library, read_waiting_files, upload
+
+WORDS = "Herons nest in old oaks."
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", WORDS),
+        ("a.md", f"# Birds\n\n{WORDS}"),
+        ("a.html", f"<html><body><p>{WORDS}</p><script>no()</script></body></html>"),
+        ("a.json", json.dumps({"birds": WORDS})),
+        ("a.csv", f"kind,words\nbird,{WORDS}\n"),
+        ("a.pdf", documents.pdf(WORDS)),
+        ("a.docx", documents.docx(WORDS)),
+        ("a.pptx", documents.pptx(WORDS)),
+    ],
+)
+def test_files_of_many_kinds_are_read(library: Library, name: str, content: str | bytes) -> None:
+    file_id = library.add(name, content)
+    entry = library.entry(file_id)
+    assert (entry["status"], entry["last_error"]) == ("completed", None)
+    assert entry["usage_bytes"] > len(WORDS)
+    (found,) = library.search("where do herons nest?")
+    assert (found["file_id"], found["filename"]) == (file_id, name)
+    assert WORDS in found["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("a.bin", bytes(range(256)), "unsupported_file"),
+        ("a.pdf", b"%PDF-1.4 no", "invalid_file"),
+        ("b.txt", " ", "invalid_file"),
+    ],
+)
+def test_what_cannot_be_read_has_failed_and_says_why(
+    library: Library, name: str, content: str | bytes, code: str
+) -> None:
+    entry = library.entry(library.add(name, content))
+    assert (entry["status"], entry["last_error"]["code"]) == ("failed", code)
+    assert ok(library.api.get(library.path))["file_counts"]["failed"] == 1
+
+
+def test_a_long_text_becomes_passages_that_overlap(library: Library) -> None:
+    text = " ".join(f"Sentence number {number} stands here." for number in range(200))
+    static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 20}
+    file_id = library.add("a.txt", text, chunking_strategy={"type": "static", "static": static})
+    assert library.entry(file_id)["chunking_strategy"] == {"type": "static", "static": static}
+    passages = [one["text"] for one in ok(library.api.get(f"{library.path}/files/{file_id}/content"))["data"]]
+    assert len(passages) > 10
+    assert all(len(passage) <= 400 for passage in passages)
+    assert all(after.split(".")[0] in before for before, after in pairwise(passages))
+    assert text.startswith(passages[0])
+    assert text.endswith(passages[-1])
+
+
+def test_attributes_are_kept_and_replaced(library: Library) -> None:
+    given = {"year": 2024, "draft": False, "kind": "report", "share": 0.5}
+    file_id = library.add("a.txt", WORDS, attributes=given)
+    assert library.entry(file_id)["attributes"] == given
+    path = f"{library.path}/files/{file_id}"
+    assert ok(library.api.post(path, {"attributes": {"year": 2025}}))["attributes"] == {"year": 2025}
+    assert ok(library.api.post(path, {"attributes": None}))["attributes"] == {}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "param", "code"),
+    [
+        ({"k": "x" * 513}, "attributes", "invalid_value"),
+        ({"k" * 65: 1}, "attributes." + "k" * 65, "string_above_max_length"),
+        ({str(number): 1 for number in range(17)}, "attributes", "object_above_max_properties"),
+        ({"k": [1]}, "attributes.k", "invalid_type"),
+    ],
+)
+def test_attributes_have_limits(library: Library, attributes: dict[str, Any], param: str, code: str) -> None:
+    answer = library.api.post(f"{library.path}/files", {"file_id": "f", "attributes": attributes})
+    assert error(answer) == (400, param, code)
+
+
+def test_lists_can_be_narrowed_by_status(library: Library) -> None:
+    good, bad = library.add("a.txt", WORDS), library.add("a.bin", bytes(range(256)))
+    path = f"{library.path}/files"
+    assert [one["id"] for one in ok(library.api.get(path))["data"]] == [bad, good]
+    assert [one["id"] for one in ok(library.api.get(path, filter="completed"))["data"]] == [good]
+    assert [one["id"] for one in ok(library.api.get(path, order="asc", after=good))["data"]] == [bad]
+    assert error(library.api.get(path, filter="done")) == (400, "filter", "invalid_value")
+
+
+def test_a_file_that_is_taken_out_is_not_found_any_more(library: Library) -> None:
+    file_id = library.add("a.txt", WORDS)
+    gone = ok(library.api.delete(f"{library.path}/files/{file_id}"))
+    assert gone == {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
+    assert library.search("herons") == []
+    assert ok(library.api.get(f"/files/{file_id}"))["id"] == file_id
+
+
+def test_deleting_a_file_takes_it_out_of_its_stores(library: Library) -> None:
+    file_id = library.add("a.txt", WORDS)
+    ok(library.api.delete(f"/files/{file_id}"))
+    assert library.search("herons") == []
+    assert ok(library.api.get(library.path))["file_counts"]["total"] == 0
+
+
+def test_attaching_a_file_again_reads_it_again(library: Library) -> None:
+    file_id = library.add("a.txt", WORDS, attributes={"old": True})
+    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+    read_waiting_files()
+    assert (library.entry(file_id)["status"], library.entry(file_id)["attributes"]) == ("completed", {})
+    assert len(library.search("herons")) == 1
+
+
+def test_each_call_of_the_embedding_model_is_in_the_ledger(library: Library) -> None:
+    library.add("a.txt", WORDS)
+    with scope.team(library.api.caller.team.pk):
+        row = UsageRecord.objects.get()
+    assert (row.endpoint, row.object_id, row.outcome) == ("embeddings", library.id, "stop")
+    assert row.input_tokens > 0
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_gives_all_files_the_same_settings(library: Library) -> None:
+    files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
+    body = {"file_ids": files, "attributes": {"a": 1}}
+    batch = ok(library.api.post(f"{library.path}/file_batches", body))
+    assert (batch["status"], batch["file_counts"]["in_progress"]) == ("in_progress", 2)
+    read_waiting_files()
+    path = f"{library.path}/file_batches/{batch['id']}"
+    assert (ok(library.api.get(path))["status"], ok(library.api.get(path))["file_counts"]["completed"]) == (
+        "completed",
+        2,
+    )
+    assert {one["id"] for one in ok(library.api.get(f"{path}/files"))["data"]} == set(files)
+    assert library.entry(files[0])["attributes"] == {"a": 1}
+
+
+def test_a_batch_may_give_each_file_its_own(library: Library) -> None:
+    files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
+    each = [{"file_id": file_id, "attributes": {"n": number}} for number, file_id in enumerate(files)]
+    ok(library.api.post(f"{library.path}/file_batches", {"files": each}))
+    assert [library.entry(file_id)["attributes"] for file_id in files] == [{"n": 0}, {"n": 1}]
+    read_waiting_files()
+
+
+def test_a_cancelled_batch_leaves_out_what_was_not_read(library: Library) -> None:
+    file_id = library.upload("a.txt", WORDS)
+    batch = ok(library.api.post(f"{library.path}/file_batches", {"file_ids": [file_id]}))
+    cancelled = ok(library.api.post(f"{library.path}/file_batches/{batch['id']}/cancel", {}))
+    assert (cancelled["status"], cancelled["file_counts"]["cancelled"]) == ("cancelled", 1)
+    read_waiting_files()
+    assert library.entry(file_id)["status"] == "cancelled"
+    assert library.search("herons") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({}, "file_ids", "missing_required_parameter"),
+        ({"file_ids": []}, "file_ids", "empty_array"),
+        ({"file_ids": ["f"], "files": [{"file_id": "f"}]}, None, "mutually_exclusive_parameters"),
+        ({"files": [{"file_id": "f"}], "attributes": {"a": 1}}, None, "mutually_exclusive_parameters"),
+    ],
+)
+def test_a_batch_names_its_files_in_one_way(library: Library, body: Any, param: str | None, code: str) -> None:
+    assert error(library.api.post(f"{library.path}/file_batches", body)) == (400, param, code)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_whose_worker_died_is_read_by_another(library: Library) -> None:
+    file_id = library.upload("a.txt", WORDS)
+    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+    claimed = ingestion._claim()  # a worker that dies here leaves exactly this
+    assert claimed is not None
+    read_waiting_files()
+    assert library.entry(file_id)["status"] == "in_progress"
+    change(library, lease_until=claimed.entry.created_at)
+    read_waiting_files()
+    assert library.entry(file_id)["status"] == "completed"
+    ingestion._finish(claimed, ["late"], [[1.0]])  # the first one was only slow
+    assert [one["content"][0]["text"] for one in library.search("herons")] == [WORDS]
+
+
+def test_an_upstream_that_is_away_is_asked_again_later(library: Library, api: Api) -> None:
+    with scope.every_team():
+        Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="nobody-answers-for-this")
+    file_id = library.upload("a.txt", WORDS)
+    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+    workerloop.submit(ingestion.ingest_next()).result(60)
+    entry = library.entry(file_id)
+    assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
+
+
+def change(library: Library, **values: Any) -> None:
+    with scope.every_team():
+        assert VectorStoreFile.objects.filter(store_id=library.id).update(**values) == 1
+
+
+def test_files_of_one_team_are_not_those_of_another(library: Library, outsider: Api) -> None:
+    foreign = upload(outsider, "a.txt", WORDS)
+    body = {"file_ids": [library.upload("b.txt", WORDS), foreign]}
+    assert error(library.api.post(f"{library.path}/file_batches", body)) == (404, "file_id", None)
+    assert ok(library.api.get(library.path))["file_counts"]["total"] == 0

@@ -1,0 +1,177 @@
+"""`/v1/vector_stores`: made, shown, changed, listed and deleted."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from kernel.clock import now
+from responses.vector_models import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.vectors import services
+from tenants import scope
+from tests.support.api import Api, MakeApi, error, ok
+from tests.support.libraries import EMBEDDER, Library, equip, read_waiting_files, upload
+
+NOTHING = {"in_progress": 0, "completed": 0, "failed": 0, "cancelled": 0, "total": 0}
+
+
+def test_the_sdk_makes_the_round_trip(client: OpenAI, api: Api, library: Library) -> None:
+    file = client.files.create(file=("a.txt", b"Cats purr."), purpose="assistants")
+    store = client.vector_stores.create(name="Pets", file_ids=[file.id], metadata={"kind": "test"})
+    assert (store.name, store.status, store.file_counts.in_progress) == ("Pets", "in_progress", 1)
+    read_waiting_files()
+    assert client.vector_stores.files.poll(file.id, vector_store_id=store.id).status == "completed"
+    (found,) = client.vector_stores.search(store.id, query="cats").data
+    assert (found.file_id, found.content[0].text) == (file.id, "Cats purr.")
+    assert client.vector_stores.retrieve(store.id).file_counts.completed == 1
+    assert client.vector_stores.delete(store.id).deleted
+
+
+def test_a_new_store_says_all_that_was_sent(api: Api, library: Library) -> None:
+    sent = {
+        "name": "N",
+        "description": "D",
+        "metadata": {"a": "b"},
+        "expires_after": {"anchor": "last_active_at", "days": 2},
+    }
+    made = ok(api.post("/vector_stores", sent))
+    assert {key: made[key] for key in sent} == sent
+    assert (made["status"], made["usage_bytes"], made["file_counts"]) == ("completed", 0, NOTHING)
+    assert made["expires_at"] == made["last_active_at"] + 2 * 86_400
+    assert ok(api.get(f"/vector_stores/{made['id']}")) == made
+
+
+def test_a_change_leaves_alone_what_was_not_sent(api: Api, library: Library) -> None:
+    changed = ok(api.post(library.path, {"metadata": {"a": "b"}}))
+    assert (changed["name"], changed["metadata"]) == ("Library", {"a": "b"})
+    assert ok(api.post(library.path, {"name": None, "expires_after": None}))["name"] == ""
+
+
+def test_lists_go_both_ways(api: Api, library: Library) -> None:
+    ids = [library.id, *(ok(api.post("/vector_stores", {}))["id"] for _ in range(3))]
+    first = ok(api.get("/vector_stores", limit=3))
+    assert [one["id"] for one in first["data"]] == ids[:0:-1]
+    assert first["has_more"]
+    after = ok(api.get("/vector_stores", after=ids[1]))
+    before = ok(api.get("/vector_stores", before=ids[1], limit=1))
+    assert ([one["id"] for one in after["data"]], [one["id"] for one in before["data"]]) == ([ids[0]], [ids[2]])
+    assert error(api.get("/vector_stores", after="vs_unknown")) == (404, "after", None)
+
+
+def test_deleting_a_store_takes_all_that_was_made_of_its_files(api: Api, library: Library) -> None:
+    file_id = library.add("a.txt", "Cats purr.")
+    assert ok(api.delete(library.path)) == {"id": library.id, "object": "vector_store.deleted", "deleted": True}
+    assert error(api.get(library.path))[0] == 404
+    with scope.team(api.caller.team.pk):
+        left = [
+            kind.objects.filter(store_id=library.id).exists()
+            for kind in (VectorStoreFile, VectorChunk, VectorEmbedding)
+        ]
+    assert left == [False, False, False]
+    assert ok(api.get(f"/files/{file_id}"))["id"] == file_id
+
+
+def test_an_expired_store_says_so_and_is_emptied(api: Api, library: Library) -> None:
+    library.add("a.txt", "Cats purr.")
+    ok(api.post(library.path, {"expires_after": {"anchor": "last_active_at", "days": 1}}))
+    with scope.every_team():
+        VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
+    assert ok(api.get(library.path))["status"] == "expired"
+    assert error(api.post(f"{library.path}/search", {"query": "cats"}))[0] == 400
+    assert services.empty_expired() >= 1
+    assert ok(api.get(library.path))["file_counts"] == NOTHING
+
+
+def test_a_search_keeps_a_store_from_expiring(api: Api, library: Library) -> None:
+    with scope.every_team():
+        VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
+    before = ok(api.get(library.path))["last_active_at"]
+    library.search("cats")
+    assert ok(api.get(library.path))["last_active_at"] > before + 86_400
+
+
+def test_without_an_embedding_model_it_says_what_to_configure(api: Api) -> None:
+    answer = api.post("/vector_stores", {})
+    assert error(answer) == (400, None, "unsupported_value")
+    assert "EMBEDDING_MODEL" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"nam": "x"}, "nam", "unknown_parameter"),
+        ({"name": 1}, "name", "invalid_type"),
+        ({"expires_after": {"anchor": "created_at", "days": 1}}, "expires_after.anchor", "invalid_value"),
+        ({"expires_after": {"anchor": "last_active_at", "days": 0}}, "expires_after.days", "integer_below_min_value"),
+        ({"chunking_strategy": {"type": "auto"}}, "", "invalid_value"),
+        ({"file_ids": ["file-unknown"]}, "file_id", None),
+        (
+            {
+                "file_ids": ["f"],
+                "chunking_strategy": {
+                    "type": "static",
+                    "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51},
+                },
+            },
+            "chunking_strategy.static",
+            "invalid_value",
+        ),
+    ],
+)
+def test_it_refuses_what_makes_no_sense(
+    api: Api, library: Library, body: dict[str, Any], param: str, code: str | None
+) -> None:
+    assert error(api.post("/vector_stores", body))[1:] == (param, code)
+
+
+EVERYTHING: list[Callable[[Api, str], Any]] = [
+    lambda api, store: api.get(f"/vector_stores/{store}"),
+    lambda api, store: api.post(f"/vector_stores/{store}", {"name": "Mine"}),
+    lambda api, store: api.post(f"/vector_stores/{store}/search", {"query": "cats"}),
+    lambda api, store: api.get(f"/vector_stores/{store}/files"),
+    lambda api, store: api.post(f"/vector_stores/{store}/files", {"file_id": "f"}),
+    lambda api, store: api.get(f"/vector_stores/{store}/files/file-a"),
+    lambda api, store: api.get(f"/vector_stores/{store}/files/file-a/content"),
+    lambda api, store: api.post(f"/vector_stores/{store}/files/file-a", {"attributes": None}),
+    lambda api, store: api.delete(f"/vector_stores/{store}/files/file-a"),
+    lambda api, store: api.post(f"/vector_stores/{store}/file_batches", {"file_ids": ["f"]}),
+    lambda api, store: api.get(f"/vector_stores/{store}/file_batches/vsfb_a"),
+    lambda api, store: api.post(f"/vector_stores/{store}/file_batches/vsfb_a/cancel", {}),
+    lambda api, store: api.get(f"/vector_stores/{store}/file_batches/vsfb_a/files"),
+    lambda api, store: api.delete(f"/vector_stores/{store}"),
+]
+
+
+def test_another_team_gets_the_answer_of_an_unknown_id(library: Library, outsider: Api, embedder: str) -> None:
+    equip(outsider.caller.team, url=embedder)
+    for call in EVERYTHING:
+        foreign, unknown = call(outsider, library.id), call(outsider, "vs_unknown")
+        assert foreign.status_code == unknown.status_code == 404
+        assert foreign.text.replace(library.id, "…") == unknown.text.replace("vs_unknown", "…")
+
+
+def test_the_file_of_another_team_cannot_be_attached(library: Library, outsider: Api) -> None:
+    foreign = upload(outsider, "a.txt", "Theirs.")
+    assert error(library.api.post(f"{library.path}/files", {"file_id": foreign})) == (404, "file_id", None)
+
+
+@pytest.mark.parametrize(("scopes", "allowed"), [(["vector_stores.read"], 2), (["vector_stores.write"], 1), ([], 0)])
+def test_each_call_wants_its_scope(make_api: MakeApi, library: Library, scopes: list[str], allowed: int) -> None:
+    api = make_api(team=library.api.caller.team, scopes=scopes or ["models.read"])
+    answers = [
+        api.get(library.path),
+        api.post(library.path, {}),
+        api.post(f"{library.path}/search", {"query": "cats"}),
+        api.delete(library.path),
+    ]
+    assert sum(answer.status_code == 200 for answer in answers) == allowed
+    assert all(answer.status_code in {200, 403} for answer in answers)
+
+
+def test_the_model_of_a_team_is_that_of_its_stores(library: Library) -> None:
+    library.add("a.txt", "Cats purr.")
+    with scope.every_team():
+        store = VectorStore.objects.get(pk=library.id)
+    assert (store.embedding_model, store.dimensions) == (EMBEDDER, 256)

@@ -1,0 +1,74 @@
+"""Vector stores for tests: a team that has an embedding model, its files, and somebody who reads them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernel import workerloop
+from responses.providers.clients import close_clients
+from responses.vectors import ingestion
+from tenants import scope, services
+from tenants.models import Team
+from tests.support.api import Api, ok
+
+EMBEDDER = "demo-embedding-d0"
+"""The demo's model under a name that no other test routes."""
+
+
+def equip(team: Team, *, url: str) -> None:
+    """Let a team embed with the demo upstream at that address."""
+    services.add_upstream(name="embedder of libraries", base_url=url, models=[EMBEDDER])
+    with scope.team(team.pk):
+        Team.objects.filter(pk=team.pk).update(embedding_model=EMBEDDER)
+
+
+def read_waiting_files() -> None:
+    """Do what a worker does, in this process, until no file waits."""
+    workerloop.submit(_read()).result(60)
+
+
+async def _read() -> None:
+    try:
+        while await ingestion.ingest_next():
+            pass
+    finally:
+        await close_clients()
+
+
+@dataclass(frozen=True)
+class Library:
+    """A store that is filled and searched through the API."""
+
+    api: Api
+    id: str
+
+    @property
+    def path(self) -> str:
+        """Below `/v1`."""
+        return f"/vector_stores/{self.id}"
+
+    def upload(self, name: str, content: str | bytes, purpose: str = "assistants") -> str:
+        """A new file of the team's; returns its id."""
+        return upload(self.api, name, content, purpose)
+
+    def add(self, name: str, content: str | bytes, **settings: Any) -> str:
+        """A file in the store, read; returns its id."""
+        file_id = self.upload(name, content)
+        ok(self.api.post(f"{self.path}/files", {"file_id": file_id, **settings}))
+        read_waiting_files()
+        return file_id
+
+    def entry(self, file_id: str) -> dict[str, Any]:
+        """What the store says of a file."""
+        return ok(self.api.get(f"{self.path}/files/{file_id}"))
+
+    def search(self, query: str | list[str], **options: Any) -> list[dict[str, Any]]:
+        """What a search finds."""
+        found: list[dict[str, Any]] = ok(self.api.post(f"{self.path}/search", {"query": query, **options}))["data"]
+        return found
+
+
+def upload(api: Api, name: str, content: str | bytes, purpose: str = "assistants") -> str:
+    """A new file of the team's; returns its id."""
+    raw = content.encode() if isinstance(content, str) else content
+    answer = api.request("POST", "/files", data={"purpose": purpose}, files={"file": (name, raw)})
+    return str(ok(answer)["id"])
