@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, vector_urls, views, webhooks
+from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, views, webhooks
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
