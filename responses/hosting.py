@@ -11,12 +11,14 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel import egress
 from kernel.dbthreads import in_db_thread
-from kernel.errors import InvalidValue
+from kernel.errors import InvalidValue, UnsupportedValue
 from responses import approvals, toolset
 from responses.approvals import Answered, Granted
 from responses.engine.tools import NoTools, Toolbox
 from responses.models import Response
 from responses.schema import CreateResponse
+from responses.schema.tools import ToolParam
+from responses.schema.web_search import SEARCHES
 from responses.store import CallUpdate
 from responses.tools.combined import combined
 from responses.tools.mcp import request as mcp
@@ -24,7 +26,13 @@ from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
 from responses.tools.mcp.toolbox import Approved, McpToolbox
 from responses.tools.tool_search.toolbox import Shelf, searches
+from responses.tools.web_search.engines import ENGINES
+from responses.tools.web_search.pages import Reader
+from responses.tools.web_search.toolbox import WebSearchToolbox
 from responses.wire import input_items
+from tenants import directory
+from tenants.directory import Search
+from tenants.models import ToolKind
 from tenants.principal import Principal
 
 
@@ -51,6 +59,7 @@ class Asked:
     servers: Sequence[Server] = ()
     granted: Sequence[Granted] = ()
     answers_http: bool = False
+    search: Search | None = None
 
 
 def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
@@ -70,19 +79,30 @@ def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     return [McpToolbox(asked.servers, sessions, approved=approved, answers_http=asked.answers_http)]
 
 
+def _web_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    if asked.search is None:
+        return []
+    make, public = ENGINES[asked.search.kind]
+    base_url = asked.search.base_url or public
+    engine = make(base_url=base_url, key=asked.search.api_key, egress=egress.default())
+    shown = [tool for tool in asked.tools if tool["type"] in SEARCHES and toolset.allows(asked.choice, tool["type"])]
+    return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
+
+
 def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
     shelves = [box for box in before if isinstance(box, Shelf)]
     return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items, shelves)]
 
 
-KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (_mcp, _tool_search)
+KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (_mcp, _web_search, _tool_search)
 
 
 async def hosted(
     *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
 ) -> Hosted:
     """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
+    _require_tools(principal, body.tools or ())
     answers = approvals.answered(input_items(body), items)
     if not body.generates:
         _refuse_approval(answers)
@@ -92,6 +112,7 @@ async def hosted(
     tools = body.tools or []
     servers = await mcp.servers(tools, principal=principal)
     approvals.check_labels(answers, [server.label for server in servers])
+    search = await _searching(principal, tools)
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
     asked = Asked(
@@ -101,9 +122,35 @@ async def hosted(
         servers=servers,
         granted=word.granted,
         answers_http=answers_http,
+        search=search,
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
     return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
+
+
+_KINDS = {"mcp": ToolKind.MCP, **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH)}
+
+
+def _require_tools(principal: Principal, tools: Sequence[ToolParam]) -> None:
+    """Refuse what the team or the key may not use."""
+    for index, tool in enumerate(tools):
+        if (kind := _KINDS.get(tool.type)) is not None:
+            principal.require_tool(kind, param=f"tools[{index}].type")
+
+
+async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search | None:
+    """The search engine of the team, where the request needs one."""
+    wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
+    if not wanted:
+        return None
+    search = await directory.asearch(principal.team_id)
+    if search is None:
+        message = (
+            f"The tool type '{tools[wanted[0]].type}' is not supported here: this server has no search engine. "
+            "An operator can set SEARXNG_URL, or add a search engine in the admin."
+        )
+        raise UnsupportedValue(message, param=f"tools[{wanted[0]}].type")
+    return search
 
 
 def _refuse_approval(answers: Sequence[Answered]) -> None:
@@ -118,7 +165,8 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     servers = mcp.unsealed(response.secrets, tools)
     granted = approvals.granted_in(response.pk, items)
     choice = response.parameters["tool_choice"]
-    return _toolbox(Asked(tools=tools, choice=choice, items=items, servers=servers, granted=granted))
+    search = directory.search(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    return _toolbox(Asked(tools=tools, choice=choice, items=items, servers=servers, granted=granted, search=search))
 
 
 def _toolbox(asked: Asked) -> Toolbox:

@@ -76,6 +76,13 @@ def known(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem] = ())
     return list(found.values())
 
 
+def allows(choice: Any, kind: str) -> bool:
+    """Whether a choice leaves the model a tool of this kind, which has no name: `allowed_tools` may leave it out."""
+    if not isinstance(choice, dict) or choice["type"] != "allowed_tools":
+        return True
+    return any(one["type"] == kind for one in choice["tools"])
+
+
 def offered(known_tools: Iterable[Offer]) -> tuple[FunctionTool, ...]:
     """The tools that the model gets to see."""
     return tuple(offer.tool for offer in known_tools if not offer.deferred)
@@ -120,6 +127,8 @@ def offers(tools: Iterable[Shown]) -> Iterator[Offer]:
                     CallForm.TOOL_SEARCH, description=tool["description"] or "", parameters=tool["parameters"]
                 )
                 yield Offer(tool=search, label=("tool_search", ""), shown=tool)
+            case {"type": "shell", "environment": {"type": "container_auto" | "container_reference"}}:
+                continue
             case {"type": str() as kind} if kind in _HIDDEN:
                 function = hidden(_HIDDEN[kind], description=_about(tool))
                 yield Offer(tool=function, label=_label(tool), shown=tool)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from django.conf import settings
 from django.db.models import Q
 from typing_extensions import override
 
@@ -20,7 +21,7 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
 from tenants import scope
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, Connector, Model, WireApi
+from tenants.models import ApiKey, Connector, Model, SearchEngine, SearchKind, ToolKind, WireApi
 from tenants.principal import Principal
 
 REMEMBER_SECONDS = 1.0
@@ -60,6 +61,15 @@ class McpServer:
 
     url: str = field(repr=False)
     authorization: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A search engine for a team; the operator's secrets. An empty `base_url` is that of the public service."""
+
+    kind: str
+    base_url: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
 
 
 class Remembered(Generic[Found]):
@@ -139,10 +149,25 @@ def _find_connector(team_id: str, name: str) -> McpServer | None:
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
+def _find_search(team_id: str) -> Search | None:
+    """A team's own engine before everybody's, and that before the one of the server's configuration."""
+    visible = Q(teams__isnull=True) | Q(teams=team_id)
+    # Not `scope.team`, for the reason given above.
+    with scope.every_team():
+        found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
+        best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
+    if best is not None:
+        return Search(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
+    if settings.SEARXNG_URL:
+        return Search(kind=SearchKind.SEARXNG.value, base_url=settings.SEARXNG_URL)
+    return None
+
+
 _keys = Remembered(_find_key)
 _keys_by_id = Remembered(_find_key_by_id)
 _routes = Remembered(_find_route)
 _connectors = Remembered(_find_connector)
+_searches = Remembered(_find_search)
 
 
 def principal(bearer: str) -> Principal:
@@ -171,6 +196,16 @@ async def aroute(caller: Principal, model: str) -> Route:
 async def aconnector(caller: Principal, name: str) -> McpServer | None:
     """The server that the caller's team may use by this `connector_id`; None: there is none."""
     return await _connectors.aget(caller.team_id, name)
+
+
+async def asearch(team_id: str) -> Search | None:
+    """The search engine of a team; None: it has none."""
+    return await _searches.aget(team_id)
+
+
+def search(team_id: str) -> Search | None:
+    """`asearch` for synchronous callers."""
+    return _searches.get(team_id)
 
 
 def principal_behind(key_id: str) -> Principal:
@@ -220,12 +255,20 @@ def _admit(key: ApiKey | None) -> Principal:
     return _principal(key)
 
 
+def _both(team: list[str], key: list[str]) -> frozenset[str]:
+    """What a team and its key both allow."""
+    if ToolKind.ALL.value in key:
+        return frozenset(team)
+    return frozenset(key) if ToolKind.ALL.value in team else frozenset(team) & frozenset(key)
+
+
 def _principal(key: ApiKey) -> Principal:
     return Principal(
         team_id=key.team_id,
         key_id=key.pk,
         scopes=frozenset(key.scopes),
         allowed_models=frozenset(key.allowed_models) if key.allowed_models else None,
+        tools=_both(key.team.tools, key.tools),
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
     )

@@ -1,5 +1,7 @@
 """The tables of the tenancy. Those with a `team_id` are under row-level security (first migration)."""
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -45,9 +47,37 @@ class IdField(models.CharField[str, str]):
         return f"character varying({self.max_length})"
 
 
+def search_engine_id() -> str:
+    """A fresh id of a search engine."""
+    return new_id("sengine")
+
+
+class ToolKind(models.TextChoices):
+    """The tools that run on the server, as what teams and keys are allowed."""
+
+    ALL = "*", "Every tool"
+    WEB_SEARCH = "web_search", "Web search"
+    FILE_SEARCH = "file_search", "File search"
+    CODE_INTERPRETER = "code_interpreter", "Code interpreter"
+    IMAGE_GENERATION = "image_generation", "Image generation"
+    MCP = "mcp", "MCP servers"
+    SHELL = "shell", "Shell in a container"
+
+
+def _all_tools() -> list[str]:
+    return [ToolKind.ALL.value]
+
+
+class ToolKindsField(ArrayField[Any, Any]):
+    """Kinds of tools that are allowed; none of them means none."""
+
+    def __init__(self, **options: Any) -> None:
+        kinds = models.CharField(max_length=40, choices=ToolKind.choices)
+        super().__init__(**{"base_field": kinds, "default": _all_tools, "blank": True, **options})
+
+
 class Team(models.Model):
     """A tenant."""
-    SHELL = "shell", "Shell in a container"
 
     id = IdField(default=team_id)
     name = models.CharField(max_length=120, unique=True)
@@ -67,6 +97,7 @@ class Team(models.Model):
         default="",
         help_text="Makes the vectors of vector stores; empty: EMBEDDING_MODEL of the server's configuration.",
     )
+    tools = ToolKindsField(help_text="The server's tools that the team may use.")
 
     @override
     def __str__(self) -> str:
@@ -117,6 +148,9 @@ class Scope(models.TextChoices):
     VECTOR_STORES_DELETE = "vector_stores.delete", "Delete vector stores"
     BATCHES_READ = "batches.read", "Read batches"
     BATCHES_WRITE = "batches.write", "Create and cancel batches"
+    CONTAINERS_READ = "containers.read", "Read containers and their files"
+    CONTAINERS_WRITE = "containers.write", "Create containers and put files into them"
+    CONTAINERS_DELETE = "containers.delete", "Delete containers and their files"
     CONVERSATIONS_READ = "conversations.read", "Read conversations"
     CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
     CONVERSATIONS_DELETE = "conversations.delete", "Delete conversations"
@@ -141,6 +175,7 @@ class ApiKey(models.Model):
     allowed_models = ArrayField(
         models.CharField(max_length=200), null=True, blank=True, help_text="Empty: every model that the team has."
     )
+    tools = ToolKindsField(help_text="The server's tools that the key may use, where the team may.")
     created_at = models.DateTimeField(default=now, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
@@ -157,9 +192,6 @@ class ApiKey(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…{self.last_four})"
-    CONTAINERS_READ = "containers.read", "Read containers and their files"
-    CONTAINERS_WRITE = "containers.write", "Create containers and put files into them"
-    CONTAINERS_DELETE = "containers.delete", "Delete containers and their files"
 
 
 class WireApi(models.TextChoices):
@@ -261,6 +293,57 @@ class ConnectorVisibility(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.connector} for {self.team}"
+
+
+class SearchKind(models.TextChoices):
+    """The API that a search engine speaks."""
+
+    SEARXNG = "searxng", "SearXNG"
+    TAVILY = "tavily", "Tavily"
+    BRAVE = "brave", "Brave"
+
+
+class SearchEngine(models.Model):
+    """A search engine for the tool `web_search`. A team's own comes before everybody's, and that before SEARXNG_URL."""
+
+    id = IdField(default=search_engine_id)
+    name = models.CharField(max_length=64, unique=True)
+    kind = models.CharField(max_length=20, choices=SearchKind.choices, default=SearchKind.SEARXNG)
+    base_url = models.CharField(
+        max_length=2000, blank=True, default="", help_text="Where it is; empty: the public service."
+    )
+    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest, never shown again.")
+    teams = models.ManyToManyField(
+        Team, through="SearchEngineVisibility", blank=True, help_text="Who searches with it; nobody chosen: every team."
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        verbose_name = "search engine"
+        constraints = [
+            models.CheckConstraint(
+                condition=~models.Q(kind=SearchKind.SEARXNG, base_url=""), name="search_engine_searxng_has_address"
+            )
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class SearchEngineVisibility(models.Model):
+    """One team that searches with an engine."""
+
+    engine = models.ForeignKey(SearchEngine, on_delete=models.CASCADE)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["engine", "team"], name="search_engine_visibility_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.engine} for {self.team}"
 
 
 class UsageRecord(models.Model):

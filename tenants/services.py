@@ -16,7 +16,7 @@ from kernel.crypto import keyed_digest
 from tenants import scope
 from tenants.audit import audit
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, Model, Scope, Team, Upstream, WireApi
+from tenants.models import ApiKey, Model, Scope, Team, ToolKind, Upstream, WireApi
 
 _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
@@ -46,6 +46,7 @@ def create_key(
     name: str,
     scopes: Sequence[str] = (Scope.ALL.value,),
     allowed_models: Sequence[str] | None = None,
+    tools: Sequence[str] = (ToolKind.ALL.value,),
     expires_at: datetime | None = None,
     actor: str = "system",
     created_by: int | None = None,
@@ -62,6 +63,7 @@ def create_key(
             last_four=whole[-4:],
             scopes=list(scopes),
             allowed_models=list(allowed_models) if allowed_models else None,
+            tools=list(tools),
             expires_at=expires_at,
             created_by_id=created_by,
         )

@@ -35,6 +35,8 @@ UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
 # Embeds the files of vector stores, for teams without a model of their own for it.
 EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
+# The search engine of teams that the admin gives no other.
+SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")
 SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
@@ -56,11 +58,11 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "tenants",
     "conversations",
+    "containers",
     "responses",
 ]
 
 # The site: admin and pages. The API has a chain of its own (`config.asgi`): sessions, cookies and CSRF have no business
-    "containers",
 # there, and each synchronous middleware would cost an asynchronous view a hop to another thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -362,6 +364,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Models", "neurology", "tenants.Model"),
                     _page("Upstreams", "dns", "tenants.Upstream"),
                     _page("Connectors", "cable", "tenants.Connector"),
+                    _page("Search engines", "travel_explore", "tenants.SearchEngine"),
                 ],
             },
             {

@@ -16,17 +16,25 @@ class ToolResult:
     """What a hosted call gave. A failure is a result, too: the model reads `output` and may try otherwise.
 
     `error` is a short word for it, for the rows. `parts` are content that text cannot hold (images), which the model
-    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON.
+    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON. `cost` is what
+    the ledger calls it, where somebody has to pay for the call.
     """
 
     output: str
     error: str | None = None
     parts: tuple[Body, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
+    cost: str | None = None
 
     def stored(self) -> dict[str, Any]:
         """The result as JSON, for whoever takes the run over."""
-        return {"output": self.output, "error": self.error, "parts": [*self.parts], "fields": {**self.fields}}
+        return {
+            "output": self.output,
+            "error": self.error,
+            "parts": [*self.parts],
+            "fields": {**self.fields},
+            "cost": self.cost,
+        }
 
     def storable(self) -> "ToolResult":
         """The result without what no database takes, wherever its server has put it."""

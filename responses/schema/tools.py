@@ -15,7 +15,15 @@ from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
 from responses.engine.forms import MAX_NAME, qualified
 from responses.engine.turns import Grammar
+from responses.schema.containers import (
+    AutoEnvironment,
+    CodeInterpreterParam,
+    ReferencedEnvironment,
+    check_code_tools,
+    check_container,
+)
 from responses.schema.mcp import McpToolParam, check_servers
+from responses.schema.web_search import SEARCHES, STEPS, WebSearchParam, WebSearchPreviewParam
 
 NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000
@@ -23,17 +31,13 @@ MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
 UNSUPPORTED = {
     "file_search": "this server has no vector stores",
-    "web_search": "this server has no search engine",
-    "web_search_2025_08_26": "this server has no search engine",
-    "web_search_preview": "this server has no search engine",
-    "web_search_preview_2025_03_11": "this server has no search engine",
-    "code_interpreter": "this server has no sandbox to run code in",
     "image_generation": "this server has no model that makes images",
     "programmatic_tool_calling": "this server has no sandbox to run programs in",
-    "container_auto": "this server has no containers, only the client's own 'local' environment",
-    "container_reference": "this server has no containers, only the client's own 'local' environment",
+    "container_auto": "a shell in the middle of a conversation has only the client's own 'local' environment",
+    "container_reference": "a shell in the middle of a conversation has only the client's own 'local' environment",
 }
 """What the wire knows and this server has not got, with the reason."""
+_OF_REQUESTS = frozenset({"tool_search", "mcp", "code_interpreter", *SEARCHES})
 
 
 def _found_tag(tool: Any) -> str:
@@ -211,6 +215,33 @@ class ShellToolParam(Wire):
         return {"type": "shell", "environment": environment, **_sent(allowed_callers=self.allowed_callers)}
 
 
+class AnyShellParam(Wire):
+    """A shell of the client's, or of the server's."""
+
+    type: Literal["shell"]
+    environment: (
+        Annotated[
+            Annotated[LocalShellEnvironment, Tag(f"{TAG}local")]
+            | Annotated[AutoEnvironment, Tag(f"{TAG}container_auto")]
+            | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
+            Discriminator(by_type),
+        ]
+        | None
+    ) = None
+    allowed_callers: Callers | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The tool as the response object echoes it."""
+        match self.environment:
+            case None:
+                environment: dict[str, Any] = {"type": "local"}
+            case LocalShellEnvironment() as local:
+                environment = local.model_dump(exclude_none=True)
+            case hosted:
+                environment = hosted.shown()
+        return {"type": "shell", "environment": environment, **_sent(allowed_callers=self.allowed_callers)}
+
+
 class LocalShellParam(Wire):
     """A shell of the client's, one command at a time."""
 
@@ -257,9 +288,14 @@ ToolParam = Annotated[
     | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
     | Annotated[ToolSearchParam, Tag(f"{TAG}tool_search")]
     | Annotated[McpToolParam, Tag(f"{TAG}mcp")]
+    | Annotated[WebSearchParam, Tag(f"{TAG}web_search")]
+    | Annotated[WebSearchParam, Tag(f"{TAG}web_search_2025_08_26")]
+    | Annotated[WebSearchPreviewParam, Tag(f"{TAG}web_search_preview")]
+    | Annotated[WebSearchPreviewParam, Tag(f"{TAG}web_search_preview_2025_03_11")]
     | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
     | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
-    | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
+    | Annotated[AnyShellParam, Tag(f"{TAG}shell")]
+    | Annotated[CodeInterpreterParam, Tag(f"{TAG}code_interpreter")]
     | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
     Discriminator(by_type),
@@ -305,7 +341,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
     """The error of a kind of tool that the wire knows and this server has not got; None for any other defect."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, "tool_search", "mcp"}:
+    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, *_OF_REQUESTS}:
         return None
     reason = UNSUPPORTED.get(kind, "it can only stand in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
@@ -315,6 +351,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
 def check_tools(tools: Sequence[Any], *, param: str) -> None:
     """What the tools of one list say together; `param` is where the list stands."""
     check_servers(tools)
+    check_code_tools(tools, param=param)
     taken: set[str] = set()
     for name, where in _upstream_names(tools, param):
         if name in taken:
@@ -322,6 +359,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
         taken.add(name)
     _check_prefixes(tools, param)
     for tool, where in _every(tools, param):
+        _check_hosted(tool, where)
         callers = getattr(tool, "allowed_callers", None)
         if callers is not None and callers != ["direct"]:
             message = "Only direct calls of tools are supported by this server: it runs no programs of models."
@@ -330,6 +368,20 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
             message = f"Invalid schema for function '{tool.name}': {wrong}."
             raise BadRequest(message, param=f"{where}.parameters", code="invalid_function_parameters")
     _check_search(tools, param)
+
+
+def _check_hosted(tool: Any, where: str) -> None:
+    """What OpenAI's own tools can do, and the server's cannot."""
+    if isinstance(tool, CodeInterpreterParam):
+        check_container(tool.container, param=f"{where}.container")
+    if isinstance(tool, AnyShellParam):
+        check_container(tool.environment, param=f"{where}.environment")
+    if isinstance(tool, WebSearchParam) and tool.external_web_access is False:
+        message = "A web search without access to the web is not supported by this server: it keeps no pages."
+        raise UnsupportedValue(message, param=f"{where}.external_web_access")
+    if isinstance(tool, WebSearchPreviewParam) and "image" in (tool.search_content_types or ()):
+        message = "Only text is searched for by this server."
+        raise UnsupportedValue(message, param=f"{where}.search_content_types")
 
 
 def _parameters_defect(schema: dict[str, Any]) -> str | None:
@@ -390,6 +442,8 @@ def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str
                 continue
             case ComputerUsePreviewParam():
                 yield "computer", where
+            case WebSearchParam() | WebSearchPreviewParam():
+                yield from ((name, where) for name in STEPS)
             case _:
                 yield tool.type, where
 

@@ -31,7 +31,7 @@ from kernel.console import badge, copyable, when
 from tenants import scope, services
 from tenants.admin.audited import Audited, actor
 from tenants.admin.roles import TeamScoped, may, teams_of
-from tenants.models import ApiKey, Model, Role, Scope, Team
+from tenants.models import ApiKey, Model, Role, Scope, Team, ToolKind
 
 _LIFETIMES = (("30", "30 days"), ("60", "60 days"), ("90", "90 days"), ("365", "1 year"), ("", "Never"))
 
@@ -54,7 +54,7 @@ class ModelNames(forms.CharField):
 
 
 class Scopes(forms.MultipleChoiceField):
-    """The scopes of a key; `*` swallows all others."""
+    """The scopes of a key, or the tools; `*` swallows all others."""
 
     @override
     def clean(self, value: Any) -> list[str]:
@@ -73,6 +73,12 @@ def _model_names() -> ModelNames:
 
 def _scopes() -> Scopes:
     return Scopes(choices=Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget, initial=[Scope.ALL.value])
+
+
+def tool_kinds() -> Scopes:
+    """The tools of the server that a key or a team may use; none chosen: none."""
+    widget = UnfoldAdminCheckboxSelectMultipleWidget
+    return Scopes(choices=ToolKind.choices, widget=widget, initial=[ToolKind.ALL.value], required=False)
 
 
 def _a_model(key: ApiKey) -> str:
@@ -97,6 +103,7 @@ class NewKeyForm(forms.Form):
     )
     scopes = _scopes()
     allowed_models = _model_names()
+    tools = tool_kinds()
     lifetime = forms.ChoiceField(
         choices=_LIFETIMES, required=False, initial="90", label="Expires after", widget=UnfoldAdminSelectWidget
     )
@@ -116,10 +123,11 @@ class KeyForm(forms.ModelForm[ApiKey]):
 
     scopes = _scopes()
     allowed_models = _model_names()
+    tools = tool_kinds()
 
     class Meta:
         model = ApiKey
-        fields = ["name", "scopes", "allowed_models", "expires_at"]
+        fields = ["name", "scopes", "allowed_models", "tools", "expires_at"]
 
 
 class StatusFilter(DropdownFilter):
@@ -161,13 +169,14 @@ class KeyAdmin(Audited, TeamScoped):
     actions_row = ["revoke"]
     actions_detail = ["revoke"]
     readonly_fields = [
-        "key", "state", "team", "public_id", "scope_list", "model_list", "expires", "created", "created_by",
-        "last_used",
+        "key", "state", "team", "public_id", "scope_list", "model_list", "tool_list", "expires", "created",
+        "created_by", "last_used",
     ]  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
-        writable = ["scopes", "allowed_models", "expires_at"]
-        fields = writable if self.has_change_permission(request, obj) else ["scope_list", "model_list", "expires"]
+        writable = ["scopes", "allowed_models", "tools", "expires_at"]
+        shown = ["scope_list", "model_list", "tool_list", "expires"]
+        fields = writable if self.has_change_permission(request, obj) else shown
         history = ["created", "created_by", "last_used"]
         return [
             (None, {"fields": [("key", "state"), ("team", "public_id"), "name", *fields]}),
@@ -212,6 +221,7 @@ class KeyAdmin(Audited, TeamScoped):
             name=wanted["name"],
             scopes=wanted["scopes"],
             allowed_models=wanted["allowed_models"],
+            tools=wanted["tools"],
             expires_at=form.expires_at(now()),
             actor=actor(request),
             created_by=request.user.pk,
@@ -283,6 +293,10 @@ class KeyAdmin(Audited, TeamScoped):
     @display(description="Models")
     def model_list(self, key: ApiKey) -> str:
         return ", ".join(key.allowed_models) if key.allowed_models else "all"
+
+    @display(description="Tools")
+    def tool_list(self, key: ApiKey) -> str:
+        return "all" if ToolKind.ALL.value in key.tools else ", ".join(key.tools) or "none"
 
     @display(description="Last used", ordering="last_used_at")
     def last_used(self, key: ApiKey) -> Any:

@@ -16,6 +16,7 @@ from unfold.admin import TabularInline
 
 from kernel.console import copyable, tone, two_lines, when
 from tenants.admin.audited import Audited
+from tenants.admin.keys import tool_kinds
 from tenants.admin.roles import ByRole, TeamScoped
 from tenants.models import Membership, Role, Team
 
@@ -35,9 +36,11 @@ class MemberInline(ByRole, TabularInline):
 class TeamForm(forms.ModelForm[Team]):
     """A team's name and settings, with their units."""
 
+    tools = tool_kinds()
+
     class Meta:
         model = Team
-        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model"]
+        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model", "tools"]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
             "log_retention_hours": "Event log kept (hours)",
@@ -61,6 +64,7 @@ class TeamAdmin(Audited, TeamScoped):
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours")]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
+        ("Tools of the server", {"fields": ["tools"]}),
     ]
 
     @override

@@ -143,7 +143,7 @@ def test_27_a_tool_that_is_not_there_is_answered_for_the_model(api: Api, script:
         ),
         ({"type": "code_interpreter", "container": "c"}, "tools[0].type", "unsupported_value"),
         ({"type": "file_search", "vector_store_ids": ["v"]}, "tools[0].type", "unsupported_value"),
-        ({"type": "web_search"}, "tools[0].type", "unsupported_value"),
+        ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),
         ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "telepathy"}, "tools[0]", "invalid_value"),

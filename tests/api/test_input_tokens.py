@@ -122,7 +122,7 @@ BAD: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
     ({"personality": "friendly"}, ("personality", "unsupported_parameter")),
     ({"truncation": "some"}, ("truncation", "invalid_value")),
     ({"reasoning": {"mode": "pro"}}, ("reasoning.mode", "unsupported_value")),
-    ({"tools": [{"type": "web_search"}]}, ("tools[0].type", "unsupported_value")),
+    ({"tools": [{"type": "programmatic_tool_calling"}]}, ("tools[0].type", "unsupported_value")),
     ({"tools": [{"type": "function"}]}, ("tools[0].name", "missing_required_parameter")),
     ({"tool_choice": "required"}, ("tool_choice", "invalid_value")),
     ({"input": 5}, ("input", "invalid_type")),

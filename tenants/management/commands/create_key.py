@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from kernel.clock import now
 from tenants import services
-from tenants.models import Scope
+from tenants.models import Scope, ToolKind
 
 
 class Command(BaseCommand):
@@ -24,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--name", default="default")
         parser.add_argument("--scopes", default=Scope.ALL.value, help="comma-separated; default: everything")
         parser.add_argument("--models", default="", help="comma-separated; default: every model of the team")
+        parser.add_argument("--tools", default=ToolKind.ALL.value, help="comma-separated, or none; default: every tool")
         parser.add_argument("--expires", type=int, metavar="DAYS")
         parser.add_argument("--json", action="store_true")
 
@@ -33,6 +34,9 @@ class Command(BaseCommand):
         if unknown := sorted(set(scopes) - set(Scope.values)):
             known = ", ".join(Scope.values)
             raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known are: {known}.")
+        tools = _names(options["tools"].replace("none", ""))
+        if unknown := sorted(set(tools) - set(ToolKind.values)):
+            raise CommandError(f"Unknown tools: {', '.join(unknown)}. Known are: {', '.join(ToolKind.values)}, none.")
         days = options["expires"]
         if days is not None and days < 1:
             raise CommandError("--expires takes a number of days of at least 1.")
@@ -41,6 +45,7 @@ class Command(BaseCommand):
             name=options["name"],
             scopes=scopes,
             allowed_models=_names(options["models"]) or None,
+            tools=tools,
             expires_at=now() + timedelta(days=days) if days else None,
         )
         shown = {"team": made.key.team_id, "key_id": made.key.pk, "key": made.secret}

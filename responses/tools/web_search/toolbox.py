@@ -1,0 +1,232 @@
+"""The tool `web_search`: the model searches, opens pages, and looks for words in them.
+
+What a step has found stands in its item, with the pages' words; readers see the words only if they ask for them. The
+model cites by marks (`responses.engine.citing`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from kernel.errors import ApiError
+from kernel.ids import new_id
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.citing import HOW_TO_CITE
+from responses.engine.events import Body, Event
+from responses.engine.lifecycle import after_result, before_result
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Prepared
+from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.schema.web_search import STEPS
+from responses.tools.web_search.engines import Engine, Found, Query
+from responses.tools.web_search.pages import Page, Reader, Unreadable, places
+
+_SEARCH, _OPEN, _FIND = STEPS
+_MOST_QUERIES = 4
+_MAX_QUERY = 400
+_TEXT = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much of the web a model reads: results of a search, characters of each, and of a page."""
+
+    results: int
+    characters: int
+    page: int
+
+
+_SIZES = {"low": _Size(5, 300, 8_000), "medium": _Size(8, 600, 20_000), "high": _Size(12, 1_500, 50_000)}
+
+
+class _Wrong(Exception):
+    """The call cannot be made like this; the message is for the model."""
+
+
+class WebSearchToolbox:
+    """The web for one run. `shown` is the tool as the response echoes it."""
+
+    concurrency = 4
+
+    def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: Reader) -> None:
+        self._kind: str = shown["type"]
+        self._size = _SIZES[shown["search_context_size"]]
+        self._location: Mapping[str, Any] = shown["user_location"] or {}
+        self._domains = tuple(_lower((shown.get("filters") or {}).get("allowed_domains") or ()))
+        self._engine = engine
+        self._reader = reader
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """Nothing comes first."""
+        nothing: tuple[Prepared, ...] = ()
+        for step in nothing:
+            yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """The three steps of a search."""
+        only = f" Only pages of these domains can be read: {', '.join(self._domains)}." if self._domains else ""
+        queries = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _MOST_QUERIES}
+        return (
+            _function(_SEARCH, f"Searches the web.{self._whereabouts()}{only} {HOW_TO_CITE}", queries=queries),
+            _function(_OPEN, f"Reads a page of the web.{only}", url=_TEXT),
+            _function(
+                _FIND,
+                "Looks for words in a page of the web, and gives what stands around them.",
+                url=_TEXT,
+                pattern=_TEXT,
+            ),
+        )
+
+    def kind(self, name: str) -> str | None:
+        """The type that the request gave to the tool."""
+        return self._kind if name in STEPS else None
+
+    def may_repeat(self, name: str) -> bool:
+        """Looking changes nothing."""
+        return True
+
+    def limits(self, name: str) -> ToolLimits:
+        """Engines and pages keep to limits of their own."""
+        return ToolLimits()
+
+    def admit(self, call: Call) -> Admission:
+        """Anybody may look."""
+        return Make()
+
+    def opened(self, call: Call) -> Body:
+        """The item says what is looked for; its results come with its end."""
+        return {"id": new_id("ws"), "type": "web_search_call", "status": "in_progress", "action": _action(call)}
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """It begins, and searches."""
+        return before_result(body, output_index=output_index)
+
+    async def call(self, call: Call) -> ToolResult:
+        """Take the step; whatever goes wrong is a result."""
+        arguments = object_of(call.arguments) or {}
+        steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
+        try:
+            results = await steps[call.name](arguments)
+        except (_Wrong, Unreadable) as error:
+            return ToolResult(
+                output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
+            )
+        cost = "web_search" if call.name == _SEARCH else None
+        return ToolResult(output="\n".join(one["url"] for one in results), fields={"results": results}, cost=cost)
+
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        """The item with what was found, or with why nothing was."""
+        results = result.fields.get("results", [_result("", "", result.output)])
+        item = {**body, "status": "failed" if result.error else "completed", "results": results}
+        if call.name == _SEARCH and not result.error:
+            item["action"] = {**body["action"], "sources": [{"type": "url", "url": one["url"]} for one in results]}
+        return Closed(item=item, events=after_result(item, output_index=output_index))
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def _search(self, arguments: Mapping[str, Any]) -> list[Body]:
+        queries = _queries(arguments)
+        if not queries:
+            raise _Wrong("'queries' has to be a list of texts")
+        asked = [self._engine.search(self._query(words)) for words in queries]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for wrong in answers:
+            if isinstance(wrong, BaseException) and not isinstance(wrong, ApiError):
+                raise wrong
+        lists = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not lists:
+            raise _Wrong(f"the search engine could not be asked: {answers[0]}")
+        return [_result(one.url, one.title, one.text[: self._size.characters]) for one in self._best(lists)]
+
+    def _query(self, words: str) -> Query:
+        return Query(words=words, most=self._size.results, country=self._location.get("country"), domains=self._domains)
+
+    def _best(self, lists: Sequence[Sequence[Found]]) -> list[Found]:
+        """The first results of all queries, then the second ones, each page once."""
+        best: dict[str, Found] = {}
+        for rank in range(max(map(len, lists), default=0)):
+            for one in (found[rank] for found in lists if rank < len(found)):
+                if self._is_allowed(one.url):
+                    best.setdefault(one.url, one)
+        return list(best.values())[: self._size.results]
+
+    async def _open(self, arguments: Mapping[str, Any]) -> list[Body]:
+        page = await self._page(arguments)
+        return [_result(page.url, page.title, page.text[: self._size.page])]
+
+    async def _find(self, arguments: Mapping[str, Any]) -> list[Body]:
+        pattern = arguments.get("pattern")
+        if not isinstance(pattern, str) or not pattern.strip():
+            raise _Wrong("'pattern' has to be a text")
+        page = await self._page(arguments)
+        return [_result(page.url, page.title, place) for place in places(page.text, pattern.strip())]
+
+    async def _page(self, arguments: Mapping[str, Any]) -> Page:
+        url = arguments.get("url")
+        if not isinstance(url, str) or not url:
+            raise _Wrong("'url' has to be a text")
+        if not self._is_allowed(url):
+            raise _Wrong("this page is of a domain that is not allowed here")
+        page = await self._reader.page(url)
+        if not self._is_allowed(page.url):
+            raise _Wrong("this page leads to a domain that is not allowed here")
+        return page
+
+    def _is_allowed(self, url: str) -> bool:
+        if not self._domains:
+            return True
+        try:
+            host = (urlsplit(url).hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
+
+    def _whereabouts(self) -> str:
+        names = ("city", "region", "country", "timezone")
+        place = ", ".join(self._location[name] for name in names if self._location.get(name))
+        return f" The user is about here: {place}." if place else ""
+
+
+def _function(name: str, description: str, **properties: Any) -> FunctionTool:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return FunctionTool(name=name, description=description, parameters=parameters, form=CallForm.HOSTED)
+
+
+def _action(call: Call) -> Body:
+    """What a call is about, as its item says it, however odd the arguments are."""
+    arguments = object_of(call.arguments) or {}
+    url, pattern = (_text(arguments.get(name)) for name in ("url", "pattern"))
+    if call.name == _OPEN:
+        return {"type": "open_page", "url": url}
+    if call.name == _FIND:
+        return {"type": "find_in_page", "url": url, "pattern": pattern}
+    queries = _queries(arguments)
+    return {"type": "search", "query": queries[0] if queries else "", "queries": queries}
+
+
+def _queries(arguments: Mapping[str, Any]) -> list[str]:
+    given = arguments.get("queries", arguments.get("query"))
+    many = given if isinstance(given, list) else [given]
+    return [words.strip()[:_MAX_QUERY] for words in many if isinstance(words, str) and words.strip()][:_MOST_QUERIES]
+
+
+def _result(url: str, title: str, text: str) -> Body:
+    return {"url": url, "title": title or None, "text": text}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _lower(domains: Iterable[str]) -> Iterable[str]:
+    return (domain.lower().rstrip(".") for domain in domains)

@@ -1,0 +1,100 @@
+# mypy: allow-subclassing-any
+"""Search engines for the tool `web_search`. Their keys go in and never come out."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.admin import display, register
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
+
+from kernel.addresses import parse_url
+from kernel.console import badge
+from kernel.errors import EgressRefused
+from tenants.admin.visibility import OfferedAdmin, TeamsInline
+from tenants.models import SearchEngine, SearchEngineVisibility, SearchKind
+
+_HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
+
+
+class SearchEngineForm(forms.ModelForm[SearchEngine]):
+    """`new_api_key` is write-only: empty keeps what is stored."""
+
+    base_url = forms.RegexField(
+        r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+        label="URL",
+        max_length=2000,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "http://searxng:8080"}),
+        help_text="Where it is. Empty: the public service; a SearXNG has none.",
+        error_messages={"invalid": "Enter an http or https address without a name, a password and a query."},
+    )
+    new_api_key = forms.CharField(
+        required=False,
+        strip=True,
+        label="API key",
+        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
+        help_text="Encrypted at rest and never shown again. Empty keeps what is stored.",
+    )
+
+    class Meta:
+        model = SearchEngine
+        fields = ["name", "kind", "base_url", "enabled"]
+
+    def clean(self) -> dict[str, Any]:
+        """A SearXNG is somebody's own; the others want a key."""
+        given = super().clean() or {}
+        url, kind = given.get("base_url") or "", given.get("kind")
+        if kind == SearchKind.SEARXNG and not url and "base_url" not in self.errors:
+            self.add_error("base_url", "A SearXNG has no public service: say where yours is.")
+        if url:
+            try:
+                parse_url(url)
+            except EgressRefused:
+                self.add_error("base_url", "Enter an address in its plainest spelling.")
+        has_key = given.get("new_api_key") or getattr(self.instance, "has_key", False)
+        if kind in {SearchKind.TAVILY, SearchKind.BRAVE} and not has_key:
+            self.add_error("new_api_key", "This engine answers nobody without a key.")
+        return given
+
+    @override
+    def save(self, commit: bool = True) -> SearchEngine:
+        if key := self.cleaned_data.get("new_api_key"):
+            self.instance.api_key = key
+        return super().save(commit)
+
+
+class SearchEngineVisibilityInline(TeamsInline):
+    """The teams that search with an engine."""
+
+    model = SearchEngineVisibility
+
+
+@register(SearchEngine)
+class SearchEngineAdmin(OfferedAdmin):
+    """A team's own engine comes before everybody's. The column of keys is never read."""
+
+    form = SearchEngineForm
+    list_display = ["name", "kind", "shown_url", "key_state", "visible_to", "state", "created"]
+    list_filter = ["enabled", "kind"]
+    search_fields = ["name", "base_url"]
+    ordering = ["name"]
+    inlines = [SearchEngineVisibilityInline]
+    fieldsets = [(None, {"fields": ["name", "kind", "base_url", "new_api_key", "enabled"]})]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = rows.defer("api_key").annotate(has_key=_HAS_KEY).prefetch_related("teams")
+        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    @display(description="URL")
+    def shown_url(self, engine: SearchEngine) -> SafeString:
+        return format_html('<code class="c-code">{}</code>', engine.base_url or "its public service")
+
+    @display(description="Key")
+    def key_state(self, engine: Any) -> SafeString:
+        return badge("set", "success") if engine.has_key else badge("none")

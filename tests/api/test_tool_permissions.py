@@ -1,0 +1,39 @@
+"""The tools of the server that teams and keys may use."""
+
+from typing import Any
+
+import pytest
+
+from tenants import scope
+from tenants.models import Team
+from tests.support.api import Api, MakeApi, error
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "web_search": {"type": "web_search"},
+    "mcp": {"type": "mcp", "server_label": "box", "server_url": "https://box.example/mcp"},
+}
+
+
+@pytest.mark.parametrize("kind", list(TOOLS))
+@pytest.mark.parametrize("others", [[], ["shell"]])
+def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, others: list[str]) -> None:
+    api = make_api(tools=others)
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS[kind]]})
+    assert error(answer) == (403, "tools[0].type", "tool_not_allowed")
+    assert answer.json()["error"]["type"] == "permission_error"
+
+
+@pytest.mark.parametrize("kind", list(TOOLS))
+def test_a_team_without_the_tool_is_refused(make_api: MakeApi, kind: str) -> None:
+    api = make_api()
+    with scope.every_team():
+        Team.objects.filter(pk=api.caller.team.pk).update(tools=["shell"])
+    client_tool = {"type": "function", "name": "f", "parameters": None, "strict": None}
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [client_tool, TOOLS[kind]]})
+    assert error(answer) == (403, "tools[1].type", "tool_not_allowed")
+
+
+def test_a_key_with_the_tool_gets_further(make_api: MakeApi) -> None:
+    api: Api = make_api(tools=["web_search"])
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS["web_search"]]})
+    assert error(answer) == (400, "tools[0].type", "unsupported_value")

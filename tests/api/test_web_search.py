@@ -1,0 +1,256 @@
+"""The tool `web_search` over a search engine on this machine, and the pages that it finds."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from responses.engine.citing import mark
+from tenants import scope
+from tenants.models import SearchEngine, Team, UsageRecord
+from tests.support.api import Api, error
+from tests.support.background import ended
+from tests.support.chunks import text
+from tests.support.mcp_requests import of
+from tests.support.search_engine import SearchServer, search_server
+from tests.support.streams import types
+from tests.support.upstream import Answer, Gate, Piece, Script
+
+TOOL = {"type": "web_search"}
+ASKED = {"input": "Do cats purr?", "tools": [TOOL]}
+Respond = Callable[..., dict[str, Any]]
+
+
+def engine(team: Team, served: SearchServer, **fields: Any) -> SearchEngine:
+    """An engine of the team's own."""
+    with scope.every_team():
+        made = SearchEngine.objects.create(name=uuid.uuid4().hex, **{"base_url": served.url, **fields})
+        made.teams.add(team)
+    return made
+
+
+@pytest.fixture
+def found(reaching: Api) -> Iterator[SearchServer]:
+    """A server that the team of `reaching` searches with."""
+    with search_server() as running:
+        engine(reaching.caller.team, running)
+        yield running
+
+
+def arguments(**values: Any) -> str:
+    return orjson.dumps(values).decode()
+
+
+def searching(script: Script, *queries: str) -> Script:
+    return script.call(web_search=arguments(queries=queries or ["cats"]))
+
+
+def read(script: Script, turn: int = 1) -> str:
+    """What the model read of the last call."""
+    return str(script.messages[turn][-1]["content"])
+
+
+def test_it_searches(respond: Respond, script: Script, found: SearchServer) -> None:
+    response = respond(model=searching(script).say("They do.").model, **ASKED)
+    call, message = response["output"]
+    assert (call["status"], call["action"]) == ("completed", {"type": "search", "query": "cats", "queries": ["cats"]})
+    assert "results" not in call
+    assert message["content"][0] == {"type": "output_text", "text": "They do.", "annotations": [], "logprobs": []}
+    assert found.queries == [{"q": "cats", "format": "json", "safesearch": "1"}]
+    assert read(script).startswith(f"{mark(call['id'], 1)} All about cats\n{found.page}\nThey purr.\n\n")
+    assert response["tools"] == [
+        {"type": "web_search", "filters": None, "search_context_size": "medium", "user_location": None}
+    ]
+
+
+def test_sources_and_results_are_shown_to_those_who_ask(reaching: Api, script: Script, found: SearchServer) -> None:
+    asked = {"include": ["web_search_call.action.sources"], **ASKED}
+    response = reaching.create(model=searching(script).say("They do.").model, **asked)
+    sources = [{"type": "url", "url": found.page}, {"type": "url", "url": f"{found.url}/dogs"}]
+    assert response["output"][0]["action"]["sources"] == sources
+    with_results = reaching.get(f"/responses/{response['id']}", include="web_search_call.results").json()
+    assert with_results["output"][0]["results"][0]["text"] == "They purr."
+
+
+@pytest.mark.usefixtures("found")
+def test_the_events_of_a_search_are_those_of_the_wire(reaching: Api, script: Script) -> None:
+    events = reaching.events(model=searching(script).say("They do.").model, **ASKED)
+    assert types(events)[2:7] == [
+        "response.output_item.added",
+        "response.web_search_call.in_progress",
+        "response.web_search_call.searching",
+        "response.web_search_call.completed",
+        "response.output_item.done",
+    ]
+    assert events[6]["item"]["action"]["queries"] == ["cats"]
+
+
+def test_what_is_cited_is_linked_where_the_annotation_says(reaching: Api, script: Script, found: SearchServer) -> None:
+    gate = Gate()
+    pieces: list[Piece] = [gate]
+    searching(script).then(Answer(pieces=pieces))
+    with reaching.stream(model=script.model, **ASKED) as live:
+        done = next(event for event in live.events if event["type"] == "response.output_item.done")
+        cited = mark(done["item"]["id"], 1)
+        pieces += text("They do", cited[:2], cited[2:], ", they say【ffff:9】.")
+        gate.open()
+        *_, last = live.rest()
+    part = last["response"]["output"][1]["content"][0]
+    (citation,) = part["annotations"]
+    link = f" ([127.0.0.1]({found.page}))"
+    assert part["text"] == f"They do{link}, they say."
+    assert part["text"][citation["start_index"] : citation["end_index"]] == link
+    assert (citation["type"], citation["url"], citation["title"]) == ("url_citation", found.page, "All about cats")
+
+
+def test_a_later_response_cites_what_an_earlier_one_found(reaching: Api, script: Script, found: SearchServer) -> None:
+    first = reaching.create(model=searching(script).say("They do.").model, **ASKED)
+    script.say("As I said" + mark(first["output"][0]["id"], 2))
+    later = reaching.create(model=script.model, input="Sure?", previous_response_id=first["id"])
+    (citation,) = later["output"][0]["content"][0]["annotations"]
+    assert citation["url"] == f"{found.url}/dogs"
+
+
+def test_it_opens_a_page_and_finds_words_in_it(respond: Respond, script: Script, found: SearchServer) -> None:
+    script.call(open_page=arguments(url=found.page)).call(find_in_page=arguments(url=found.page, pattern="HERTZ"))
+    response = respond(model=script.say("25 hertz.").model, **ASKED)
+    opened, place, _ = response["output"]
+    assert opened["action"] == {"type": "open_page", "url": found.page}
+    assert place["action"] == {"type": "find_in_page", "url": found.page, "pattern": "HERTZ"}
+    words = "Cats\nCats purr at 25 hertz.\nNobody knows why."
+    assert read(script).startswith(f"{mark(opened['id'], 1)} All about & around cats\n{found.page}\n")
+    assert words in read(script)
+    assert "evil" not in read(script)
+    assert "25 hertz" in read(script, 2)
+    assert found.pages == ["/cats"]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("{}/none", "its server answered with 404"),
+        ("{}/away", "leads to a public address"),
+        ("http://169.254.169.254/latest", "leads to a public address"),
+        ("no address", ""),
+    ],
+)
+def test_a_page_that_cannot_be_had_is_a_result(
+    reaching: Api, script: Script, found: SearchServer, url: str, said: str
+) -> None:
+    script.call(open_page=arguments(url=url.format(found.url))).say("Oh.")
+    response = reaching.create(model=script.model, **ASKED)
+    assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
+    assert read(script).startswith("error: ")
+    assert said in read(script)
+
+
+def test_an_engine_that_fails_is_a_result(respond: Respond, script: Script, found: SearchServer) -> None:
+    found.status = 503
+    response = respond(model=searching(script).say("Oh.").model, **ASKED)
+    assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
+    assert "503" in read(script)
+
+
+def test_only_allowed_domains_are_found_and_read(reaching: Api, script: Script, found: SearchServer) -> None:
+    found.results = [
+        {"url": f"https://{host}/", "title": host, "content": "x"}
+        for host in ("cats.example", "www.CATS.example", "notcats.example", "cats.example.evil.example")
+    ]
+    tool = {**TOOL, "filters": {"allowed_domains": ["cats.example"]}}
+    searching(script).call(open_page=arguments(url=found.page)).say("Oh.")
+    response = reaching.create(model=script.model, input="Hi", tools=[tool], include=["web_search_call.results"])
+    search, page, _ = response["output"]
+    assert [one["title"] for one in search["results"]] == ["cats.example", "www.CATS.example"]
+    assert found.queries[0]["q"] == "cats (site:cats.example)"
+    assert (page["status"], found.pages) == ("failed", [])
+
+
+def test_the_model_hears_where_the_user_is_and_how_much_it_may_read(
+    reaching: Api, script: Script, found: SearchServer
+) -> None:
+    found.results = [{"url": f"https://e.example/{n}", "title": "t", "content": "y" * 900} for n in range(20)]
+    location = {"type": "approximate", "city": "Bern", "country": "CH"}
+    tool = {"type": "web_search_preview", "search_context_size": "low", "user_location": location}
+    reaching.create(model=searching(script, "a", "b").say("Hi.").model, input="Hi", tools=[tool])
+    (function, *_) = script.bodies[0]["tools"]
+    assert "Bern, CH" in function["function"]["description"]
+    assert (read(script).count("https://"), read(script).count("y")) == (5, 5 * 300)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("tavily", {"q": "cats"}),
+        ("brave", {"q": "cats", "count": "8", "text_decorations": "false", "country": "CH"}),
+    ],
+)
+def test_other_engines_are_asked_in_their_own_words(
+    reaching: Api, script: Script, kind: str, asked: dict[str, str]
+) -> None:
+    with search_server() as served:
+        engine(reaching.caller.team, served, kind=kind, api_key="key-of-the-engine")
+        tool = {**TOOL, "user_location": {"type": "approximate", "country": "CH"}}
+        response = reaching.create(model=searching(script).say("Hi.").model, input="Hi", tools=[tool])
+    assert (response["output"][0]["status"], served.queries) == ("completed", [asked])
+    sent = served.headers[0]
+    assert "key-of-the-engine" in {
+        sent.get("authorization", "").removeprefix("Bearer "),
+        sent.get("x-subscription-token"),
+    }
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({**TOOL, "external_web_access": False}, "tools[0].external_web_access"),
+        ({"type": "web_search_preview", "search_content_types": ["image"]}, "tools[0].search_content_types"),
+        ({**TOOL, "filters": {"allowed_domains": ["https://cats.example"]}}, "tools[0].filters.allowed_domains[0]"),
+        ({**TOOL, "search_context_size": "huge"}, "tools[0].search_context_size"),
+        ({**TOOL, "user_location": {"country": "Switzerland"}}, "tools[0].user_location.country"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(reaching: Api, tool: dict[str, Any], param: str) -> None:
+    status, where, _ = error(reaching.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]}))
+    assert (status, where) == (400, param)
+
+
+def test_without_an_engine_it_says_what_to_configure(api: Api) -> None:
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOL]})
+    assert error(answer) == (400, "tools[0].type", "unsupported_value")
+    assert "SEARXNG_URL" in answer.json()["error"]["message"]
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
+def test_a_choice_forces_it(reaching: Api, script: Script, kind: str) -> None:
+    searching(script).say("They do.")
+    asked = {"tools": [{"type": kind}], "tool_choice": {"type": kind}}
+    response = reaching.create(model=script.model, input="Hi", **asked)
+    assert script.bodies[0]["tool_choice"] in ("required", {"type": "function", "function": {"name": "web_search"}})
+    assert (response["status"], len(of(response, "web_search_call"))) == ("completed", 1)
+
+
+def test_each_search_is_a_line_of_the_ledger(reaching: Api, script: Script, found: SearchServer) -> None:
+    script.call(open_page=arguments(url=found.page))
+    response = reaching.create(model=searching(script).say("They do.").model, **ASKED)
+    with scope.team(reaching.caller.team.pk):
+        lines = UsageRecord.objects.filter(object_id=response["id"], endpoint="web_search")
+        assert [(line.outcome, line.upstream_model) for line in lines] == [("completed", "web_search")]
+
+
+@pytest.mark.usefixtures("worker")
+def test_it_searches_in_the_background(reaching: Api, script: Script, found: SearchServer) -> None:
+    queued = reaching.create(model=searching(script).say("They do.").model, background=True, **ASKED)
+    done = ended(reaching, queued["id"])
+    assert [item["type"] for item in done["output"]] == ["web_search_call", "message"]
+    assert len(found.queries) == 1
+
+
+def test_an_odd_call_is_a_result(reaching: Api, script: Script, found: SearchServer) -> None:
+    script.call(web_search='{"queries":[]}').call(find_in_page='{"url":"x"}').call(open_page="{}").say("Oh.")
+    response = reaching.create(model=script.model, **ASKED)
+    assert [item["status"] for item in response["output"]] == ["failed", "failed", "failed", "completed"]
+    assert found.queries == []

@@ -1,0 +1,102 @@
+"""A search engine shaped like a SearXNG, with the pages that it finds, served over a real socket."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+
+PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><style>p {}</style></head>
+<body><h1>Cats</h1><p>Cats purr at 25 hertz.</p><script>evil()</script><p>Nobody knows why.</p></body></html>"""
+
+
+@dataclass
+class SearchServer:
+    """`queries` are what it was asked, `pages` what was fetched; `results` override what it answers."""
+
+    url: str = ""
+    queries: list[dict[str, str]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    posted: list[Any] = field(default_factory=list)
+    pages: list[str] = field(default_factory=list)
+    results: list[dict[str, Any]] | None = None
+    status: int = 200
+
+    @property
+    def page(self) -> str:
+        """The address of its page about cats."""
+        return f"{self.url}/cats"
+
+    def found(self) -> list[dict[str, Any]]:
+        """What a search finds."""
+        if self.results is not None:
+            return self.results
+        said = "They purr."
+        return [
+            {"url": self.page, "title": "All about cats", "content": said, "description": said},
+            {"url": f"{self.url}/dogs", "title": "Dogs", "content": "They bark.", "description": "They bark."},
+            {"title": "no address"},
+        ]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    served: SearchServer
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if address.path in {"/search", "/res/v1/web/search"}:
+            self._answer_search({name: values[0] for name, values in parse_qs(address.query).items()})
+            return
+        self.served.pages.append(self.path)
+        if address.path == "/cats":
+            self._answer(200, PAGE.encode(), "text/html; charset=utf-8")
+        elif address.path == "/away":
+            self.send_response(302)
+            self.send_header("location", "http://169.254.169.254/latest/meta-data")
+            self.send_header("content-length", "0")
+            self.end_headers()
+        else:
+            self._answer(404, b"nothing here", "text/plain")
+
+    def do_POST(self) -> None:
+        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.served.posted.append(body)
+        self._answer_search({"q": body["query"]})
+
+    def _answer_search(self, asked: dict[str, str]) -> None:
+        self.served.queries.append(asked)
+        self.served.headers.append({name.lower(): value for name, value in self.headers.items()})
+        found = self.served.found()
+        body = {"results": found, "web": {"results": found}}
+        self._answer(self.served.status, orjson.dumps(body), "application/json")
+
+    def _answer(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Tests read what was asked, not a log."""
+
+
+@contextmanager
+def search_server() -> Iterator[SearchServer]:
+    """A server on a port of its own."""
+    served = SearchServer()
+    handler = type("Handler", (_Handler,), {"served": served})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
