@@ -355,6 +355,7 @@ UNFOLD: dict[str, Any] = {
                     _page("Teams", "groups", "tenants.Team"),
                     _page("API keys", "key", "tenants.ApiKey"),
                     _page("Members", "badge", "tenants.Membership"),
+                    _page("Webhooks", "webhook", "responses.WebhookEndpoint"),
                 ],
             },
             {
@@ -372,6 +373,7 @@ UNFOLD: dict[str, Any] = {
                 "separator": True,
                 "items": [
                     _page("Usage ledger", "receipt_long", "tenants.UsageRecord"),
+                    _page("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
                     _page("Audit log", "policy", "tenants.AuditEvent"),
                     _page("Users", "person", "auth.User"),
                 ],

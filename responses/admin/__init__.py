@@ -1,5 +1,5 @@
 """The admin's pages of inference."""
 
-from responses.admin import pages, prompts
+from responses.admin import deliveries, pages, prompts, webhooks
 
-__all__ = ["pages", "prompts"]
+__all__ = ["deliveries", "pages", "prompts", "webhooks"]

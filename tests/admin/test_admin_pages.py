@@ -9,12 +9,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from responses.models import PromptTemplate, Response
+from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope, services
 from tenants.models import ApiKey, AuditEvent, Connector, Membership, Model, Team, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_of, sign_in, text
 from tests.support.api import Caller, MakeCaller
 from tests.support.prompts import write_prompt
+from tests.support.webhooks import add_endpoint, announce
 
 PAGES = {
     "tenants/team": Team,
@@ -27,6 +29,8 @@ PAGES = {
     "tenants/auditevent": AuditEvent,
     "responses/response": Response,
     "responses/prompttemplate": PromptTemplate,
+    "responses/webhookendpoint": WebhookEndpoint,
+    "responses/webhookdelivery": WebhookDelivery,
     "auth/user": User,
 }
 FORMS = [
@@ -37,6 +41,7 @@ FORMS = [
     "tenants/upstream",
     "tenants/connector",
     "responses/prompttemplate",
+    "responses/webhookendpoint",
     "auth/user",
 ]
 
@@ -51,6 +56,8 @@ def some(model: type, caller: Caller) -> str:
         UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
         add_response(caller)
         write_prompt(caller, "Be brief.")
+        add_endpoint(caller, "https://example.com/")
+        announce(caller)
         return str(model._default_manager.order_by("-pk").first().pk)  # type: ignore[attr-defined]
 
 

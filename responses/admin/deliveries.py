@@ -1,0 +1,141 @@
+# mypy: allow-subclassing-any
+"""Deliveries of webhooks: what was told to whom, each attempt with its answer, and sending one again."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
+from unfold.decorators import action
+
+from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
+from responses.admin import cells
+from responses.admin.webhooks import FORM_PAGE, MANAGERS, acting
+from responses.webhooks import services
+from responses.webhooks.models import DeliveryState, WebhookDelivery
+from tenants.admin.roles import TeamScoped, may
+
+_TONES = {
+    DeliveryState.PENDING.value: "info",
+    DeliveryState.DELIVERED.value: "success",
+    DeliveryState.FAILED.value: "danger",
+}
+_SNIPPET = 80
+
+
+@register(WebhookDelivery)
+class DeliveryAdmin(LogAdmin, TeamScoped):
+    """One event for one endpoint."""
+
+    list_display = ["time", "event", "receiver", "about", "state_badge", "attempts", "answer", "next_attempt"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "endpoint")
+    list_filter = [
+        ("created_at", TimeFilter),
+        ("state", MultipleChoicesDropdownFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("endpoint", "endpoint id"),
+        exact("event_type", "event"),
+    ]
+    search_fields = ["event_id"]
+    search_help_text = "An exact id: evt_…, or that of the object that was told of"
+    ordering = ["-created_at", "-id"]
+    sortable_by = ()
+    actions_detail = ["resend"]
+    readonly_fields = [
+        "time", "event", "receiver", "about", "state_badge", "next_attempt", "answer", "attempt_table",
+    ]  # fmt: skip
+    fieldsets = [
+        (None, {"fields": [("time", "state_badge"), ("event", "about"), ("receiver", "next_attempt"), "answer"]}),
+        ("Attempts", {"fields": ["attempt_table"]}),
+    ]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        wanted = search_term.strip()
+        found = queryset.filter(Q(event_id=wanted) | Q(object_id=wanted)) if wanted else queryset
+        return found, False
+
+    def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """For one delivery: whether its endpoint is the user's to manage."""
+        if object_id is None:
+            return may(request, MANAGERS)
+        delivery = self.get_object(request, unquote(str(object_id)))
+        return delivery is not None and may(request, MANAGERS, delivery)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Send again", url_path="resend", icon="replay", permissions=["resend"]
+    )
+    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask, and on POST have it attempted at once."""
+        delivery: WebhookDelivery | None = self.get_object(request, unquote(object_id))
+        if delivery is None or not may(request, MANAGERS, delivery):
+            raise PermissionDenied
+        back = reverse("admin:responses_webhookdelivery_change", args=[delivery.pk])
+        if request.method == "POST":
+            self._resend(request, delivery)
+            return HttpResponseRedirect(back)
+        lead = f"{delivery.endpoint.name} gets it once more under the same id, so that it can tell that it has had it."
+        words = {"button": "Send again", "icon": "replay", "variant": "primary", "lead": lead, "back": back}
+        page = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Send this event again?"}
+        return TemplateResponse(request, FORM_PAGE, {**page, **words, "original": delivery, "media": self.media})
+
+    def _resend(self, request: HttpRequest, delivery: WebhookDelivery) -> None:
+        if not delivery.endpoint.enabled:
+            messages.error(request, "Its endpoint is disabled. Switch that on first.")
+        elif services.resend(delivery=delivery, actor=acting(request)):
+            messages.success(request, "It is sent again now.")
+        else:
+            messages.info(request, "An attempt is under way.")
+
+    # -- showing -------------------------------------------------------------------------------------------------------
+
+    @display(description="Time")
+    def time(self, delivery: WebhookDelivery) -> Any:
+        return when(delivery.created_at)
+
+    @display(description="Event")
+    def event(self, delivery: WebhookDelivery) -> SafeString:
+        return two_lines(delivery.event_type, copyable(delivery.event_id))
+
+    @display(description="Endpoint")
+    def receiver(self, delivery: WebhookDelivery) -> SafeString:
+        url = reverse("admin:responses_webhookendpoint_change", args=[delivery.endpoint_id])
+        return two_lines(copyable(delivery.endpoint.name, href=url), delivery.team.name)
+
+    @display(description="About")
+    def about(self, delivery: WebhookDelivery) -> SafeString:
+        is_response = delivery.object_id.startswith("resp_")
+        return copyable(delivery.object_id, href=cells.url(delivery.object_id) if is_response else None)
+
+    @display(description="Status")
+    def state_badge(self, delivery: WebhookDelivery) -> SafeString:
+        if delivery.state == DeliveryState.PENDING and not delivery.endpoint.enabled:
+            return badge("waits", "warning", "its endpoint is disabled")
+        return tone(_TONES, delivery.state)
+
+    @display(description="Last answer")
+    def answer(self, delivery: WebhookDelivery) -> SafeString | str:
+        if not delivery.attempts:
+            return "–"
+        words = delivery.last_error or delivery.last_body
+        status = f"{delivery.last_status or 'none'} after {duration(delivery.last_ms)}"
+        return two_lines(status, words[:_SNIPPET])
+
+    @display(description="Next attempt")
+    def next_attempt(self, delivery: WebhookDelivery) -> Any:
+        return f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–"
+
+    @display(description="Attempts")
+    def attempt_table(self, delivery: WebhookDelivery) -> SafeString:
+        attempts = list(reversed(delivery.history))
+        return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})
