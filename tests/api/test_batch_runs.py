@@ -19,6 +19,7 @@ from tests.support.batches import answers, asked, ended, jsonl, line, retrieved,
 from tests.support.chunks import chunk, completion
 from tests.support.upstream import Gate, Script, refusal, running_upstream, stream, whole
 from tests.support.waiting import eventually
+from tests.support.webhooks import add_endpoint, running_receiver
 
 pytestmark = pytest.mark.usefixtures("worker")
 HI = line("a", model="m", input="Hi")
@@ -88,6 +89,16 @@ def test_embeddings_are_made(api: Api) -> None:
     output = ok(api.get(f"/files/{batch['output_file_id']}"))
     assert output["expires_at"] - output["created_at"] == 3600
     assert batch["usage"]["input_tokens"] == 5
+
+
+def test_an_endpoint_is_told_of_its_end(api: Api, script: Script) -> None:
+    with running_receiver() as receiver:
+        endpoint = add_endpoint(api.caller, receiver.url, "batch.completed")
+        batch_id = asked(api, line("a", model=script.say("Hello").model, input="Hi"))["id"]
+        [told] = receiver.wait_for(1)
+    event = told.unwrap(endpoint.secret)
+    assert (event.type, event.data.id) == ("batch.completed", batch_id)
+    assert retrieved(api, batch_id)["status"] == "completed"
 
 
 def test_an_input_with_defects_fails_with_each_of_them_and_asks_nobody(api: Api, script: Script) -> None:

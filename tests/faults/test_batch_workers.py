@@ -1,0 +1,99 @@
+"""Workers that stop or die in the middle of a batch, and workers that have something better to do."""
+
+import signal
+
+import pytest
+
+from responses.batch_models import BatchLine
+from tenants import scope
+from tests.support.api import Api
+from tests.support.background import ended as response_ended
+from tests.support.batches import answers, asked, ended, line, retrieved
+from tests.support.chunks import chunk
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.workers import MakeWorker
+
+pytestmark = pytest.mark.slow
+
+
+def batch_of(api: Api, script: Script, count: int) -> str:
+    """The id of a batch with so many lines."""
+    batch_id: str = asked(api, *(line(f"{n}", model=script.model, input=f"{n}") for n in range(count)))["id"]
+    return batch_id
+
+
+def completed(api: Api, batch_id: str) -> int:
+    """How many lines have an answer."""
+    count: int = retrieved(api, batch_id)["request_counts"]["completed"]
+    return count
+
+
+def asked_for(script: Script) -> dict[str, int]:
+    """How often the upstream was asked for each line."""
+    texts = [messages[-1]["content"] for messages in script.messages]
+    return {text: texts.count(text) for text in texts}
+
+
+def states(api: Api) -> list[tuple[str, int]]:
+    """State and number of attempts of the team's lines that are not over."""
+    with scope.team(api.caller.team.pk):
+        lines = BatchLine.objects.filter(team=api.caller.team.pk, answer="").order_by("position")
+        return list(lines.values_list("state", "attempt"))
+
+
+def test_a_worker_that_is_killed_costs_the_lines_that_were_under_way(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    first = make_worker(LEASE_SECONDS="3", BATCH_CONCURRENCY="2")
+    for _ in range(4):
+        script.say("Done")
+    gates = [Gate(), Gate()]
+    script.then(*(stream(chunk(content="Hal"), gate) for gate in gates))
+    batch_id = batch_of(api, script, 8)
+    for gate in gates:
+        gate.wait_until_reached()
+    eventually(lambda: completed(api, batch_id) == 4)
+    first.stop(signal.SIGKILL)
+    for _ in range(4):
+        script.say("Done")
+    make_worker(LEASE_SECONDS="3", BATCH_CONCURRENCY="2")
+    batch = ended(api, batch_id)
+    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 8, "completed": 8, "failed": 0})
+    assert list(answers(api, batch["output_file_id"])) == [f"{n}" for n in range(8)]
+    assert sorted(asked_for(script).values()) == [1, 1, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_worker_that_stops_gives_its_lines_back(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    first, gate = make_worker(WORKER_DRAIN_SECONDS="0"), Gate()
+    script.then(stream(chunk(content="Hal"), gate))
+    batch_id = batch_of(api, script, 1)
+    gate.wait_until_reached()
+    assert first.stop() < 6
+    assert script.received[0].was_closed_within(1)
+    assert states(api) == [("queued", 0)]
+    script.say("Done")
+    make_worker()
+    assert ended(api, batch_id)["request_counts"]["completed"] == 1
+
+
+def test_lines_wait_for_slots_that_no_background_response_takes(
+    api: Api, script: Script, other_script: Script, make_worker: MakeWorker
+) -> None:
+    gates = [Gate(), Gate()]
+    other_script.then(*(stream(chunk(content="Hal"), gate, chunk(finish="stop")) for gate in gates))
+    make_worker(concurrency=2)
+    responses = [api.create(model=other_script.model, input="Go.", background=True)["id"] for _ in gates]
+    for gate in gates:
+        gate.wait_until_reached()
+    batch_ids = []
+    for _ in range(3):
+        # A batch that has begun has been looked at, and so have the lines of those before it.
+        batch_ids.append(batch_of(api, script, 1))
+        eventually(lambda: retrieved(api, batch_ids[-1])["status"] == "in_progress")
+    assert (script.received, set(states(api))) == ([], {("queued", 0)})
+    script.say("Done").say("Done").say("Done")
+    gates[0].open()
+    assert [ended(api, batch_id)["status"] for batch_id in batch_ids] == ["completed"] * 3
+    gates[1].open()
+    assert [response_ended(api, response_id)["status"] for response_id in responses] == ["completed"] * 2
