@@ -7,17 +7,18 @@ from uuid import UUID
 import orjson
 
 from conversations.items import (
-    CompactionTrigger,
     ItemReference,
     StoredItem,
     from_wire,
 )
 from conversations.selectors import find_conversation, referenced, refuse_doubles, told, unknown_conversation
-from kernel.errors import NotFound, UnsupportedValue
+from kernel.errors import InvalidValue, NotFound
 from responses import access, holds, pairing, selectors
+from responses.engine.compaction import Said, since
 from responses.engine.events import Body
 from responses.models import Response
 from responses.schema import CreateResponse
+from responses.sealing import TeamSeal
 from responses.selectors import Chain
 from responses.wire import input_items
 from tenants import scope
@@ -32,7 +33,8 @@ class Reading:
     copied. `follows` is the response whose stored chain is the history, or begins it. Of a response that continues a
     conversation the history is what stands in that before `history_end`. `answered` is the response whose calls the
     outputs among the input answer. `preface` is what a prompt puts before everything else; it belongs to the
-    instructions, and is not stored with the items.
+    instructions, and is not stored with the items. `said` is how history and input are read where a compaction item
+    among them has made short what came before it.
     """
 
     preface: Sequence[StoredItem] = ()
@@ -44,11 +46,18 @@ class Reading:
     conversation_id: str | None = None
     history_end: int | None = None
     answered: str | None = None
+    said: Said | None = None
 
     @property
     def items(self) -> list[StoredItem]:
         """Everything that the model reads."""
-        return [*self.preface, *self.history, *self.own_items]
+        said = self.said.items if self.said else [*self.history, *self.own_items]
+        return [*self.preface, *said]
+
+    @property
+    def compacted(self) -> int:
+        """How many of the items, behind the preface, stand for what was made short."""
+        return len(self.said.compacted) if self.said else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +93,22 @@ def read(
     `previous` is the response of `previous_response_id` where the caller has it in memory. `holder` is the new response
     that is to hold the conversation of the request; without one, the conversation is only read.
     """
-    _refuse_triggers(body)
     if body.previous_input_messages:
         # Nothing holds them but the request, like a response that was not stored.
         brought = [item.with_id() for item in body.previous_items()]
         previous = Remembered(response_id="", follows=None, history=(), unstored=brought)
     if not needs_database(body, previous):
         own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
-        return _paired(_after(previous, own, body) if previous else own)
+        return _checked(principal, body, _after(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:
-            return _paired(_after(previous, _resolved(principal, body, []), body))
+            return _checked(principal, body, _after(previous, _resolved(principal, body, []), body))
         if body.conversation is not None:
-            return _paired(_conversed(principal, body, body.conversation.id, holder))
+            return _checked(principal, body, _conversed(principal, body, body.conversation.id, holder))
         history = _history(principal, body.previous_response_id)
-        return _paired(replace(_resolved(principal, body, history), follows=body.previous_response_id))
-
-
-def _refuse_triggers(body: CreateResponse) -> None:
-    for index, item in enumerate(input_items(body)):
-        if isinstance(item, CompactionTrigger):
-            message = "Items of the type 'compaction_trigger' are not supported by this server."
-            raise UnsupportedValue(message, param=f"input[{index}].type")
+        return _checked(
+            principal, body, replace(_resolved(principal, body, history), follows=body.previous_response_id)
+        )
 
 
 def _after(previous: Remembered, own: Reading, body: CreateResponse) -> Reading:
@@ -194,6 +197,13 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
     return Reading(history=history, own=own, own_items=items, shared=shared)
 
 
-def _paired(reading: Reading) -> Reading:
+def _checked(principal: Principal, body: CreateResponse, reading: Reading) -> Reading:
+    """The context from its latest compaction on, which is where it starts; calls and outputs in it are paired."""
+    said = since([*reading.history, *reading.own_items], TeamSeal(principal.team_id).open_compacted)
+    if said.compacted:
+        reading = replace(reading, said=said)
+    if body.compacts and not reading.items:
+        message = "There is nothing before the 'compaction_trigger' that could be compacted."
+        raise InvalidValue(message, param="input")
     pairing.check(reading.items)
     return reading

@@ -6,12 +6,10 @@ upstream that can count is asked to; for others four characters are a token.
 """
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
-from kernel.errors import UnknownParameter, UnsupportedParameter
 from responses import context, demands, effective, wire
 from responses.content import admit
 from responses.context import Reading
@@ -19,6 +17,7 @@ from responses.engine import estimate
 from responses.engine.turns import TurnRequest
 from responses.providers import token_counts
 from responses.schema import CreateResponse, parse_create
+from responses.schema.subset import refuse_others
 from responses.sealing import TeamSeal, refuse_foreign
 from tenants import directory
 from tenants.capabilities import Capabilities
@@ -53,7 +52,7 @@ class CountRequest:
 
 def parse_count(values: dict[str, Any]) -> CountRequest:
     """Check a body as `parse_create` checks that of a response; `null` and an empty input are "not sent"."""
-    _refuse_by_name(values)
+    refuse_others(values, known=PARAMETERS, unsupported=_REFUSED)
     sent = {name: value for name, value in values.items() if value is not None}
     if sent.get("input") in ("", []):
         del sent["input"]
@@ -61,16 +60,6 @@ def parse_count(values: dict[str, Any]) -> CountRequest:
     if "input" not in sent:
         body = body.model_copy(update={"input": []})
     return CountRequest(body=body, model=sent.get("model"))
-
-
-def _refuse_by_name(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if name in _REFUSED:
-            if value is not None:
-                raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
-        elif name not in PARAMETERS:
-            near = get_close_matches(name, PARAMETERS, n=1)
-            raise UnknownParameter(name, suggestion=near[0] if near else None)
 
 
 async def count_input_tokens(*, principal: Principal, request: CountRequest) -> int:

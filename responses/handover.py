@@ -10,6 +10,7 @@ from responses import hosting, wire
 from responses.content import TeamContent
 from responses.context import history_of
 from responses.engine.calls import ToolResult
+from responses.engine.compaction import since
 from responses.engine.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import (
@@ -100,6 +101,7 @@ def _state(response: Response, fold: Fold) -> RunState:
     committed = {item.body["id"] for item in output}
     calls = _calls(response)
     discarded = _discarded(response)
+    passes = _passes(response)
     last = discarded.get(response.turns - 1)
     loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
@@ -113,6 +115,9 @@ def _state(response: Response, fold: Fold) -> RunState:
         shortened=any(turn.defect is None for turn in discarded.values()),
         waiting=any(call.status in {"waiting", "asked"} for call in calls),
         queued=response.status == Status.QUEUED,
+        compactions=len(passes),
+        compaction_tokens=sum(turn.output_tokens for turn in passes),
+        compaction_failed=any(turn.state == "failed" for turn in passes),
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,
@@ -128,6 +133,11 @@ def _discarded(response: Response) -> dict[int, Discarded]:
     """The turns that do not count, by their numbers."""
     turns = Turn.objects.filter(response=response, discarded__isnull=False)
     return {turn.number: Discarded(**turn.discarded) for turn in turns if turn.discarded}
+
+
+def _passes(response: Response) -> list[Turn]:
+    """The turns that were compaction passes; no other turn that failed is followed by anything."""
+    return list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
 
 
 def _calls(response: Response) -> list[ToolCall]:
@@ -170,15 +180,20 @@ def _context(response: Response) -> RunContext:
     history = history_of(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = wire.instructions(response.parameters)
-    items = [*preface, *history, *(from_wire(place.item.body) for place in own)]
+    seal = TeamSeal(response.team_id)
+    said = since([*history, *(from_wire(place.item.body) for place in own)], seal.open_compacted)
+    items = [*preface, *said.items]
     return RunContext(
         response_id=response.pk,
         parameters=response.parameters,
         model=response.upstream_model,
         instructions=instructions,
         content=TeamContent(response.team_id),
-        seal=TeamSeal(response.team_id),
+        seal=seal,
         items=items,
+        prefaced=len(preface),
+        compacted=len(said.compacted),
+        compaction=wire.compaction(response.options),
         traits=Traits(**response.options.get("traits", {})),
         sampling=wire.sampling(response.parameters, response.options, items) if response.parameters else Sampling(),
     )

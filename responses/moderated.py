@@ -13,7 +13,7 @@ from responses.engine.endings import closing, failed
 from responses.engine.events import Event
 from responses.engine.loop import Run
 from responses.engine.state import OutputItem, RunContext, RunState
-from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
+from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.engine.tools import Toolbox
 from responses.engine.turns import Model
 from responses.moderation import Judge, Judgement
@@ -48,6 +48,8 @@ class ModeratedRun(Run):
                         if (failure := self._judge.objection(found)) is not None:
                             yield self._withheld(self._failed(failure, found), step.items, step.turn, at=self._now())
                             return
+                        yield replace(step, events=[*self._release(), *step.events])
+                    case ContextCompacted():
                         yield replace(step, events=[*self._release(), *step.events])
                     case RunEnded():
                         yield await self._judged(step)

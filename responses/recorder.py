@@ -22,6 +22,7 @@ from responses.engine.state import OutputItem
 from responses.engine.steps import (
     Began,
     CallRecord,
+    ContextCompacted,
     Emitted,
     FragmentsClosed,
     Prepared,
@@ -210,7 +211,7 @@ class Recorder:
                 return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
             case Prepared():
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
-            case TurnDiscarded():
+            case TurnDiscarded() | ContextCompacted():
                 return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
             case FragmentsClosed() | ToolFinished():
                 return self._item_rows(step.items)
@@ -395,8 +396,10 @@ class Recorder:
 
 
 def _outcome(turn: TurnRecord) -> str:
-    if turn.result.finish is Finish.ERROR:
+    if turn.result.finish is Finish.ERROR or turn.failed:
         return "failed"
+    if turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
+        return "compacted"
     return "discarded" if turn.discarded is not None else str(turn.result.finish)
 
 

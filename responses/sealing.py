@@ -1,4 +1,5 @@
-"""Reasoning on its way through clients: sealed for their team when it leaves, checked and opened when it comes back."""
+"""Reasoning and compacted conversations on their way through clients: sealed for their team when they leave, checked
+and opened when they come back."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, fields
@@ -7,10 +8,11 @@ import orjson
 
 from conversations.items import Compaction, InputItem, Reasoning
 from kernel.crypto import InvalidToken, seals
-from kernel.errors import InvalidEncryptedContent
+from responses.engine.compaction import Compacted, unverified
 from responses.engine.reasoning import Thought
 
-_PURPOSE = "reasoning"
+_REASONING = "reasoning"
+_COMPACTION = "compaction"
 
 
 class TeamSeal:
@@ -22,23 +24,37 @@ class TeamSeal:
     def close(self, thought: Thought) -> str:
         """The thought as `encrypted_content`."""
         held = {name: value for name, value in asdict(thought).items() if value}
-        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_PURPOSE)
+        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
 
     def open(self, token: str) -> Thought | None:
         """The thought, or None for what this server has not sealed for this team."""
         try:
-            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_PURPOSE))
+            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_REASONING))
         except InvalidToken:
             return None
         # Other versions of the platform may have sealed more, or less.
         return Thought(**{field.name: held[field.name] for field in fields(Thought) if field.name in held})
 
+    def close_compacted(self, compacted: Compacted) -> str:
+        """What a compaction item holds, as its `encrypted_content`."""
+        held = {"summary": compacted.summary, "kept": [*compacted.kept]}
+        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
+
+    def open_compacted(self, token: str) -> Compacted | None:
+        """What was compacted, or None for what this server has not sealed for this team."""
+        try:
+            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_COMPACTION))
+        except InvalidToken:
+            return None
+        return Compacted(summary=held["summary"], kept=held["kept"])
+
 
 def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
     """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
+    seal = TeamSeal(team_id)
     for item in items:
-        token = item.encrypted_content if isinstance(item, Reasoning | Compaction) else None
-        if token and (isinstance(item, Compaction) or TeamSeal(team_id).open(token) is None):
-            name = item.id or "without an id"
-            message = f"The encrypted content for item {name} could not be verified."
-            raise InvalidEncryptedContent(message, param=param)
+        match item:
+            case Reasoning(encrypted_content=str(token)) if token and seal.open(token) is None:
+                raise unverified(item.id, param=param)
+            case Compaction(encrypted_content=token) if seal.open_compacted(token) is None:
+                raise unverified(item.id, param=param)

@@ -12,6 +12,7 @@ from conversations.items import InputMessage, ItemBase, StoredItem, from_wire
 from conversations.items.parts import input_part
 from kernel.clock import unix
 from responses import toolset
+from responses.engine.compaction import CompactionPlan
 from responses.engine.turns import Sampling
 from responses.schema import CreateResponse, JsonSchemaFormat
 from responses.schema.options import PromptParam, ReasoningParam
@@ -167,7 +168,23 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
         "include": body.include or [],
         "obfuscate": _or(obfuscate, default=True),
         **_hidden_sampling(body),
+        **_hidden_compaction(body),
     }
+
+
+def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
+    """When the conversation is made short; the public object says nothing of it."""
+    if body.compacts:
+        return {"compaction": {"at_once": True}}
+    if not body.context_management:
+        return {}
+    return {"compaction": {"threshold": body.context_management[0].compact_threshold}}
+
+
+def compaction(options: dict[str, Any]) -> CompactionPlan | None:
+    """What was written by `hidden_options` of compaction; None: never."""
+    asked = options.get("compaction")
+    return None if asked is None else CompactionPlan(**asked)
 
 
 def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
@@ -205,8 +222,10 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterabl
 
 
 def input_items(body: CreateResponse) -> list[Any]:
-    """The input as items, a string being one user message."""
-    return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
+    """The input as items, a string being one user message. What asks for a compaction is none of them."""
+    if isinstance(body.input, str):
+        return [InputMessage(role="user", content=body.input)]
+    return list(body.input[:-1] if body.compacts else body.input)
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -21,6 +21,7 @@ class Support(StrEnum):
     HONOURED = "honoured"
     ECHOED = "echoed"
     DEPENDS = "depends on the model"
+    CONFIGURED = "needs a server that has it"
     REFUSED = "refused"
 
 
@@ -86,6 +87,9 @@ ENDPOINTS = (
         "asked of upstreams that can count; or an estimate, see below",
     ),
     _endpoint(
+        "POST /responses/compact", "responses.write", "notes of the model, sealed for the team; nothing is stored"
+    ),
+    _endpoint(
         "GET /models", "models.read", "the named models that the key may use; what only `*` routes is not listed"
     ),
     _endpoint("GET /models/{id}", "models.read", "ids may contain slashes"),
@@ -142,14 +146,6 @@ ENDPOINTS = (
     _endpoint("POST /webhook_endpoints/{id}/rotate_secret", "webhooks.write"),
     _endpoint("POST /webhook_endpoints/{id}/test", "webhooks.write", "posts a sample event at once"),
     _endpoint("GET /webhook_event_types", "webhooks.read", "`response.*` of background responses, and `batch.*`"),
-    _endpoint("POST /embeddings", "embeddings.write", "passed on to the same upstreams, see below"),
-    _endpoint("POST /moderations", "moderations.write", "passed on to the same upstreams, see below"),
-)
-
-
-def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
-    return Parameter(name=name, support=Support.HONOURED, example=example, note=note, refused=refused)
-
     _endpoint(
         "POST /containers",
         "containers.write",
@@ -163,6 +159,14 @@ def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -
     _endpoint("GET /containers/{id}/files/{file_id}", "containers.read"),
     _endpoint("GET /containers/{id}/files/{file_id}/content", "containers.read"),
     _endpoint("DELETE /containers/{id}/files/{file_id}", "containers.delete"),
+    _endpoint("POST /embeddings", "embeddings.write", "passed on to the same upstreams, see below"),
+    _endpoint("POST /moderations", "moderations.write", "passed on to the same upstreams, see below"),
+)
+
+
+def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
+    return Parameter(name=name, support=Support.HONOURED, example=example, note=note, refused=refused)
+
 
 def _echoed(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
     return Parameter(name=name, support=Support.ECHOED, example=example, note=note, refused=refused)
@@ -279,7 +283,7 @@ TOOLS = (
         note="servers by URL or by a registered connector, their tools deferred or not; tunnels are refused",
     ),
     Tool(type="file_search", support=Support.REFUSED, note="there are no vector stores"),
-    *_tools(Support.REFUSED, "there is no search engine", *_SEARCHES),
+    *_tools(Support.CONFIGURED, "with a search engine of the operator's: SearXNG, Tavily or Brave", *_SEARCHES),
     Tool(type="code_interpreter", support=Support.REFUSED, note="there is no sandbox"),
     Tool(type="programmatic_tool_calling", support=Support.REFUSED, note="the same"),
     Tool(type="image_generation", support=Support.REFUSED, note="there is no model that makes images"),
@@ -313,17 +317,17 @@ ITEMS = (
     *_items("adds tools in the middle of a conversation", "additional_tools", output=False),
     *_items("changes effort or format from there on", "configuration_update", output=False),
     *_items("", "mcp_list_tools", "mcp_call", "mcp_approval_request", output=True),
+    Item(type="compaction", input=True, output=True, note="the context starts at the latest one"),
+    Item(type="compaction_trigger", input=True, output=False, note="the last item; the response is a compaction"),
     *_items("counts once, for the call as it was shown", "mcp_approval_response", output=False),
+    *_items("with what it found; shown by `include`", "web_search_call", output=True),
     *_items(
         "as history",
         "file_search_call",
-        "web_search_call",
         "code_interpreter_call",
         "image_generation_call",
         "program",
         "program_output",
-        "compaction",
-        "compaction_trigger",
         output=False,
     ),
 )

@@ -82,9 +82,18 @@ def _paths() -> Schema:
                 "Count input tokens", body="CountInputTokens", answer="InputTokens", errors=(400, 401, 403, 404, 413)
             ),
         },
+        "/responses/compact": {
+            "post": _operation(
+                "Compact a conversation",
+                body="CompactConversation",
+                answer="CompactedConversation",
+                errors=(400, 401, 403, 404, 413, 429, 500, 503),
+            ),
+        },
         **_chat(),
         **_conversations(),
         **_files(),
+        **_containers(),
         **_webhooks(),
         **_batches(),
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
@@ -93,7 +102,6 @@ def _paths() -> Schema:
         "/models/{model}": {
             "get": _operation(
                 "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
-        **_containers(),
             ),
         },
     }
@@ -194,17 +202,6 @@ def _files() -> Schema:
     }
 
 
-def _batches() -> Schema:
-    one = _path_parameter("batch_id")
-    cancel = _operation("Cancel a batch", answer="Batch", parameters=[one], errors=(401, 403, 404, 409))
-    return {
-        "/batches": {
-            "post": _operation("Create a batch", body="CreateBatch", answer="Batch", errors=(400, 401, 403, 404, 413)),
-            "get": _operation("List batches", answer="BatchList", parameters=_page(before=True)),
-        },
-        "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
-        "/batches/{batch_id}/cancel": {"post": cancel},
-    }
 def _containers() -> Schema:
     one, file_id = _path_parameter("container_id"), _path_parameter("file_id")
     upload = _operation(
@@ -238,6 +235,17 @@ def _containers() -> Schema:
     }
 
 
+def _batches() -> Schema:
+    one = _path_parameter("batch_id")
+    cancel = _operation("Cancel a batch", answer="Batch", parameters=[one], errors=(401, 403, 404, 409))
+    return {
+        "/batches": {
+            "post": _operation("Create a batch", body="CreateBatch", answer="Batch", errors=(400, 401, 403, 404, 413)),
+            "get": _operation("List batches", answer="BatchList", parameters=_page(before=True)),
+        },
+        "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
+        "/batches/{batch_id}/cancel": {"post": cancel},
+    }
 
 
 def _webhooks() -> Schema:

@@ -5,7 +5,7 @@ from typing import Any
 from containers.api.schema import CreateContainer
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.models import Purpose
-from responses import counting
+from responses import compacting, counting
 from responses.batch_models import BatchStatus
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.chat.messages import ROLES
@@ -66,6 +66,7 @@ def schemas() -> Schema:
             },
             required=["object", "input_tokens"],
         ),
+        **_compaction(create),
         "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
         "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
         "CreateModeration": moderation,
@@ -82,6 +83,7 @@ def schemas() -> Schema:
             required=["id", "object", "deleted"],
         ),
         **_batches(),
+        **_containers(),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
     }
 
@@ -100,10 +102,28 @@ def _models() -> Schema:
     }
 
 
+def _compaction(create: Schema) -> Schema:
+    answer: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "response.compaction"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "output": {
+            "type": "array",
+            "items": ref("Item"),
+            "description": "What users said, and one compaction item: the beginning of the next input.",
+        },
+        "usage": ref("Usage"),
+    }
+    known = {name: schema for name, schema in create["properties"].items() if name in compacting.PARAMETERS}
+    return {
+        "CompactConversation": {"type": "object", "properties": known, "required": ["model"]},
+        "CompactedConversation": _object(answer, required=list(answer)),
+    }
+
+
 def _conversations() -> Schema:
     bodies: Schema = {}
     for body in (CreateConversation, UpdateConversation, CreateItems, ForkConversation):
-        **_containers(),
         made = body.model_json_schema(ref_template=_REF)
         bodies |= {**made.pop("$defs", {}), body.__name__: made}
     conversation: Schema = {
@@ -249,27 +269,6 @@ def _batches() -> Schema:
     }
 
 
-def _error() -> Schema:
-    return {
-        "message": {"type": "string"},
-        "type": {"type": "string"},
-        "param": _NULLABLE_STRING,
-        "code": _NULLABLE_STRING,
-    }
-
-
-def _usage() -> Schema:
-    cached: Schema = {"cached_tokens": {"type": "integer"}, "cache_write_tokens": {"type": "integer"}}
-    return {
-        "input_tokens": {"type": "integer"},
-        "input_tokens_details": _object(cached, required=list(cached)),
-        "output_tokens": {"type": "integer"},
-        "output_tokens_details": _object({"reasoning_tokens": {"type": "integer"}}, required=["reasoning_tokens"]),
-        "total_tokens": {"type": "integer"},
-    }
-
-
-def _response() -> Schema:
 def _containers() -> Schema:
     create = CreateContainer.model_json_schema(ref_template=_REF)
     container: Schema = {
@@ -311,6 +310,27 @@ def _deleted(kind: str) -> Schema:
     return _object(deleted, required=list(deleted))
 
 
+def _error() -> Schema:
+    return {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": _NULLABLE_STRING,
+        "code": _NULLABLE_STRING,
+    }
+
+
+def _usage() -> Schema:
+    cached: Schema = {"cached_tokens": {"type": "integer"}, "cache_write_tokens": {"type": "integer"}}
+    return {
+        "input_tokens": {"type": "integer"},
+        "input_tokens_details": _object(cached, required=list(cached)),
+        "output_tokens": {"type": "integer"},
+        "output_tokens_details": _object({"reasoning_tokens": {"type": "integer"}}, required=["reasoning_tokens"]),
+        "total_tokens": {"type": "integer"},
+    }
+
+
+def _response() -> Schema:
     return {
         "id": {"type": "string"},
         "object": {"const": "response"},

@@ -1,4 +1,4 @@
-"""The views of `/v1/embeddings`, `/v1/moderations` and `/v1/responses/input_tokens`: parse, one call, present."""
+"""The views that store nothing: `/v1/embeddings`, `/v1/moderations`, `/v1/responses/input_tokens` and `…/compact`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from rest_framework.response import Response as Answer
 from typing_extensions import override
 
 from kernel.validation import parse_json
-from responses import counting, passthrough
+from responses import compacting, counting, passthrough
 from responses.api.requests import info, principal_of, scope_of
 from responses.api.views import AsyncApiView
 
@@ -42,3 +42,13 @@ class CountInputTokens(AsyncApiView):
         counted = counting.parse_count(parse_json(scope_of(request)["body"]))
         tokens = await counting.count_input_tokens(principal=principal_of(request), request=counted)
         return Answer({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+class CompactConversation(AsyncApiView):
+    """`POST /v1/responses/compact`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        body = compacting.parse_compact(parse_json(asgi["body"]))
+        return Answer(await compacting.compact(principal=principal_of(request), body=body, request=info(asgi)))

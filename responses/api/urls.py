@@ -8,6 +8,7 @@ from responses.api import batches, chat_completions, conversations, passthrough,
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
     path("responses/input_tokens", by_method(post=passthrough.CountInputTokens.as_view())),
+    path("responses/compact", by_method(post=passthrough.CompactConversation.as_view())),
     path("responses/<str:response_id>", views.OneResponse.as_view()),
     path("responses/<str:response_id>/cancel", views.CancelResponse.as_view()),
     path("responses/<str:response_id>/input_items", views.InputItems.as_view()),

@@ -7,6 +7,7 @@ import orjson
 
 from conversations.items import StoredItem
 from responses.engine import window
+from responses.engine.compaction import Said, since
 from responses.engine.state import RunContext, RunState
 from responses.engine.tools import Toolbox
 from responses.engine.turns import FunctionTool, Sampling, TurnRequest
@@ -23,7 +24,8 @@ def is_free(choice: str | FunctionTool | None) -> bool:
 def due(context: RunContext, state: RunState) -> str | FunctionTool | None:
     """The call that the next turn has to make. It is made once: else no run would end."""
     choice = context.sampling.tool_choice
-    return choice if not is_free(choice) and state.turn == state.discarded else None
+    answers = state.turn - state.discarded - state.compactions
+    return choice if not is_free(choice) and answers == 0 else None
 
 
 def request(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
@@ -53,9 +55,25 @@ def request(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest
 
 
 def tokens_left(context: RunContext, state: RunState) -> int | None:
-    """What is left of `max_output_tokens` for the turns to come; discarded ones have cost, too."""
+    """What is left of `max_output_tokens` for the turns to come; discarded ones have cost, too. The notes of
+    compactions are no part of the answer."""
     limit = context.sampling.max_output_tokens
-    return limit if limit is None else limit - state.usage.output_tokens
+    return limit if limit is None else limit - state.usage.output_tokens + state.compaction_tokens
+
+
+def said(context: RunContext, state: RunState) -> Said:
+    """The conversation as the next turn reads it, behind what belongs to the instructions."""
+    told = state.context_items()
+    if state.has_compacted and context.seal is not None:
+        latest = max(at for at, item in enumerate(told) if item.type == "compaction")
+        return since(told[latest:], context.seal.open_compacted)
+    first, end = context.prefaced, context.prefaced + context.compacted
+    return Said(compacted=context.items[first:end], rest=[*context.items[end:], *told])
+
+
+def everything(context: RunContext, state: RunState) -> list[StoredItem]:
+    """All that the next turn could read."""
+    return [*context.items[: context.prefaced], *said(context, state).items]
 
 
 def is_limit_reached(context: RunContext, state: RunState) -> bool:
@@ -66,7 +84,7 @@ def is_limit_reached(context: RunContext, state: RunState) -> bool:
 
 def _items(context: RunContext, state: RunState, instructions: str | None, sampling: Sampling) -> Sequence[StoredItem]:
     """Everything said so far; with `truncation` `auto` as much of it as can be read."""
-    items, size = [*context.items, *state.context_items()], context.traits.context_window
+    items, size = everything(context, state), context.traits.context_window
     if context.parameters.get("truncation") != "auto" or (size is None and not state.shortened):
         return items
     return window.fit(

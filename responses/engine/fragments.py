@@ -19,7 +19,7 @@ from responses.engine.events import (
 from responses.engine.mcp_events import McpCallFailed, McpListToolsFailed
 from responses.engine.state import Fragment
 
-_STATELESS = {"mcp_list_tools", "mcp_approval_request"}
+_STATELESS = {"mcp_list_tools", "mcp_approval_request", "compaction"}
 _CUT = "The run was stopped before the server had answered."
 
 

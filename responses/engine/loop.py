@@ -11,6 +11,7 @@ from kernel.errors import Failure
 from responses.engine import admission, asking, estimate
 from responses.engine.admission import Sorted
 from responses.engine.body import Ending, response_body
+from responses.engine.compacting import Compacting
 from responses.engine.endings import closing, failed
 from responses.engine.events import Body, Event, ResponseInProgress
 from responses.engine.fragments import OpenItem, close_fragment
@@ -46,6 +47,7 @@ class Run:
         self._tools = tools
         self._now = now
         self._hosted = HostedCalls(state, tools, now=now)
+        self._compacting = Compacting(context, state, model=model, tools=tools, now=now)
         self._court = Court(context=context, state=state, tools=tools)
         self._open_item = OpenItem()
         self._stream: TurnStream | None = None
@@ -71,12 +73,11 @@ class Run:
                         yield called
                 if (end := self._end_before_turn()) is not None:
                     break
-                async with aclosing(self._sample()) as sampling:
-                    async for emitted in sampling:
-                        yield emitted
-                yield (over := await self._turn_over())
-                if isinstance(over, RunEnded):
-                    return
+                async with aclosing(self._next_turn()) as turn:
+                    async for step in turn:
+                        yield step
+                        if isinstance(step, RunEnded):
+                            return
             yield end
         finally:
             await self._tools.close()
@@ -84,23 +85,25 @@ class Run:
     @property
     def is_resting(self) -> bool:
         """Whether nothing is under way that a successor would have to ask for again: no turn, and no call."""
-        return self._stream is None and not any(p.attempt and p.result is None for p in self._state.pending)
+        busy = self._stream is not None or self._compacting.is_under_way
+        return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
         """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
         events, result = self._stream.interrupt() if self._stream else ([], None)
         self._stream = None
         if result is None:
-            return self.end_dead(ending)
+            return self.end_dead(ending, turn=self._compacting.interrupt())
         items, turn = _output(result.items), self._record(result)
         return self._end(ending, at=self._now(), events=[*self._released(), *events], items=items, turn=turn)
 
-    def end_dead(self, ending: Ending) -> RunEnded:
+    def end_dead(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
         """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
-        if (fragment := self._open_item.fragment) is not None:
-            self._state.fragments.append(fragment)
+        for fragment in (self._open_item.fragment, self._compacting.fragment()):
+            if fragment is not None:
+                self._state.fragments.append(fragment)
         events, items = self._close_fragments()
-        return self._end(ending, at=self._now(), events=events, items=items)
+        return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
 
     def _begin(self) -> Iterator[Step]:
         """What is to be said and closed before anything is done."""
@@ -108,6 +111,7 @@ class Run:
             self._state.queued = False
             body = response_body(self._context.parameters, status="in_progress")
             yield Began(events=[ResponseInProgress(response=body)])
+        self._compacting.take_over()
         if self._state.fragments:
             events, items = self._close_fragments()
             self._state.output += items
@@ -117,6 +121,8 @@ class Run:
 
     async def _prepare(self) -> AsyncGenerator[Step, None]:
         """What hosted tools put in front of the first turn."""
+        if self._compacting.is_all:
+            return
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
             async for step in preparing:
                 self._open_item.follow(step.events)
@@ -148,6 +154,32 @@ class Run:
         if left is not None and left <= 0:
             return self._end(self._incomplete("max_output_tokens"), at=self._now())
         return None
+
+    async def _next_turn(self) -> AsyncGenerator[Step, None]:
+        """The model is asked, after a compaction pass where one is due."""
+        async with aclosing(self._compact()) as compacting:
+            async for compacted in compacting:
+                yield compacted
+                if isinstance(compacted, RunEnded):
+                    return
+        async with aclosing(self._sample()) as sampling:
+            async for emitted in sampling:
+                yield emitted
+        yield await self._turn_over()
+
+    async def _compact(self) -> AsyncGenerator[Step, None]:
+        """A compaction pass, where one is due. Without it the run goes on as long as the model can read everything;
+        what was announced has to come."""
+        compacting = self._compacting
+        if compacting.is_due():
+            async with aclosing(compacting.steps()) as steps:
+                async for step in steps:
+                    yield step
+            if compacting.failure is not None and compacting.is_needed():
+                yield self.end_dead(failed(compacting.failure))
+                return
+        if compacting.is_all:
+            yield self._end(self._completed(self._now()), at=self._now())
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
@@ -196,6 +228,7 @@ class Run:
         events = self._released() if kept == len(result.items) else []
         state = self._state
         state.output += items
+        self._compacting.count(record.usage)
         state.repairs = None
         state.futile_turns = 0 if calls.gets_on else state.futile_turns + 1
         for body in calls.asked_for:
@@ -263,7 +296,7 @@ class Run:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
-        items = [*self._context.items, *self._state.context_items()]
+        items = asking.everything(self._context, self._state)
         files = self._context.content.words(items) if self._context.content else ()
         read = [plain_text(item.wire()) for item in items]
         return Usage(

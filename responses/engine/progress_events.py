@@ -1,4 +1,4 @@
-"""The events by which the calls of hosted tools say how far they are: searches, programs, pictures."""
+"""The events by which the calls of hosted tools, and compactions, say how far they are."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -132,6 +132,15 @@ class ImageGenerationCallCompleted:
     type: Literal["response.image_generation_call.completed"] = "response.image_generation_call.completed"
 
 
+@dataclass(slots=True)
+class CompactionCompacting:
+    """What was said is being made short."""
+
+    item_id: str
+    output_index: int
+    type: Literal["response.compaction.compacting"] = "response.compaction.compacting"
+
+
 ProgressEvent = (
     WebSearchCallInProgress
     | WebSearchCallSearching
@@ -145,4 +154,5 @@ ProgressEvent = (
     | ImageGenerationCallInProgress
     | ImageGenerationCallGenerating
     | ImageGenerationCallCompleted
+    | CompactionCompacting
 )

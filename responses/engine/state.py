@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from conversations.items import StoredItem, from_wire
 from responses.engine.attachments import Content
 from responses.engine.calls import ToolResult
+from responses.engine.compaction import CompactionPlan, CompactionSeal
 from responses.engine.events import Body
 from responses.engine.reasoning import Seal
 from responses.engine.turns import Call, Sampling, Usage
@@ -26,9 +27,17 @@ class Traits:
     context_window: int | None = None
 
 
+class RunSeal(Seal, CompactionSeal, Protocol):
+    """Seals all that a run has to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What does not change while a response runs. `parameters` is the constant part of the public object."""
+    """What does not change while a response runs. `parameters` is the constant part of the public object.
+
+    The first `prefaced` of the items belong to the instructions; the next `compacted` stand for what was made short
+    before. `compaction` says when more of it is to be.
+    """
 
     response_id: str
     parameters: dict[str, Any]
@@ -38,8 +47,11 @@ class RunContext:
     sampling: Sampling
     traits: Traits = Traits()
     content: Content | None = None
-    seal: Seal | None = None
+    seal: RunSeal | None = None
     max_turns: int = 32
+    prefaced: int = 0
+    compacted: int = 0
+    compaction: CompactionPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +139,7 @@ class RunState:
     `waiting`: the client has calls to answer, or to approve of, before a model is asked again. `discarded` counts the
     turns that do not count, `repairs` is the one right before the next turn; `shortened`: one of them was too long to
     be read. `futile_turns` counts those since the last that got anywhere. `queued`: nobody has begun with the run yet.
+    `compactions` counts the turns that were compaction passes, `compaction_tokens` what they wrote.
     """
 
     turn: int = 0
@@ -142,6 +155,9 @@ class RunState:
     shortened: bool = False
     futile_turns: int = 0
     queued: bool = False
+    compactions: int = 0
+    compaction_tokens: int = 0
+    compaction_failed: bool = False
 
     @property
     def next_output_index(self) -> int:
@@ -161,6 +177,11 @@ class RunState:
 
     def _asides_after(self, position: int) -> list[StoredItem]:
         return [item for aside in self.asides if aside.after == position for item in aside.items]
+
+    @property
+    def has_compacted(self) -> bool:
+        """Whether the run has made short what came before."""
+        return any(item.body["type"] == "compaction" and item.in_context for item in self.output)
 
     def bodies(self) -> list[Body]:
         """The output as the wire shows it."""

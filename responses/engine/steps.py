@@ -34,7 +34,7 @@ class Began:
 class TurnRecord:
     """One upstream call, for the ledger and the admin. `usage` is never None here: counted by us if need be.
 
-    `discarded`: what it brought was not accepted.
+    `discarded`: what it brought was not accepted. `compacts`: it was a compaction pass, which may have `failed`.
     """
 
     number: int
@@ -43,6 +43,8 @@ class TurnRecord:
     result: TurnResult
     usage: Usage
     discarded: Discarded | None = None
+    compacts: bool = False
+    failed: bool = False
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]
@@ -91,6 +93,15 @@ class TurnDiscarded:
     turn: TurnRecord
     items: list[OutputItem]
     events: list[Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCompacted:
+    """A compaction pass is over. Without items it has made nothing, and the run goes on without."""
+
+    events: list[Event]
+    turn: TurnRecord
+    items: list[OutputItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +168,7 @@ Step = (
     | Began
     | FragmentsClosed
     | Prepared
+    | ContextCompacted
     | TurnEnded
     | TurnDiscarded
     | ToolsStarted

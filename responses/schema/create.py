@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, Includable, InputItem, StoredItem, Wire
+from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem, Wire
 from kernel.errors import (
     BadRequest,
     Forbidden,
@@ -29,6 +29,7 @@ from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
     AccessPrograms,
+    ContextManagement,
     ConversationReference,
     ImageOptions,
     ModerationParam,
@@ -89,6 +90,7 @@ class CreateResponse(Wire):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     image: ImageOptions | None = None
     access_programs: AccessPrograms | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     generate: bool | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -106,6 +108,11 @@ class CreateResponse(Wire):
         prewarms = self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
         return self.generate is not False and not prewarms
 
+    @property
+    def compacts(self) -> bool:
+        """Whether the response is to be a compaction of what came before, and nothing else."""
+        return bool(self.input) and isinstance(self.input[-1], CompactionTrigger)
+
     def previous_items(self) -> list[StoredItem]:
         """The conversation before the input, where the request brings it as messages."""
         told = self.previous_input_messages or ()
@@ -113,7 +120,7 @@ class CreateResponse(Wire):
 
 
 _MAX_NAME = 64
-_REFUSED = {"context_management", "multi_agent"}
+_REFUSED = {"multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -161,6 +168,7 @@ def check_together(body: CreateResponse) -> None:
         message = "The parameter 'moderation' is about an answer, and no answer is asked for."
         raise InvalidValue(message, param="moderation")
     check_updates(body.input)
+    _check_trigger(body)
     if body.conversation and body.previous_response_id:
         raise MutuallyExclusive("previous_response_id", "conversation")
     if body.conversation and body.previous_input_messages:
@@ -177,6 +185,17 @@ def check_together(body: CreateResponse) -> None:
     if body.stream_options is not None and not body.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidValue(message, param="stream_options")
+
+
+def _check_trigger(body: CreateResponse) -> None:
+    """What comes after a trigger would neither be compacted nor answered."""
+    for index, item in enumerate(body.input[:-1]):
+        if isinstance(item, CompactionTrigger):
+            message = "An item of the type 'compaction_trigger' has to be the last one of the input."
+            raise InvalidValue(message, param=f"input[{index}]")
+    if body.compacts and not body.generates:
+        message = "An item of the type 'compaction_trigger' asks for something, and 'generate' is false."
+        raise InvalidValue(message, param="generate")
 
 
 def _check_background(body: CreateResponse) -> None:

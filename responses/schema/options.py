@@ -1,4 +1,4 @@
-"""The objects among the parameters: of reasoning, of the stream, of caching, of judging, of a stored prompt.
+"""The objects among the parameters: of reasoning, of the stream, of caching and compaction, of judging, of a prompt.
 
 Source: sections 1.1.1 and 3.5 of the API surface specification.
 """
@@ -75,6 +75,13 @@ class AccessPrograms(Wire):
     """Programs of OpenAI's that open more of a model."""
 
     cyber: Literal["standard", "daybreak_blue", "daybreak_red"] | None = None
+
+
+class ContextManagement(Wire):
+    """What becomes of a conversation that grows long. Without a threshold the model's window says what long is."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1000)] | None = None
 
 
 class ModerationMode(Wire):

@@ -81,11 +81,6 @@ def test_the_sdk_can_send_back_what_it_has_read(client: OpenAI, script: Script, 
     assert script.messages[1] == script.messages[0]
 
 
-def test_a_trigger_is_refused_by_name(api: Api) -> None:
-    answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "compaction_trigger"}]})
-    assert error(answer) == (400, "input[1].type", "unsupported_value")
-
-
 def test_an_unknown_type_is_told_which_there_are(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "telepathy"}]})
     assert error(answer) == (400, "input[1]", "invalid_value")

@@ -1,0 +1,276 @@
+"""Compaction inside of a run: when a pass is made, what its model is asked, and what is read from then on."""
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from conversations.items import StoredItem, from_wire
+from kernel.errors import Failure, InvalidEncryptedContent
+from responses.engine.body import Ending
+from responses.engine.compaction import Compacted, CompactionPlan, kept, since
+from responses.engine.reasoning import Thought
+from responses.engine.state import Fragment, OutputItem, RunContext, RunState
+from responses.engine.steps import ContextCompacted
+from tests.support import runs
+from tests.support.chunks import calls, chunk, text, usage
+from tests.support.runs import begin, context, events_of, on_the_wire
+from tests.support.scripted import ScriptedModel, ScriptedTools
+
+LONG = "so it was " * 1000
+ASKED = {"type": "message", "role": "user", "content": "Find the red car."}
+SAID = {"type": "message", "role": "assistant", "content": LONG}
+NEXT = {"type": "message", "role": "user", "content": "And the blue one?"}
+CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": LONG}
+BUSY = Failure(code="server_is_overloaded", message="Too many requests.")
+
+
+class Window:
+    """Hides nothing: what is sealed can be read in the tests."""
+
+    def close(self, thought: Thought) -> str:
+        """Not asked for here."""
+        raise AssertionError(thought)
+
+    def open(self, token: str) -> Thought | None:
+        """Not asked for here."""
+        raise AssertionError(token)
+
+    def close_compacted(self, compacted: Compacted) -> str:
+        """The words themselves, as printable characters."""
+        return base64.b64encode(orjson.dumps([compacted.summary, [*compacted.kept]])).decode()
+
+    def open_compacted(self, token: str) -> Compacted | None:
+        """What `close_compacted` wrote."""
+        try:
+            summary, found = orjson.loads(base64.b64decode(token))
+        except ValueError:
+            return None
+        return Compacted(summary=summary, kept=found)
+
+
+def items(*bodies: dict[str, Any]) -> list[StoredItem]:
+    """Items out of their bodies."""
+    return [from_wire(body) for body in bodies]
+
+
+def compacted(summary: str, *held: dict[str, Any], name: str = "cmp_1") -> dict[str, Any]:
+    """A compaction item."""
+    return {
+        "type": "compaction",
+        "id": name,
+        "encrypted_content": Window().close_compacted(Compacted(summary=summary, kept=held)),
+    }
+
+
+def words(read: Any) -> list[str]:
+    """What stands in messages, shortened."""
+    return [item.wire()["content"][0]["text"][-40:] if item.type == "message" else str(item.type) for item in read]
+
+
+def given(*bodies: dict[str, Any], threshold: int = 1000, **more: Any) -> RunContext:
+    """The context of a run that compacts past a thousand tokens."""
+    plan = CompactionPlan(threshold=threshold)
+    return replaced(context(input=[*bodies]), **{"compaction": plan, **more})
+
+
+def replaced(made: RunContext, **more: Any) -> RunContext:
+    """The same with a seal that hides nothing."""
+    return replace(made, seal=Window(), **more)
+
+
+async def play(model: ScriptedModel, made: RunContext, tools: Any = None, state: RunState | None = None) -> runs.Played:
+    """Run to the end; the script must fit."""
+    run = begin(model, tools, given=made, state=state)
+    steps = [step async for step in run.steps()]
+    model.verify()
+    return runs.Played(steps=steps, events=on_the_wire(events_of(steps)))
+
+
+# -- what is kept, and where a context starts --------------------------------------------------------------------------
+
+
+def test_the_words_of_others_and_settings_are_kept_and_calls_that_wait() -> None:
+    rules = {"type": "message", "role": "developer", "content": "Be brief."}
+    effort = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    waiting = {**CALL, "call_id": "call_2"}
+    asked = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "n", "arguments": "{}"}
+    all_of_them = items(rules, ASKED, SAID, CALL, OUTPUT, effort, waiting, asked, NEXT)
+    assert kept(all_of_them) == items(rules, ASKED, effort, waiting, asked, NEXT)
+
+
+def test_a_context_starts_at_its_latest_compaction() -> None:
+    first, second = compacted("Old.", ASKED), compacted("The red car was found.", ASKED, NEXT)
+    said = since(items(SAID, first, SAID, second, SAID), Window().open_compacted)
+    assert words(said.compacted)[:2] == ["Find the red car.", "And the blue one?"]
+    assert words(said.compacted)[2].endswith("The red car was found.")
+    assert list(said.rest) == items(SAID)
+
+
+def test_messages_in_front_of_it_stay_and_are_not_told_twice() -> None:
+    rules = {"type": "message", "role": "developer", "content": "Be brief."}
+    said = since(items(rules, ASKED, compacted("Done.", ASKED)), Window().open_compacted)
+    assert words(said.items)[:2] == ["Be brief.", "Find the red car."]
+    assert len(said.items) == 3
+
+
+def test_without_one_everything_is_read() -> None:
+    said = since(items(ASKED, SAID), Window().open_compacted)
+    assert (said.compacted, list(said.rest)) == ((), items(ASKED, SAID))
+
+
+@pytest.mark.parametrize("token", ["", "garbled"])
+def test_what_does_not_open_is_refused(token: str) -> None:
+    item = {"type": "compaction", "id": "cmp_9", "encrypted_content": token}
+    with pytest.raises(InvalidEncryptedContent, match="cmp_9"):
+        since(items(ASKED, item), Window().open_compacted)
+
+
+# -- passes inside of a run --------------------------------------------------------------------------------------------
+
+
+async def test_past_the_threshold_the_past_is_made_short_before_the_answer() -> None:
+    model = ScriptedModel(text("A red car was looked for."), text("No."))
+    played = await play(model, given(ASKED, SAID, NEXT))
+    assert [item["type"] for item in played.output] == ["compaction", "message"]
+    assert played.types[:3] == ["output_item.added", "compaction.compacting", "output_item.done"]
+    assert played.events[0]["item"]["encrypted_content"] == ""
+    assert played.events[2]["item"] == played.output[0]
+    assert words(model.requests[1].items)[:2] == ["Find the red car.", "And the blue one?"]
+    assert words(model.requests[1].items)[2].endswith("A red car was looked for.")
+
+
+async def test_the_model_reads_everything_and_may_call_nothing_when_it_writes_its_notes() -> None:
+    model = ScriptedModel(text("Notes."), calls(look="{}"))
+    functions = [{"type": "function", "name": "look"}]
+    made = context(input=[ASKED, SAID, NEXT], tools=functions, max_output_tokens=50, tool_choice="required")
+    loose = replaced(made, compaction=CompactionPlan(threshold=1000))
+    run = begin(model, given=loose)
+    steps = [step async for step in run.steps() if isinstance(step, ContextCompacted)]
+    asked = model.requests[0]
+    assert len(steps) == 1
+    assert list(asked.items[:-1]) == list(loose.items)
+    assert (asked.sampling.tool_choice, asked.sampling.max_output_tokens) == ("none", None)
+    assert (model.requests[1].sampling.tool_choice, model.requests[1].sampling.max_output_tokens) == ("required", 50)
+
+
+@pytest.mark.parametrize("threshold", [2600, 100_000])
+async def test_below_the_threshold_nothing_happens(threshold: int) -> None:
+    played = await play(ScriptedModel(text("No.")), given(ASKED, SAID, NEXT, threshold=threshold))
+    assert [item["type"] for item in played.output] == ["message"]
+
+
+async def test_the_words_of_users_alone_cannot_be_made_shorter() -> None:
+    played = await play(ScriptedModel(text("No.")), given({**ASKED, "content": LONG}))
+    assert [item["type"] for item in played.output] == ["message"]
+
+
+async def test_between_turns_calls_go_with_their_outputs() -> None:
+    first = calls(look="{}")
+    model, tools = ScriptedModel(first, text("A car."), text("Red.")), ScriptedTools(look=[LONG])
+    played = await play(model, given(ASKED), tools)
+    assert [item["type"] for item in played.output] == ["mcp_call", "compaction", "message"]
+    assert [item.type for item in model.requests[1].items] == ["message", "mcp_call", "message"]
+    assert words(model.requests[2].items)[0] == "Find the red car."
+    assert len(model.requests[2].items) == 2
+
+
+async def test_what_stays_above_the_threshold_is_not_made_short_again_and_again() -> None:
+    first = calls(look="{}")[:-1]
+    huge = {**ASKED, "content": LONG}
+    model, tools = ScriptedModel(text("Notes."), first, text("Red.")), ScriptedTools(look=["a car"])
+    played = await play(model, given(huge, SAID, NEXT), tools)
+    assert [item["type"] for item in played.output] == ["compaction", "mcp_call", "message"]
+
+
+async def test_the_count_of_the_upstream_goes_before_an_estimate() -> None:
+    first = [*calls(look="{}")[:-1], usage(prompt_tokens=5000, completion_tokens=10)]
+    model, tools = ScriptedModel(first, text("Notes."), text("Red.")), ScriptedTools(look=["a car"])
+    played = await play(model, given(ASKED, threshold=4000), tools)
+    assert [item["type"] for item in played.output] == ["mcp_call", "compaction", "message"]
+
+
+async def test_the_notes_count_in_the_usage_but_not_as_an_answer() -> None:
+    notes = [chunk(content="Notes."), chunk(finish="stop"), usage(prompt_tokens=3000, completion_tokens=40)]
+    answer = [chunk(content="No."), chunk(finish="stop"), usage(prompt_tokens=30, completion_tokens=2)]
+    played = await play(ScriptedModel(notes, answer), given(ASKED, SAID, NEXT))
+    assert (played.end.usage.input_tokens, played.end.usage.output_tokens) == (3030, 42)
+
+
+# -- passes that fail --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [[BUSY], [*text("")], [chunk(refusal="I cannot."), chunk(finish="stop")][1:]])
+async def test_without_notes_the_run_goes_on_with_everything(broken: list[Any]) -> None:
+    model = ScriptedModel(broken, text("No."))
+    played = await play(model, given(ASKED, SAID, NEXT))
+    assert [item["type"] for item in played.output] == ["message"]
+    assert "compaction.compacting" not in played.types
+    assert list(model.requests[1].items) == items(ASKED, SAID, NEXT)
+
+
+async def test_a_failed_pass_is_not_repeated() -> None:
+    first = calls(look="{}")
+    model, tools = ScriptedModel([BUSY], first, text("No.")), ScriptedTools(look=["a car"])
+    played = await play(model, given(ASKED, SAID, NEXT), tools)
+    assert [item["type"] for item in played.output] == ["mcp_call", "message"]
+
+
+async def test_what_was_announced_has_to_come() -> None:
+    played = await play(ScriptedModel([chunk(content="No"), BUSY]), given(ASKED, SAID, NEXT))
+    assert played.end.ending.status == "failed"
+    assert played.end.response["error"]["code"] == BUSY.code
+    assert [item["type"] for item in played.output] == ["compaction"]
+
+
+async def test_a_run_that_is_cancelled_in_a_pass_accounts_for_it() -> None:
+    run = begin(ScriptedModel([chunk(content="No"), *text("tes.")]), given=given(ASKED, SAID, NEXT))
+    steps = run.steps()
+    await anext(steps)
+    end = run.interrupt(Ending(status="cancelled"))
+    await steps.aclose()
+    assert end.turn is not None
+    assert (end.turn.compacts, end.response["output"][0]["encrypted_content"]) == (True, "")
+
+
+# -- runs that are taken over ------------------------------------------------------------------------------------------
+
+
+async def test_a_successor_makes_the_pass_that_was_announced() -> None:
+    begun = {"id": "cmp_1", "type": "compaction", "encrypted_content": ""}
+    state = RunState(fragments=[Fragment(output_index=0, body=begun, is_open=True)])
+    played = await play(ScriptedModel(text("Notes."), text("No.")), given(ASKED, SAID, NEXT), state=state)
+    assert played.types[:2] == ["output_item.done", "output_item.added"]
+    assert (played.output[0]["type"], played.output[0]["id"]) == ("compaction", "cmp_1")
+
+
+async def test_a_successor_goes_on_behind_a_compaction() -> None:
+    state = RunState(turn=1, compactions=1, output=[OutputItem(body=compacted("Notes.", ASKED, NEXT))])
+    model = ScriptedModel(text("No."))
+    await play(model, given(ASKED, SAID, NEXT), state=state)
+    assert words(model.requests[0].items)[:2] == ["Find the red car.", "And the blue one?"]
+    assert len(model.requests[0].items) == 3
+
+
+# -- a response that is nothing but a compaction -----------------------------------------------------------------------
+
+
+async def test_at_once_means_one_pass_and_no_answer() -> None:
+    model = ScriptedModel(text("Notes."))
+    played = await play(model, given(ASKED, SAID, compaction=CompactionPlan(at_once=True)))
+    assert played.end.ending.status == "completed"
+    assert [item["type"] for item in played.output] == ["compaction"]
+
+
+async def test_at_once_without_notes_is_a_failure() -> None:
+    played = await play(ScriptedModel([BUSY]), given(ASKED, SAID, compaction=CompactionPlan(at_once=True)))
+    assert (played.end.ending.status, played.output) == ("failed", [])
+
+
+async def test_a_successor_of_a_pass_that_was_made_only_ends() -> None:
+    state = RunState(turn=1, compactions=1, output=[OutputItem(body=compacted("Notes.", ASKED))])
+    made = given(ASKED, SAID, compaction=CompactionPlan(at_once=True))
+    assert (await play(ScriptedModel(), made, state=state)).end.ending.status == "completed"
