@@ -4,6 +4,7 @@ Foreign keys have no index of their own where a constraint or an index of `Meta`
 nothing ever asks by them: each index is paid for with every row.
 """
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
@@ -280,6 +281,20 @@ class EventBatch(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"
+
+
+class CommitMark(models.Model):
+    """The last group of changes that a process has committed: what it asks for when its connection broke before it
+    heard. `held` are the responses of the group whose lease was held. One row for each process; no content in it."""
+
+    writer = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    batch = models.PositiveBigIntegerField()
+    held = ArrayField(models.TextField(), default=list)
+    written_at = models.DateTimeField(default=now)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.writer} {self.batch}"
 
 
 class ChatCompletion(models.Model):

@@ -5,7 +5,7 @@ takes only a response that has not ended; when it finds nothing (cancelled, or t
 the change is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 import psycopg
-from django.db import connection, models
+from django.db import OperationalError, connection, models
 
 from kernel.groupcommit import GroupCommit
+from kernel.ids import new_id
 from responses.models import Status
 
 
@@ -182,7 +183,46 @@ _CALLED = f"""called AS (
 )"""  # noqa: S608 - parts of our own
 
 
-def apply(changes: Sequence[Change]) -> list[Exception | None]:
+_MARKED = f"""marked AS (
+    INSERT INTO responses_commitmark AS mark (writer, batch, held, written_at)
+    SELECT new.writer, new.batch, ARRAY({_GUARDS}), now()
+    FROM json_to_recordset(%s::json) AS new (writer text, batch bigint)
+    ON CONFLICT (writer) DO UPDATE
+    SET batch = excluded.batch, held = excluded.held, written_at = excluded.written_at
+)"""  # noqa: S608 - parts of our own
+# Whoever still works for the connection that broke must be through with it before anybody looks at the mark.
+_ENDED = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM pg_stat_activity WHERE pid = %s"
+_RECALLED = "SELECT held FROM responses_commitmark WHERE writer = %s AND batch = %s"
+
+
+class Marker:
+    """Commits groups of changes and marks each of them, so that a connection which breaks between a commit and its
+    answer leaves no doubt: `recall` says what became of the last group."""
+
+    def __init__(self) -> None:
+        self._writer = new_id("writer")
+        self._batch = 0
+        self._backend = 0
+
+    def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
+        """`apply`, marked."""
+        self._batch += 1
+        self._backend = connection.connection.info.backend_pid
+        return apply(changes, mark={"writer": self._writer, "batch": self._batch})
+
+    def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
+        """The outcomes of these changes, which were the last to be applied; None: nothing of them was committed."""
+        with connection.cursor() as cursor:
+            cursor.execute(_ENDED, [self._backend])
+            if cursor.fetchone() != (True,):
+                message = "the connection that was lost is still being served"
+                raise OperationalError(message)
+            cursor.execute(_RECALLED, [self._writer, self._batch])
+            found = cursor.fetchone()
+        return None if found is None else _outcomes(changes, held=set(found[0]))
+
+
+def apply(changes: Sequence[Change], *, mark: Mapping[str, Any] | None = None) -> list[Exception | None]:
     """Commit the changes in one transaction; those whose response was lost are left out and answered `LeaseLost`.
 
     All rows travel in one statement: it advances the responses, and writes what belongs to those that it advanced (or
@@ -196,12 +236,16 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
     with connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
         with raw.pipeline(), raw.transaction():
             cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
-            cursor.execute(*_statement(changes))
+            cursor.execute(*_statement(changes, mark))
         held = {row[0] for row in cursor.fetchall()}
+    return _outcomes(changes, held=held)
+
+
+def _outcomes(changes: Sequence[Change], *, held: Collection[str]) -> list[Exception | None]:
     return [None if change.guard is None or change.guard in held else LeaseLost() for change in changes]
 
 
-def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
+def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tuple[bytes, list[str]]:
     """The statement for the tables that these changes touch, and one JSON document of rows for each part of it."""
     advances = [asdict(change.advance) for change in changes if change.advance is not None]
     leases = [asdict(change.lease) for change in changes if change.lease is not None]
@@ -217,6 +261,8 @@ def _statement(changes: Sequence[Change]) -> tuple[bytes, list[str]]:
             documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
         for part in change.parts:
             documents.setdefault(part.sql, []).append({**part.row, "guard": guard})
+    if mark is not None:
+        documents[_MARKED] = [{**mark}]
     statement = f"WITH {', '.join(documents)} {_GUARDS}"
     return statement.encode(), [_document(rows) for rows in documents.values()]
 
@@ -248,4 +294,5 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     return _Insertion([field.attname for field in fields], sql)
 
 
-writer: GroupCommit[Change] = GroupCommit(apply, name="run-writer")
+_marker = Marker()
+writer: GroupCommit[Change] = GroupCommit(_marker.apply, recall=_marker.recall, name="run-writer")

@@ -23,6 +23,7 @@ def sweep_dead_runs() -> int:
 @shared_task(name="responses.tasks.drop_expired_logs", expires=300)
 def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
+    upkeep.drop_old_marks()
     return upkeep.drop_expired_logs()
 
 

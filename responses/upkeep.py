@@ -4,7 +4,7 @@ Both work in small bounded transactions and are safe to run twice and side by si
 """
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
@@ -14,7 +14,7 @@ from kernel.clock import now
 from kernel.errors import Failure
 from responses import handover, store
 from responses.engine.endings import failed
-from responses.models import RUNNING, Response
+from responses.models import RUNNING, CommitMark, Response
 from responses.runner import PROCESS, lease_until
 from tenants import scope
 
@@ -81,6 +81,11 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, s
             lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until()
         )
         return claimed
+
+
+def drop_old_marks() -> None:
+    """Delete the marks of processes that have long gone."""
+    CommitMark.objects.filter(written_at__lt=now() - timedelta(days=1)).delete()
 
 
 _DROP = """

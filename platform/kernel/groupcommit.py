@@ -5,11 +5,10 @@ transaction (round trips, the fsync, Python's own) are shared. One thread writes
 """
 
 import asyncio
-import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,6 +17,8 @@ from django.db.utils import InterfaceError, OperationalError
 
 logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
+Outcomes = Sequence[Exception | None]
+Apply = Callable[[Sequence[Change]], Outcomes]
 _MAX_BATCH = 256
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 _AGAIN_SECONDS = 2.0
@@ -31,12 +32,19 @@ class _Waiting(Generic[Change]):
 
 
 class GroupCommit(Generic[Change]):
-    """Writes changes in batches. `apply` gets a batch, commits it, and says for each change None or what it raises."""
+    """Writes changes in batches. `apply` gets a batch, commits it, and says for each change None or what it raises.
 
-    def __init__(self, apply: Callable[[Sequence[Change]], Sequence[Exception | None]], *, name: str) -> None:
+    A connection may break between a commit and its answer. Then `recall` gets the same batch, on a new connection, and
+    says what `apply` would have said, or None: nothing of it was committed. Without it the batch is just repeated.
+    """
+
+    def __init__(
+        self, apply: Apply[Change], *, name: str, recall: Callable[[Sequence[Change]], Outcomes | None] | None = None
+    ) -> None:
         self._apply = apply
+        self._recall = recall or (lambda _: None)
         self._name = name
-        self._pauses: Iterable[float] = _RECONNECT_SECONDS
+        self._waits_forever = False
         self._queue: queue.SimpleQueue[_Waiting[Change]] = queue.SimpleQueue()
         self._start = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -52,7 +60,7 @@ class GroupCommit(Generic[Change]):
 
     def wait_forever(self) -> None:
         """From now on wait for the database for as long as it is away; for a process whose runs nobody waits for."""
-        self._pauses = (*_RECONNECT_SECONDS, *itertools.repeat(_AGAIN_SECONDS, 1_000_000))
+        self._waits_forever = True
 
     def _begin(self) -> None:
         with self._start:
@@ -70,7 +78,7 @@ class GroupCommit(Generic[Change]):
                     break
             _answer(batch, self._outcomes(batch))
 
-    def _outcomes(self, batch: list[_Waiting[Change]]) -> Sequence[Exception | None]:
+    def _outcomes(self, batch: list[_Waiting[Change]]) -> Outcomes:
         changes = [waiting.change for waiting in batch]
         try:
             return self._apply_connected(changes)
@@ -82,18 +90,28 @@ class GroupCommit(Generic[Change]):
             logger.warning("a group commit failed and is repeated one by one", exc_info=True)
             return [outcome for waiting in batch for outcome in self._outcomes([waiting])]
 
-    def _apply_connected(self, changes: Sequence[Change]) -> Sequence[Exception | None]:
+    def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
         """Apply; where the database is away for a moment (a restart), wait for it."""
-        for pause in self._pauses:
+        was_tried = False
+        pauses = self._pauses()
+        while True:
             try:
                 connection.ensure_connection()
+                if was_tried and (outcomes := self._recall(changes)) is not None:
+                    return outcomes
+                was_tried = True
                 return self._apply(changes)
             except (OperationalError, InterfaceError):
-                if connection.connection is not None and not connection.connection.closed:
+                is_open = connection.connection is not None and not connection.connection.closed
+                if is_open or (pause := next(pauses, None)) is None:
                     raise
                 connection.close()
                 threading.Event().wait(pause)
-        return self._apply(changes)
+
+    def _pauses(self) -> Iterator[float]:
+        yield from _RECONNECT_SECONDS
+        while self._waits_forever:
+            yield _AGAIN_SECONDS
 
 
 def _answer(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:

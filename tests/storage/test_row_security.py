@@ -22,8 +22,8 @@ from tests.support.api import MakeCaller
 
 Model = type[models.Model]
 APPS = ("tenants", "conversations", "containers", "responses")
-GLOBAL = {"tenants_upstream", "tenants_model", "tenants_connector"}
-"""Tables of the operator's: no team owns their rows."""
+GLOBAL = {"tenants_upstream", "tenants_model", "tenants_connector", "responses_commitmark"}
+"""Tables of the operator's and of the platform's own: no team owns their rows."""
 CONSTRAINED = {"conversations_file": {"sweep_at": now() + timedelta(days=1)}}
 """What a table's constraints demand beside its required fields."""
 

@@ -15,10 +15,20 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._cut_at: bytes | None = None
 
     def hold(self) -> None:
         """Keep connections, and pass nothing on."""
         self._flows.clear()
+
+    def cut_at(self, words: bytes) -> None:
+        """Cut the connection, once, at which either side says this; the other side hears nothing of it."""
+        self._cut_at = words
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether it has come to what `cut_at` waited for."""
+        return self._cut_at is None
 
     async def open(self) -> None:
         """Take connections, on the same port as before."""
@@ -48,6 +58,9 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             await self._flows.wait()
+            if self._cut_at is not None and self._cut_at in data:
+                self._cut_at = None
+                raise ConnectionError
             writer.write(data)
             await writer.drain()
         writer.close()

@@ -1,0 +1,94 @@
+"""A connection breaks between a commit and its answer: what was committed is not repeated, and is told as it was."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from django.conf import settings
+from django.db import connection
+
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.groupcommit import GroupCommit, Outcomes
+from responses.models import CommitMark, EventBatch
+from responses.store import Advance, Change, LeaseLost, Marker
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Caller
+from tests.support.proxies import Proxy, proxied
+from tests.support.stored import Begun, abegin, response_of
+
+# The server's word, and the client's.
+COMMITTED, COMMIT = b"COMMIT\x00Z", b"COMMIT"
+
+
+@asynccontextmanager
+async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
+    """A writer of its own, whose connection leads through a proxy."""
+    database = settings.DATABASES["default"]
+    async with proxied(database["HOST"], int(database["PORT"])) as proxy:
+        marker = Marker()
+
+        def apply(changes: list[Change]) -> Outcomes:
+            if connection.settings_dict["PORT"] != proxy.port:
+                options = {name: value for name, value in database["OPTIONS"].items() if name != "pool"}
+                connection.close()
+                connection.settings_dict = {**connection.settings_dict, "PORT": proxy.port, "OPTIONS": options}
+                connection.ensure_connection()
+            return marker.apply(changes)
+
+        yield proxy, GroupCommit(apply, recall=marker.recall, name="test")
+
+
+def ending(begun: Begun, *, token: int = 1) -> Change:
+    """A change that ends the response, with an event and a row of the ledger."""
+    who, at = begun.who, now()
+    event = EventBatch(
+        team_id=who.team_id, response_id=who.response_id, first_sequence=2, last_sequence=2, created_at=at, frames="end"
+    )
+    spent = UsageRecord(
+        team_id=who.team_id, api_key_id=who.key_id, occurred_at=at, endpoint="responses", object_id=who.response_id
+    )
+    advance = Advance(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
+    return Change(team_id=who.team_id, insert=[event, spent], advance=advance)
+
+
+def kept(begun: Begun) -> tuple[int, int, str]:
+    """How many events and rows of the ledger there are behind the opening, and the response's status."""
+    with scope.team(begun.who.team_id):
+        events = EventBatch.objects.filter(response_id=begun.who.response_id, first_sequence=2).count()
+        spent = UsageRecord.objects.filter(object_id=begun.who.response_id).count()
+    return events, spent, response_of(begun).status
+
+
+async def test_what_was_committed_unheard_is_not_repeated(database: None, caller: Caller) -> None:
+    begun, other = await abegin(caller), await abegin(caller)
+    async with broken_line() as (proxy, commit):
+        await commit.submit(Change(team_id=begun.who.team_id))
+        proxy.cut_at(COMMITTED)
+        outcomes = await asyncio.gather(
+            commit.submit(ending(begun)), commit.submit(ending(other, token=7)), return_exceptions=True
+        )
+        assert proxy.has_cut
+    assert [type(outcome) for outcome in outcomes] == [type(None), LeaseLost]
+    assert await in_db_thread(lambda: kept(begun)) == (1, 1, "failed")
+    assert await in_db_thread(lambda: kept(other)) == (0, 0, "in_progress")
+
+
+async def test_what_was_not_committed_is_repeated(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    async with broken_line() as (proxy, commit):
+        await commit.submit(Change(team_id=begun.who.team_id))
+        proxy.cut_at(COMMIT)
+        await commit.submit(ending(begun))
+        assert proxy.has_cut
+    assert await in_db_thread(lambda: kept(begun)) == (1, 1, "failed")
+
+
+async def test_each_process_keeps_one_mark(database: None, caller: Caller) -> None:
+    begun = await abegin(caller)
+    async with broken_line() as (_, commit):
+        before = await in_db_thread(CommitMark.objects.count)
+        for _ in range(3):
+            await commit.submit(Change(team_id=begun.who.team_id))
+        assert await in_db_thread(CommitMark.objects.count) == before + 1
