@@ -96,6 +96,13 @@ def _paths() -> Schema:
         **_containers(),
         **_webhooks(),
         **_batches(),
+        **_passed(),
+    }
+
+
+def _passed() -> Schema:
+    """What is passed on to upstreams, and the names of their models."""
+    return {
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},

@@ -34,6 +34,19 @@ def test_a_required_variable_says_why_it_is_needed(monkeypatch: pytest.MonkeyPat
         env.required(NAME, why="because")
 
 
+@pytest.mark.parametrize(("value", "read"), [("5", [5]), (" 0, 1,2 ", [0, 1, 2]), ("", [7, 8])])
+def test_whole_numbers_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, value: str, read: list[int]) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.integers(NAME, default=(7, 8)) == read
+
+
+@pytest.mark.parametrize("value", ["x", "1,", "1 2", "3,-1", "1.5"])
+def test_other_lists_of_numbers_stop_the_start(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be whole numbers of at least 0"):
+        env.integers(NAME, default=(7,))
+
+
 @pytest.mark.parametrize(
     ("value", "read"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False), ("", True)]
 )
