@@ -63,7 +63,7 @@ async def write_file(*, team_id: str, key_id: str, upload: Upload) -> File:
     """Store the bytes of a file that nobody sees before `publish_file`; without that they are swept after a day."""
     at = now()
     file = await in_db_thread(lambda: _announce(team_id, key_id, upload, at))
-    file.sha256 = await asyncio.to_thread(_store, file, upload.content)
+    file.sha256 = await asyncio.to_thread(store, file, upload.content)
     return file
 
 
@@ -85,7 +85,7 @@ def _announce(team_id: str, key_id: str, upload: Upload, at: datetime) -> File:
         )
 
 
-def _store(file: File, content: "UploadedFile[bytes]") -> str:
+def store(file: File, content: "UploadedFile[bytes]") -> str:
     """Put the bytes where they belong; returns their SHA-256."""
     digest = hashlib.sha256()
     for piece in content.chunks(_PIECE):

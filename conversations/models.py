@@ -175,3 +175,58 @@ class File(models.Model):
     def exists_at(self, at: datetime) -> bool:
         """Whether callers can see it at that moment."""
         return self.state == FileState.READY and (self.expires_at is None or self.expires_at > at)
+
+
+def upload_id() -> str:
+    """A fresh id of an upload."""
+    return new_id("upload")
+
+
+def part_id() -> str:
+    """A fresh id of a part."""
+    return new_id("part")
+
+
+class UploadState(models.TextChoices):
+    """How far an upload is. Callers hear of COMPLETING as pending."""
+
+    PENDING = "pending", "Pending"
+    COMPLETING = "completing", "Being put together"
+    COMPLETED = "completed", "Completed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+class Upload(models.Model):
+    """A file that comes in parts, as its client announced it."""
+
+    id = IdField(default=upload_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    filename = models.CharField(max_length=255)
+    purpose = models.CharField(max_length=20, choices=Purpose.choices)
+    content_type = models.CharField(max_length=255)
+    size = models.BigIntegerField(help_text="In bytes, as announced.")
+    lifetime_seconds = models.PositiveIntegerField(null=True, help_text="Of the file, from its completion on.")
+    state = models.CharField(max_length=10, choices=UploadState.choices, default=UploadState.PENDING)
+    created_at = models.DateTimeField(default=now)
+    expires_at = models.DateTimeField()
+    file = models.ForeignKey(File, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.filename} ({self.id})"
+
+
+class UploadPart(models.Model):
+    """A part of an upload. Its bytes are those of a file that callers do not see, and go with it."""
+
+    id = IdField(default=part_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    upload = models.ForeignKey(Upload, on_delete=models.CASCADE, related_name="parts")
+    upload_id: str
+    content = models.OneToOneField(File, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(default=now)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.id} of {self.upload_id}"

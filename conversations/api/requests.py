@@ -33,9 +33,12 @@ _UNTYPED = "application/octet-stream"
 _NESTED = re.compile(r"(\w+)\[(\w+)\]")
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _Files = dict[str, list["UploadedFile[bytes]"]]
+PurposeName = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
-class _ExpiresAfter(BaseModel):
+class ExpiresAfter(BaseModel):
+    """After how long a file is removed."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
     anchor: Literal["created_at"]
@@ -45,8 +48,8 @@ class _ExpiresAfter(BaseModel):
 class _UploadForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    purpose: Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-    expires_after: _ExpiresAfter | None = None
+    purpose: PurposeName
+    expires_after: ExpiresAfter | None = None
 
 
 def principal_of(request: Request) -> Principal:
@@ -104,6 +107,18 @@ def read_upload(scope: Scope) -> Upload:
         raise
 
 
+def read_part(scope: Scope) -> "UploadedFile[bytes]":
+    """The part of an upload in a request."""
+    fields, files = _parse(scope)
+    try:
+        _check_counts(fields, files, only="data")
+    except BadRequest:
+        for file in chain.from_iterable(files.values()):
+            file.close()
+        raise
+    return files["data"][0]
+
+
 def _parse(scope: Scope) -> tuple[QueryDict, _Files]:
     body: IO[bytes] = scope["upload"]
     meta = {"CONTENT_TYPE": header(scope, b"content-type"), "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
@@ -117,21 +132,9 @@ def _parse(scope: Scope) -> tuple[QueryDict, _Files]:
 
 
 def _upload(fields: QueryDict, files: _Files) -> Upload:
-    counts = [(name, len(texts)) for name, texts in fields.lists()] + [(name, len(of)) for name, of in files.items()]
-    for name, count in counts:
-        if count > 1:
-            raise InvalidValue(f"Invalid '{name}': it was sent more than once.", param=name)
-    for name in files:
-        if name != "file":
-            raise UnknownParameter(name)
-    if "file" in fields:
-        raise InvalidType("file", expected="a file", got="a string")
-    if "file" not in files:
-        raise MissingParameter("file")
+    _check_counts(fields, files, only="file")
     form = validate(_UploadForm, _nested(fields))
     [file] = files["file"]
-    if not file.size:
-        raise BadRequest("File is empty.", param="file")
     seconds = form.expires_after.seconds if form.expires_after else None
     return Upload(
         content=file,
@@ -141,6 +144,23 @@ def _upload(fields: QueryDict, files: _Files) -> Upload:
         purpose=Purpose(form.purpose),
         lifetime=timedelta(seconds=seconds) if seconds else None,
     )
+
+
+def _check_counts(fields: QueryDict, files: _Files, *, only: str) -> None:
+    """A form brings one file, which has a name and is not empty; of its other fields it brings each once."""
+    counts = [(name, len(texts)) for name, texts in fields.lists()] + [(name, len(of)) for name, of in files.items()]
+    for name, count in counts:
+        if count > 1:
+            raise InvalidValue(f"Invalid '{name}': it was sent more than once.", param=name)
+    for name in files:
+        if name != only:
+            raise UnknownParameter(name)
+    if only in fields:
+        raise InvalidType(only, expected="a file", got="a string")
+    if only not in files:
+        raise MissingParameter(only)
+    if not files[only][0].size:
+        raise BadRequest("File is empty.", param=only)
 
 
 def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -159,7 +179,12 @@ def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _content_type(file: "UploadedFile[bytes]") -> str:
     """What the client says it is, or, if it says nothing that can be used, what the name says."""
-    said = (file.content_type or "").lower()
+    return usable_type(file.content_type or "", filename=file.name or "")
+
+
+def usable_type(said: str, *, filename: str) -> str:
+    """A media type, as a client says it or else as the name does."""
+    said = said.lower()
     if said != _UNTYPED and _MEDIA_TYPE.fullmatch(said):
         return said
-    return mimetypes.guess_type(file.name or "")[0] or _UNTYPED
+    return mimetypes.guess_type(filename)[0] or _UNTYPED

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from conversations.api import conversations, views
+from conversations.api import conversations, uploads, views
 from kernel.asgi import by_method
 
 urlpatterns = [
@@ -15,4 +15,8 @@ urlpatterns = [
     path("files", by_method(get=views.ListFiles.as_view(), post=views.create_file)),
     path("files/<str:file_id>", views.OneFile.as_view()),
     path("files/<str:file_id>/content", by_method(get=views.file_content)),
+    path("uploads", uploads.Uploads.as_view()),
+    path("uploads/<str:upload_id>/parts", by_method(post=uploads.add_part)),
+    path("uploads/<str:upload_id>/complete", by_method(post=uploads.complete_upload)),
+    path("uploads/<str:upload_id>/cancel", uploads.Cancel.as_view()),
 ]

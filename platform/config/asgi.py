@@ -16,6 +16,7 @@ from channels.routing import ProtocolTypeRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from conversations.api.uploads import brings_part
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, identified
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
 from responses.api.websocket import ResponseSocket
@@ -59,7 +60,7 @@ def _wants_stream(body: bytes) -> bool:
 
 def is_upload(scope: Scope) -> bool:
     """Whether a request brings a file: it goes to disk, never whole into memory."""
-    return (scope["method"], scope["path"]) == ("POST", "/v1/files")
+    return (scope["method"], scope["path"]) == ("POST", "/v1/files") or brings_part(scope)
 
 
 async def _admit(scope: Scope) -> None:

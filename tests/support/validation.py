@@ -21,6 +21,7 @@ from openai.types import (
     FileObject,
     Model,
     ModerationCreateResponse,
+    Upload,
     VectorStore,
     VectorStoreDeleted,
     VectorStoreSearchResponse,
@@ -45,6 +46,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from openai.types.responses.responses_server_event import ResponsesServerEvent
+from openai.types.uploads import UploadPart
 from openai.types.vector_stores import (
     FileContentResponse,
     VectorStoreFile,
@@ -193,6 +195,9 @@ ENDPOINTS = [
     _Endpoint("GET", "/files", Page[FileObject]),
     _Endpoint("GET", f"/files/{_ID}", FileObject),
     _Endpoint("DELETE", f"/files/{_ID}", FileDeleted),
+    _Endpoint("POST", "/uploads", Upload),
+    _Endpoint("POST", f"/uploads/{_ID}/parts", UploadPart),
+    _Endpoint("POST", f"/uploads/{_ID}/(complete|cancel)", Upload),
     _Endpoint("POST", "/vector_stores", VectorStore),
     _Endpoint("GET", "/vector_stores", Page[VectorStore]),
     _Endpoint("GET", f"/vector_stores/{_ID}", VectorStore),
