@@ -21,6 +21,7 @@ from tenants.audit import audit
 from tenants.principal import Principal
 
 Answer = TypeVar("Answer")
+_Seen = tuple[list[ContainerFile], list[ContainerFile]]
 MAX_NAME = 255
 MAX_COPIED = 64 * 1024 * 1024
 _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
@@ -38,10 +39,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a cell or a command, and which files it has made or changed."""
+    """What became of a cell or a command, and which files it has made or changed, and which removed."""
 
+    container_id: str
     ran: Ran
     files: Sequence[ContainerFile]
+    removed: Sequence[ContainerFile] = ()
 
 
 def service() -> Client:
@@ -63,12 +66,12 @@ async def check_ability(memory: str, *, param: str, memory_param: str) -> Abilit
     return ability
 
 
-def find_files(*, principal: Principal, file_ids: Sequence[str], param: str) -> list[File]:
+def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[File]:
     """The uploaded files of these ids; one that is unknown or too large is refused by its place in the list."""
     found = []
-    with scope.team(principal.team_id):
+    with scope.team(team_id):
         for index, file_id in enumerate(file_ids):
-            file = files.find_file(team_id=principal.team_id, file_id=file_id)
+            file = files.find_file(team_id=team_id, file_id=file_id)
             if file is None:
                 raise files.unknown_file(file_id, param=f"{param}[{index}]")
             if file.size > MAX_COPIED:
@@ -96,7 +99,7 @@ async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, 
         raise UnsupportedValue(f"This server cannot run code: {missing}.") from missing
     await in_db_thread(lambda: _insert(row))
     for file in wanted.files:
-        await add_file(container=row, filename=file.filename, content=await _content(file))
+        await put_file(container=row, file=file)
     return row
 
 
@@ -138,7 +141,8 @@ async def run_command(*, container: Container, command: str, seconds: float) -> 
 
 async def _executed(container: Container, order: Callable[[Client], Awaitable[Ran]]) -> Outcome:
     ran = await _asked(container, order)
-    return Outcome(ran=ran, files=await _seen(container, source=Source.ASSISTANT))
+    changed, removed = await _seen(container, source=Source.ASSISTANT)
+    return Outcome(container_id=container.pk, ran=ran, files=changed, removed=removed)
 
 
 async def add_file(*, container: Container, filename: str, content: bytes) -> ContainerFile:
@@ -148,16 +152,15 @@ async def add_file(*, container: Container, filename: str, content: bytes) -> Co
         await _asked(container, lambda to: to.write(container.pk, path, content))
     except Failed as failed:
         raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
-    changed = await _seen(container, source=Source.USER)
+    changed, _ = await _seen(container, source=Source.USER)
     found = next((file for file in changed if file.path == path), None)
     if found is None:
         raise BadRequest("The container did not keep the file.", param="file")
     return found
 
 
-async def copy_file(*, principal: Principal, container: Container, file_id: str) -> ContainerFile:
+async def put_file(*, container: Container, file: File) -> ContainerFile:
     """Put an uploaded file into a container."""
-    [file] = await in_db_thread(lambda: find_files(principal=principal, file_ids=[file_id], param="file_id"))
     return await add_file(container=container, filename=file.filename, content=await _content(file))
 
 
@@ -201,13 +204,14 @@ def _lose(container: Container) -> None:
         Container.objects.filter(pk=container.pk).update(lost=True)
 
 
-async def _seen(container: Container, *, source: Source) -> list[ContainerFile]:
-    """Note what is in the container now; returns what is new or has changed. It counts as a use of the container."""
+async def _seen(container: Container, *, source: Source) -> _Seen:
+    """Note what is in the container now; it counts as a use of the container. Returns what is new or has changed, and
+    what is no more."""
     entries = await _asked(container, lambda to: to.files(container.pk))
     return await in_db_thread(lambda: _note(container, entries, source, now()))
 
 
-def _note(container: Container, entries: Sequence[Entry], source: Source, at: datetime) -> list[ContainerFile]:
+def _note(container: Container, entries: Sequence[Entry], source: Source, at: datetime) -> _Seen:
     with scope.team(container.team_id):
         # Two calls of one container note what they have seen one after the other.
         if not Container.objects.select_for_update().filter(pk=container.pk).exists():
@@ -225,9 +229,10 @@ def _note(container: Container, entries: Sequence[Entry], source: Source, at: da
             file.size, file.changed, file.source = entry.size, entry.changed, source
             file.save()
             changed.append(file)
-        ContainerFile.objects.filter(pk__in=[file.pk for file in known.values()]).delete()
+        removed = list(known.values())
+        ContainerFile.objects.filter(pk__in=[file.pk for file in removed]).delete()
         Container.objects.filter(pk=container.pk).update(last_active_at=at)
-    return changed
+    return changed, removed
 
 
 def _audit(principal: Principal, action: str, target: str, request_id: str, *, before: dict[str, str]) -> None:

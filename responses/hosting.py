@@ -17,10 +17,15 @@ from responses.approvals import Answered, Granted
 from responses.engine.tools import NoTools, Toolbox
 from responses.models import Response
 from responses.schema import CreateResponse
+from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
 from responses.schema.web_search import SEARCHES
 from responses.store import CallUpdate
+from responses.tools.code_interpreter.rooms import Place, Room, places, rooms
+from responses.tools.code_interpreter.rooms import check as check_rooms
+from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
+from responses.tools.hosted_shell.toolbox import HostedShell
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
@@ -60,6 +65,7 @@ class Asked:
     granted: Sequence[Granted] = ()
     answers_http: bool = False
     search: Search | None = None
+    rooms: Sequence[tuple[Place, Room]] = ()
 
 
 def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
@@ -89,13 +95,27 @@ def _web_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
 
 
+def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    """The code interpreter and the shell, which may share a container."""
+    return [
+        HostedShell(room) if place.kind == "shell" else CodeInterpreter(room, kind=place.kind)
+        for place, room in asked.rooms
+        if toolset.allows(asked.choice, place.kind)
+    ]
+
+
 def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
     shelves = [box for box in before if isinstance(box, Shelf)]
     return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items, shelves)]
 
 
-KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (_mcp, _web_search, _tool_search)
+KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
+    _mcp,
+    _web_search,
+    _containers,
+    _tool_search,
+)
 
 
 async def hosted(
@@ -113,29 +133,43 @@ async def hosted(
     servers = await mcp.servers(tools, principal=principal)
     approvals.check_labels(answers, [server.label for server in servers])
     search = await _searching(principal, tools)
+    shown, choice = [tool.shown() for tool in tools], toolset.shown_choice(body)
+    await check_rooms(shown, principal=principal)
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
     asked = Asked(
-        tools=[tool.shown() for tool in tools],
-        choice=toolset.shown_choice(body),
+        tools=shown,
+        choice=choice,
         items=items,
         servers=servers,
         granted=word.granted,
         answers_http=answers_http,
         search=search,
+        rooms=rooms(shown, team_id=principal.team_id, key_id=principal.key_id),
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
     return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
 
 
-_KINDS = {"mcp": ToolKind.MCP, **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH)}
+_KINDS = {
+    "mcp": ToolKind.MCP,
+    "code_interpreter": ToolKind.CODE_INTERPRETER,
+    **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH),
+}
 
 
 def _require_tools(principal: Principal, tools: Sequence[ToolParam]) -> None:
     """Refuse what the team or the key may not use."""
     for index, tool in enumerate(tools):
-        if (kind := _KINDS.get(tool.type)) is not None:
+        if (kind := _kind_of(tool)) is not None:
             principal.require_tool(kind, param=f"tools[{index}].type")
+
+
+def _kind_of(tool: ToolParam) -> ToolKind | None:
+    """What has to be allowed; None: a tool that the client runs."""
+    if is_built_in(tool):
+        return ToolKind.CODE_INTERPRETER
+    return ToolKind.SHELL if places([tool.shown()]) and tool.type == "shell" else _KINDS.get(tool.type)
 
 
 async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search | None:
@@ -166,7 +200,17 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     granted = approvals.granted_in(response.pk, items)
     choice = response.parameters["tool_choice"]
     search = directory.search(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
-    return _toolbox(Asked(tools=tools, choice=choice, items=items, servers=servers, granted=granted, search=search))
+    return _toolbox(
+        Asked(
+            tools=tools,
+            choice=choice,
+            items=items,
+            servers=servers,
+            granted=granted,
+            search=search,
+            rooms=rooms(tools, team_id=response.team_id, key_id=response.api_key_id),
+        )
+    )
 
 
 def _toolbox(asked: Asked) -> Toolbox:

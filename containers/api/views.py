@@ -64,7 +64,7 @@ async def create_container(request: ASGIRequest) -> HttpResponse:
     memory = body.memory_limit or "1g"
     await services.check_ability(memory, param="name", memory_param="memory_limit")
     files = await in_db_thread(
-        lambda: services.find_files(principal=principal, file_ids=body.file_ids or (), param="file_ids")
+        lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
     )
     wanted = Wanted(name=body.name, memory=memory, files=files)
     if body.expires_after is not None:
@@ -95,7 +95,11 @@ async def create_file(request: ASGIRequest, container_id: str) -> HttpResponse:
     if new.file_id is None:
         file = await services.add_file(container=container, filename=new.filename, content=new.content)
     else:
-        file = await services.copy_file(principal=principal, container=container, file_id=new.file_id)
+        ids = [new.file_id]
+        [source] = await in_db_thread(
+            lambda: services.find_files(team_id=principal.team_id, file_ids=ids, param="file_id")
+        )
+        file = await services.put_file(container=container, file=source)
     return _json(selectors.public_container_file(file))
 
 

@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('tenants', '0005_embedding_model'),
+        ('tenants', '0001_initial'),
     ]
 
     operations = [

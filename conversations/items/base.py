@@ -98,3 +98,12 @@ Caller = Annotated[
     Discriminator(by_type),
 ]
 CallId = Annotated[str, Field(min_length=1, max_length=MAX_CALL_ID)]
+
+
+class WrittenFile(Wire):
+    """A file that a program or a command in a container has made, or removed."""
+
+    container_id: str
+    file_id: str
+    path: str
+    gone: bool = False

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 from typing_extensions import override
 
-from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, by_type
+from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, WrittenFile, by_type
 from conversations.items.computer import ComputerAction
 from conversations.items.parts import FileId, ImageUrl, InputContent, input_content
 from kernel.validation import TAG
@@ -201,7 +201,7 @@ class ShellOutput(Wire):
 
 
 class ShellCallOutput(ItemBase):
-    """What the commands of a shell call wrote."""
+    """What the commands of a shell call wrote. `files` are ours, as those of programs; they are never shown."""
 
     prefix = "sho"
 
@@ -212,6 +212,7 @@ class ShellCallOutput(ItemBase):
     max_output_length: int | None = None
     caller: Caller | None = None
     created_by: str | None = None
+    files: list[WrittenFile] | None = None
 
 
 class LocalShellAction(Wire):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 from typing_extensions import override
 
-from conversations.items.base import ItemBase, Wire, by_type
+from conversations.items.base import ItemBase, Wire, WrittenFile, by_type
 from kernel.validation import TAG
 
 # -- tools of other servers --------------------------------------------------------------------------------------------
@@ -221,7 +221,10 @@ class CodeImage(Wire):
 
 
 class CodeInterpreterCall(ItemBase):
-    """A program that the model wrote and the server ran. Its outputs are stored, and shown on request."""
+    """A program that the model wrote and the server ran. Its outputs are stored, and shown on request.
+
+    `files` are ours, for citations: those that the program made or removed. They are never shown.
+    """
 
     prefix = "ci"
     nulls = frozenset({"code", "outputs"})
@@ -239,6 +242,7 @@ class CodeInterpreterCall(ItemBase):
         ]
         | None
     ) = None
+    files: list[WrittenFile] | None = None
 
 
 class ModerationDetails(Wire):

@@ -43,6 +43,11 @@ def _web_search(body: Body, include: AbstractSet[str]) -> Body:
     return {**shown, "action": _less(body["action"], "sources")}
 
 
+def _program(body: Body, include: AbstractSet[str]) -> Body:
+    shown = _less(body, "files")
+    return shown if "code_interpreter_call.outputs" in include else {**shown, "outputs": None}
+
+
 def _less(body: Body, key: str) -> Body:
     return {name: value for name, value in body.items() if name != key} if key in body else body
 
@@ -78,5 +83,6 @@ _PROJECTED: dict[str, Callable[[Body, AbstractSet[str]], Body]] = {
     "computer_call_output": _screenshot,
     "file_search_call": _without("file_search_call.results", "results"),
     "web_search_call": _web_search,
-    "code_interpreter_call": _without("code_interpreter_call.outputs", "outputs"),
+    "code_interpreter_call": _program,
+    "shell_call_output": lambda body, _: _less(body, "files"),
 }

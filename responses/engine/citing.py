@@ -7,12 +7,12 @@ responses and whoever takes the run over know the same ones.
 """
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from conversations.items import FileSearchCall, StoredItem, WebSearchCall
+from conversations.items import CodeInterpreterCall, FileSearchCall, ShellCallOutput, StoredItem, WebSearchCall
 from responses.engine.events import (
     Body,
     ContentPartDone,
@@ -76,9 +76,37 @@ def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
 
 def open_citing(model: Model, request: TurnRequest) -> TurnStream:
     """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
+def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
+    """The files that programs and commands have made in containers, by their paths, as what cites them."""
+    found: dict[str, Body] = {}
+    for item in items:
+        for file in (item.files or ()) if isinstance(item, CodeInterpreterCall | ShellCallOutput) else ():
+            found.pop(file.path, None)
+            if not file.gone:
+                found[file.path] = {
+                    "type": "container_file_citation",
+                    "container_id": file.container_id,
+                    "file_id": file.file_id,
+                    "filename": file.path.rpartition("/")[2],
+                }
+    return found
+
+
+def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
+    """Where a text names files by their paths, and where by nothing but their names; in the order of the text."""
+    found: list[Body] = []
+    for path, citation in files.items():
+        places = list(re.finditer(rf"(?:sandbox:)?{re.escape(path)}(?![\w/]|\.\w)", text))
+        if not places:
+            places = list(re.finditer(rf"(?<![\w/.-]){re.escape(citation['filename'])}(?![\w/-]|\.\w)", text))[:1]
+        found += [{**citation, "start_index": place.start(), "end_index": place.end()} for place in places]
+    return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
+
+
     known = sources(request.items, links=request.sampling.response_format is None)
     stream = model.open(request)
     return _Citing(stream, known) if known else stream
+    files = written_files(request.items)
 
 
 @dataclass(slots=True)
@@ -123,11 +151,12 @@ class _Text:
 class _Citing:
     """A turn whose marks are read on the way: its events, its items and its result tell of the same texts."""
 
-    def __init__(self, stream: TurnStream, known: dict[str, Source]) -> None:
+    def __init__(self, stream: TurnStream, known: dict[str, Source], files: Mapping[str, Body]) -> None:
         self._stream = stream
         self._known = known
         self._texts: dict[tuple[str, int], _Text] = {}
 
+        self._files = files
     async def events(self) -> AsyncGenerator[list[Event], None]:
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
@@ -167,6 +196,7 @@ class _Citing:
         rest = text.feed("", ends=True)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         numbered = enumerate(text.annotations, start=text.given)
+        text.annotations += naming(text.said, self._files)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
         return [*deltas, *cited, replace(event, text=text.said)]
 

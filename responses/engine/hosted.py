@@ -8,6 +8,7 @@ from datetime import datetime
 from conversations.items import project
 from responses.engine.calls import ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
+from responses.engine.lifecycle import inside
 from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
 from responses.engine.steps import ToolFinished, ToolsReturned, ToolsStarted
 from responses.engine.tools import Toolbox
@@ -143,7 +144,9 @@ class HostedCalls:
 def whole_item(body: Body, *, output_index: int) -> list[Event]:
     """The events of an item that opens as what it is."""
     opened = {**body, "status": "in_progress"} if "status" in body else body
+    within = inside(body, output_index=output_index)
     return [
-        OutputItemAdded(output_index=output_index, item=opened),
+        OutputItemAdded(output_index=output_index, item={**opened, "output": []} if within else opened),
+        *within,
         OutputItemDone(output_index=output_index, item=body),
     ]

@@ -3,7 +3,13 @@
 Source: the grammar in section 4.2 of the API surface specification.
 """
 
-from responses.engine.events import Body, Event
+from responses.engine.events import (
+    Body,
+    Event,
+    ShellCallCommandAdded,
+    ShellCallCommandDelta,
+    ShellCallCommandDone,
+)
 from responses.engine.mcp_events import (
     McpCallArgumentsDelta,
     McpCallArgumentsDone,
@@ -26,6 +32,8 @@ from responses.engine.progress_events import (
     ImageGenerationCallCompleted,
     ImageGenerationCallGenerating,
     ImageGenerationCallInProgress,
+    ShellCallOutputContentDelta,
+    ShellCallOutputContentDone,
     WebSearchCallCompleted,
     WebSearchCallInProgress,
     WebSearchCallSearching,
@@ -56,6 +64,12 @@ def before_result(item: Body, *, output_index: int) -> list[Event]:
             return [McpListToolsInProgress(name, output_index)]
         case "mcp_call":
             return [McpCallInProgress(name, output_index), *_arguments(item, output_index)]
+        case "shell_call":
+            return [
+                event
+                for index, text in enumerate(item["action"]["commands"])
+                for event in _command(text, index, output_index)
+            ]
         case kind if kind in _STATES:
             begins, works, _ = _STATES[kind]
             return [begins(name, output_index), *_code(item, output_index), works(name, output_index)]
@@ -74,6 +88,27 @@ def after_result(item: Body, *, output_index: int) -> list[Event]:
             _, _, ends = _STATES[kind]
             return [ends(name, output_index)]
     return []
+
+
+def inside(item: Body, *, output_index: int) -> list[Event]:
+    """What stands in an item that is there as a whole: that which a shell wrote."""
+    if item["type"] != "shell_call_output":
+        return []
+    events: list[Event] = []
+    for number, output in enumerate(item["output"]):
+        delta = {"stdout": output["stdout"], "stderr": output["stderr"]}
+        events.append(ShellCallOutputContentDelta(item["id"], output_index, number, delta))
+        events.append(ShellCallOutputContentDone(item["id"], output_index, number, [output]))
+    return events
+
+
+def _command(text: str, number: int, output_index: int) -> list[Event]:
+    deltas: list[Event] = [ShellCallCommandDelta(output_index, number, text)] if text else []
+    return [
+        ShellCallCommandAdded(output_index, number, ""),
+        *deltas,
+        ShellCallCommandDone(output_index, number, text),
+    ]
 
 
 def _arguments(item: Body, output_index: int) -> list[Event]:

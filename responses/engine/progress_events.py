@@ -1,7 +1,7 @@
 """The events by which the calls of hosted tools, and compactions, say how far they are."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(slots=True)
@@ -141,8 +141,32 @@ class CompactionCompacting:
     type: Literal["response.compaction.compacting"] = "response.compaction.compacting"
 
 
+@dataclass(slots=True)
+class ShellCallOutputContentDelta:
+    """What a command of a shell has written."""
+
+    item_id: str
+    output_index: int
+    command_index: int
+    delta: dict[str, str]
+    type: Literal["response.shell_call_output_content.delta"] = "response.shell_call_output_content.delta"
+
+
+@dataclass(slots=True)
+class ShellCallOutputContentDone:
+    """All that a command of a shell has written, and how it ended."""
+
+    item_id: str
+    output_index: int
+    command_index: int
+    output: list[dict[str, Any]]
+    type: Literal["response.shell_call_output_content.done"] = "response.shell_call_output_content.done"
+
+
 ProgressEvent = (
-    WebSearchCallInProgress
+    ShellCallOutputContentDelta
+    | ShellCallOutputContentDone
+    | WebSearchCallInProgress
     | WebSearchCallSearching
     | WebSearchCallCompleted
     | FileSearchCallInProgress

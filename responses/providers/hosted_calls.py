@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 
 from conversations.items import (
+    CodeInterpreterCall,
+    CodeLogs,
     FileSearchCall,
     FindInPage,
     McpApprovalRequest,
@@ -31,6 +33,8 @@ def called(item: StoredItem) -> tuple[str, str, str] | None:
             return item.id or "file_search", "file_search", _json({"queries": item.queries})
         case WebSearchCall():
             return item.id or "web_search", *_step(item.action)
+        case CodeInterpreterCall():
+            return item.id or "code_interpreter", "code_interpreter", _json({"code": item.code or ""})
     return None
 
 
@@ -43,6 +47,8 @@ def answered(item: StoredItem) -> tuple[str, str] | None:
             return item.id or "file_search", _passages(item)
         case WebSearchCall():
             return item.id or "web_search", _pages(item)
+        case CodeInterpreterCall():
+            return item.id or "code_interpreter", _written(item)
     return None
 
 
@@ -89,6 +95,16 @@ def _pages(item: WebSearchCall) -> str:
         )
     sources = item.action.sources if isinstance(item.action, WebSearch) else None
     return "\n".join(source.url for source in sources) if sources else "Nothing was found."
+
+
+def _written(item: CodeInterpreterCall) -> str:
+    """What a program wrote and made; a client may have left it out."""
+    if item.outputs is None:
+        return "The outputs were not kept."
+    logs = [output.logs for output in item.outputs if isinstance(output, CodeLogs)]
+    made = [file.path for file in item.files or () if not file.gone]
+    files = [f"Files written: {', '.join(made)}"] if made else []
+    return "\n".join([*logs, *files]) or "(no output)"
 
 
 def _json(value: Any) -> str:

@@ -18,10 +18,13 @@ from kernel.errors import (
     InvalidValue,
     MissingParameter,
     UnsupportedParameter,
+    UnsupportedValue,
 )
 from kernel.validation import TAG
 
 MAX_TOOL_NAMES = 1000
+BUILT_IN = frozenset({"code_interpreter"})
+"""The labels that stand for tools of the server's own, where no URL says otherwise."""
 _LABEL = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
 _HeaderName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 _HeaderValue = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[\t\x20-\x7e]*$")]
@@ -113,6 +116,11 @@ class McpToolParam(Wire):
         return token
 
     @property
+    def built_in(self) -> bool:
+        """Whether it names a tool of the server's own instead of another server, as clients of vLLM do."""
+        return self.server_label in BUILT_IN and self.server_url is None and self.connector_id is None
+
+    @property
     def name(self) -> str:
         """What tells it from the other tools of a request."""
         return self.server_label
@@ -127,7 +135,7 @@ class McpToolParam(Wire):
             "server_description": self.server_description,
             "headers": None,
             "allowed_tools": _dumped(self.allowed_tools),
-            "require_approval": _dumped(self.require_approval) or "always",
+            "require_approval": _dumped(self.require_approval) or ("never" if self.built_in else "always"),
         }
         return shown if self.defer_loading is None else {**shown, "defer_loading": self.defer_loading}
 
@@ -146,6 +154,9 @@ def check_mcp(tool: McpToolParam, *, param: str) -> None:
         _check_spelling(tool.server_url, param=f"{param}.server_url")
     if tool.tunnel_id is not None:
         raise UnsupportedParameter("Tunnels are not supported by this server.", param=f"{param}.tunnel_id")
+    if tool.built_in:
+        _check_built_in(tool, param=param)
+        return
     if tool.server_url is None and tool.connector_id is None:
         raise MissingParameter(f"{param}.server_url")
     if tool.server_url is not None and tool.connector_id is not None:
@@ -154,6 +165,17 @@ def check_mcp(tool: McpToolParam, *, param: str) -> None:
             code="mutually_exclusive_parameters",
             param=param,
         )
+
+
+def _check_built_in(tool: McpToolParam, *, param: str) -> None:
+    """A tool of the server's own has nothing to be reached by, and asks nobody."""
+    for name in ("headers", "authorization", "allowed_tools", "defer_loading", "server_description"):
+        if getattr(tool, name):
+            message = f"'{tool.server_label}' without a 'server_url' is a tool of this server's own, without '{name}'."
+            raise UnsupportedParameter(message, param=f"{param}.{name}")
+    if tool.require_approval not in (None, "never"):
+        message = f"'{tool.server_label}' without a 'server_url' is a tool of this server's own: nobody approves of it."
+        raise UnsupportedValue(message, param=f"{param}.require_approval")
 
 
 def check_servers(tools: Sequence[Any]) -> None:

@@ -19,7 +19,7 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Serv
     return [
         await _server(tool, principal=principal, param=f"tools[{index}]")
         for index, tool in enumerate(tools)
-        if isinstance(tool, McpToolParam)
+        if isinstance(tool, McpToolParam) and not tool.built_in
     ]
 
 

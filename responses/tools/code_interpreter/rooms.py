@@ -1,0 +1,203 @@
+"""Which containers a run's tools work in: those that its request names, or one that is made with the first call."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from containers import access, selectors, services
+from containers.models import Container, container_id
+from containers.services import Outcome, Wanted
+from conversations.items import CodeInterpreterCall, ShellCall, StoredItem
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import ApiError, ContainerExpired
+from sandbox.client import Ability, Unavailable
+from tenants import scope
+from tenants.principal import Principal
+
+Shown = Mapping[str, Any]
+CODE = "code_interpreter"
+_NAME = "Made for a response"
+_MOST_FILES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one tool of a request works. `named` is the container that the request names, None: any; `param` is where
+    the request says so."""
+
+    kind: str
+    named: str | None
+    param: str
+    memory: str = "1g"
+    file_ids: Sequence[str] = ()
+
+
+def places(tools: Sequence[Shown]) -> list[Place]:
+    """The tools that work in containers, as the response shows them."""
+    found = []
+    for index, tool in enumerate(tools):
+        match tool:
+            case {"type": "code_interpreter", "container": str() as named}:
+                found.append(Place(kind=CODE, named=named, param=f"tools[{index}].container"))
+            case {"type": "code_interpreter", "container": dict() as auto}:
+                found.append(_auto(CODE, auto, f"tools[{index}].container"))
+            case {"type": "shell", "environment": {"type": "container_reference", "container_id": named}}:
+                found.append(Place(kind="shell", named=named, param=f"tools[{index}].environment.container_id"))
+            case {"type": "shell", "environment": {"type": "container_auto"} as auto}:
+                found.append(_auto("shell", auto, f"tools[{index}].environment"))
+            case {"type": "mcp", "server_label": "code_interpreter", "server_url": None, "connector_id": None}:
+                found.append(Place(kind="mcp", named=None, param=f"tools[{index}].server_label"))
+    return found
+
+
+def _auto(kind: str, auto: Shown, param: str) -> Place:
+    return Place(kind=kind, named=None, param=param, memory=auto["memory_limit"], file_ids=auto["file_ids"])
+
+
+async def check(tools: Sequence[Shown], *, principal: Principal) -> None:
+    """Refuse a request whose tools cannot work: no sandbox, unknown containers or files."""
+    for place in places(tools):
+        await services.check_ability(place.memory, param=place.param, memory_param=f"{place.param}.memory_limit")
+        await in_db_thread(partial(_look, place, principal))
+
+
+def _look(place: Place, principal: Principal) -> None:
+    if place.named is not None:
+        with scope.team(principal.team_id):
+            access.get_running_container(principal=principal, container_id=place.named, param=place.param)
+    services.find_files(team_id=principal.team_id, file_ids=place.file_ids, param=f"{place.param}.file_ids")
+
+
+class Room:
+    """The container of one run, for one or several tools. Its id is known before it is made."""
+
+    def __init__(self, place: Place, *, team_id: str, key_id: str | None) -> None:
+        self._place = place
+        self._team_id = team_id
+        self._key_id = key_id
+        self._lock = asyncio.Lock()
+        self._container: Container | None = None
+        self._settled = False
+        self.container_id = place.named or container_id()
+        self.ability: Ability | None = None
+
+    async def settle(self, items: Iterable[StoredItem]) -> None:
+        """Go on with the container of these items that was used last, if it is still there and large enough."""
+        if self._settled:
+            return
+        self._settled = True
+        try:
+            self.ability = await services.service().ability()
+        except Unavailable:
+            return  # the first call says so
+        used = [found for item in items if (found := _used(item)) is not None]
+        if self._place.named is None and used:
+            last = await in_db_thread(lambda: self._last(used))
+            self.container_id = last or self.container_id
+
+    def _last(self, used: Sequence[str]) -> str | None:
+        with scope.team(self._team_id):
+            for name in dict.fromkeys(reversed(used)):
+                found = selectors.find_container(team_id=self._team_id, container_id=name)
+                if found and found.runs_at(now()) and found.memory_limit == self._place.memory:
+                    return found.pk
+        return None
+
+    async def run(self, code: str) -> Outcome:
+        """Execute a cell. Raises ApiError or Unavailable."""
+        async with self._lock:
+            container = await self._open()
+            return await self._kept(services.run_code(container=container, code=code, seconds=self.seconds))
+
+    async def shell(self, command: str, *, seconds: float | None) -> Outcome:
+        """Execute a command. Raises ApiError or Unavailable."""
+        async with self._lock:
+            container = await self._open()
+            most = self.seconds if seconds is None else min(seconds, self.seconds)
+            return await self._kept(services.run_command(container=container, command=command, seconds=most))
+
+    @property
+    def seconds(self) -> int:
+        """How long one call may take."""
+        return self.ability.seconds if self.ability else 60
+
+    async def _kept(self, doing: Awaitable[Outcome]) -> Outcome:
+        """What is done in a container that is no more leaves the next call to another one, where that may be."""
+        try:
+            return await doing
+        except ContainerExpired:
+            self._container = None
+            if self._place.named is None:
+                self.container_id = container_id()
+            raise
+
+    async def _open(self) -> Container:
+        if self._container is None:
+            self._container = await self._found()
+        return self._container
+
+    async def _found(self) -> Container:
+        """The container of our id; made now, if it is not there yet."""
+
+        def look() -> tuple[Container | None, list[Any]]:
+            with scope.team(self._team_id):
+                row = selectors.find_container(team_id=self._team_id, container_id=self.container_id)
+            ids = self._place.file_ids
+            return row, services.find_files(team_id=self._team_id, file_ids=ids, param="file_ids")
+
+        row, files = await in_db_thread(look)
+        if row is None:
+            if self._place.named is not None:
+                raise selectors.unknown_container(self.container_id)
+            wanted = Wanted(name=_NAME, memory=self._place.memory, files=files)
+            return await services.create_container(
+                team_id=self._team_id, key_id=self._key_id, wanted=wanted, name=self.container_id
+            )
+        if not row.runs_at(now()):
+            raise ContainerExpired
+        for file in files:
+            await services.put_file(container=row, file=file)
+        return row
+
+
+def rooms(tools: Sequence[Shown], *, team_id: str, key_id: str | None) -> list[tuple[Place, Room]]:
+    """A room for each tool; those that name no container share one."""
+    found = places(tools)
+    free = [place for place in found if place.named is None]
+    shared = None
+    if free:
+        memory = max((place.memory for place in free), key=lambda size: int(size.removesuffix("g")))
+        file_ids = [*dict.fromkeys(file_id for place in free for file_id in place.file_ids)]
+        shared = Room(replace(free[0], memory=memory, file_ids=file_ids), team_id=team_id, key_id=key_id)
+    return [
+        (place, shared if shared is not None and place.named is None else Room(place, team_id=team_id, key_id=key_id))
+        for place in found
+    ]
+
+
+def _used(item: StoredItem) -> str | None:
+    match item:
+        case CodeInterpreterCall():
+            return item.container_id
+        case ShellCall() if item.environment is not None and item.environment.type == "container_reference":
+            return item.environment.container_id
+    return None
+
+
+def trouble(error: Exception) -> str:
+    """Why a call could not be made, for the model."""
+    if isinstance(error, ContainerExpired):
+        return "error: the container has ended, and everything in it is lost"
+    return f"error: {error.message if isinstance(error, ApiError) else error}"
+
+
+def written_files(outcome: Outcome) -> list[dict[str, Any]]:
+    """What was made, and what was removed, for the item of the call."""
+    found = [(file, False) for file in outcome.files] + [(file, True) for file in outcome.removed]
+    return [
+        {"container_id": outcome.container_id, "file_id": file.pk, "path": file.path, "gone": gone}
+        for file, gone in found[:_MOST_FILES]
+    ]

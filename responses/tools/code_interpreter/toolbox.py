@@ -1,0 +1,178 @@
+"""The toolbox of the code interpreter. What a cell wrote and drew stands in its item; readers see it if they ask."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from containers.models import ContainerFile
+from containers.services import Outcome
+from kernel.errors import ApiError
+from kernel.ids import new_id
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.events import Body, Event
+from responses.engine.forms import qualified
+from responses.engine.lifecycle import after_result, before_result
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Prepared
+from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.tools.code_interpreter.rooms import CODE, Room, trouble, written_files
+from sandbox.client import Failed, Ran, Unavailable
+
+PYTHON = "python"
+_MAX_LOGS = 60_000
+_CUT = "\n[The output was cut here: it is too long.]"
+_ABOUT = (
+    "Runs Python in a container. Variables stay from call to call, as in a notebook; the value of a last expression is "
+    "shown. There is no network. A call may take {seconds} seconds. {modules}The user's files are in /mnt/data{files}; "
+    "figures of matplotlib are kept there by themselves. To give the user a file, write it there, and link to it in "
+    "your answer as [its name](sandbox:/mnt/data/its-name)."
+)
+
+
+class CodeInterpreter:
+    """Python for one run. `kind` "mcp": the client calls it as if it were an MCP server, and gets such items."""
+
+    concurrency = 1
+
+    def __init__(self, room: Room, *, kind: str) -> None:
+        self._room = room
+        self._kind = kind
+        self._name = qualified(CODE, PYTHON) if kind == "mcp" else CODE
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """Nothing comes first; a run goes on in the container that was used last."""
+        await self._room.settle([*context.items, *state.context_items()])
+        nothing: tuple[Prepared, ...] = ()
+        for step in nothing:
+            yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """One function, which takes the program."""
+        schema = {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The program."}},
+            "required": ["code"],
+            "additionalProperties": False,
+        }
+        form = CallForm.HOSTED
+        return (FunctionTool(name=self._name, description=self._about(), parameters=schema, form=form),)
+
+    def _about(self) -> str:
+        known = self._room.ability.modules.strip("[]").replace("'", "") if self._room.ability else ""
+        modules = f"Beside the standard library there are {known}. " if known else "There is the standard library. "
+        return _ABOUT.format(seconds=self._room.seconds, modules=modules, files="")
+
+    def kind(self, name: str) -> str | None:
+        """The type that the request gave to the tool."""
+        return self._kind if name == self._name else None
+
+    def may_repeat(self, name: str) -> bool:
+        """A program may have changed anything."""
+        return False
+
+    def limits(self, name: str) -> ToolLimits:
+        """The container keeps to the time; making it takes some more."""
+        return ToolLimits(seconds=self._room.seconds + 45, characters=2 * _MAX_LOGS)
+
+    def admit(self, call: Call) -> Admission:
+        """Anybody may."""
+        return Make()
+
+    def opened(self, call: Call) -> Body:
+        """The item, before its program is told."""
+        if self._kind == "mcp":
+            return {
+                "id": new_id("mcp"),
+                "type": "mcp_call",
+                "status": "in_progress",
+                "server_label": CODE,
+                "name": PYTHON,
+                "arguments": "",
+                "approval_request_id": None,
+                "output": None,
+                "error": None,
+            }
+        return {
+            "id": new_id("ci"),
+            "type": "code_interpreter_call",
+            "status": "in_progress",
+            "code": "",
+            "container_id": self._room.container_id,
+            "outputs": None,
+        }
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """The program is known as a whole by now."""
+        return before_result({**body, **self._asked(call)}, output_index=output_index)
+
+    def _asked(self, call: Call) -> Body:
+        if self._kind == "mcp":
+            return {"arguments": call.arguments}
+        return {"code": _code(call) or ""}
+
+    async def call(self, call: Call) -> ToolResult:
+        """Run the program; whatever goes wrong is a result."""
+        code = _code(call)
+        if code is None:
+            return ToolResult(output="error: 'code' has to be a text", error="invalid_arguments")
+        try:
+            return _result(await self._room.run(code))
+        except (ApiError, Unavailable, Failed) as error:
+            return ToolResult(output=trouble(error), error="failed")
+
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        """The item with what the program wrote, drew and made."""
+        item = {**body, **self._asked(call), "status": "failed" if result.error else "completed"}
+        if self._kind == "mcp":
+            error = {"type": "mcp_tool_execution_error", "content": result.output} if result.error else None
+            item |= {"output": None if result.error else result.output, "error": error}
+        else:
+            item |= self._outputs(result)
+        return Closed(item=item, events=after_result(item, output_index=output_index))
+
+    def _outputs(self, result: ToolResult) -> Body:
+        if result.error:
+            return {"outputs": [{"type": "logs", "logs": result.output}]}
+        fields: Mapping[str, Any] = result.fields
+        logs = [{"type": "logs", "logs": fields["logs"]}] if fields["logs"] else []
+        images = [{"type": "image", "url": url} for url in fields["images"]]
+        return {"container_id": fields["container_id"], "outputs": [*logs, *images], "files": fields["files"]}
+
+    async def close(self) -> None:
+        """The container stays: a later response may go on in it."""
+
+
+def _code(call: Call) -> str | None:
+    code = (object_of(call.arguments) or {}).get("code")
+    return code if isinstance(code, str) else None
+
+
+def _result(outcome: Outcome) -> ToolResult:
+    logs, files = written(outcome.ran), outcome.files
+    images = [file for file in files if PurePosixPath(file.path).name in outcome.ran.images]
+    fields = {
+        "logs": logs,
+        "container_id": outcome.container_id,
+        "images": [content_url(file) for file in images],
+        "files": written_files(outcome),
+    }
+    return ToolResult(output=told(logs, [file.path for file in files]), fields=fields)
+
+
+def written(ran: Ran) -> str:
+    """All that a program said, in one text."""
+    stopped = f"The program was stopped: {ran.stopped}. Its variables are lost." if ran.stopped else ""
+    parts = (ran.stdout, ran.stderr, ran.value or "", ran.error or "", stopped)
+    text = "\n".join(part.rstrip("\n") for part in parts if part)
+    return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _CUT
+
+
+def told(logs: str, paths: Sequence[str]) -> str:
+    """What the model reads of a call."""
+    files = f"Files written: {', '.join(paths)}" if paths else ""
+    return "\n".join(part for part in (logs, files) if part) or "(no output)"
+
+
+def content_url(file: ContainerFile) -> str:
+    """Where the API has the bytes of a file; it is asked with a key."""
+    return f"/v1/containers/{file.container_id}/files/{file.pk}/content"

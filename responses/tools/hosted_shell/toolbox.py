@@ -1,0 +1,142 @@
+"""The toolbox of the hosted shell: a call is an item with its commands, and behind it one with what they wrote."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from kernel.errors import ApiError
+from kernel.ids import new_id
+from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.events import Body, Event
+from responses.engine.forms import hidden
+from responses.engine.lifecycle import before_result
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Prepared
+from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.tools.code_interpreter.rooms import Room, trouble, written_files
+from sandbox.client import Failed, Ran, Unavailable
+
+NAME = "shell"
+_MOST_COMMANDS = 20
+_MAX_OUTPUT = 60_000
+_KILLED = 137
+_ABOUT = (
+    "The commands run on a machine of their own, without a network; the user's files are in /mnt/data. To give the "
+    "user a file, write it there, and link to it in your answer as [its name](sandbox:/mnt/data/its-name)."
+)
+
+
+class HostedShell:
+    """Commands for one run."""
+
+    concurrency = 1
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+        """Nothing comes first; a run goes on in the container that was used last."""
+        await self._room.settle([*context.items, *state.context_items()])
+        nothing: tuple[Prepared, ...] = ()
+        for step in nothing:
+            yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """The function that stands for the client's shell, too."""
+        shell = hidden(CallForm.SHELL, description=_ABOUT)
+        form = CallForm.HOSTED
+        return (FunctionTool(name=NAME, description=shell.description, parameters=shell.parameters, form=form),)
+
+    def kind(self, name: str) -> str | None:
+        """There is one."""
+        return NAME if name == NAME else None
+
+    def may_repeat(self, name: str) -> bool:
+        """A command may have changed anything."""
+        return False
+
+    def limits(self, name: str) -> ToolLimits:
+        """The container keeps to the time of each command; making it takes some more."""
+        return ToolLimits(seconds=_MOST_COMMANDS * self._room.seconds + 45, characters=4 * _MAX_OUTPUT)
+
+    def admit(self, call: Call) -> Admission:
+        """Anybody may."""
+        return Make()
+
+    def opened(self, call: Call) -> Body:
+        """The item, before its commands are told."""
+        return self._item(call, status="in_progress", commands=[])
+
+    def _item(self, call: Call, *, status: str, commands: list[str]) -> Body:
+        asked = object_of(call.arguments) or {}
+        limits = {name: _number(asked.get(name)) for name in ("timeout_ms", "max_output_length")}
+        return {
+            "id": new_id("sh"),
+            "type": "shell_call",
+            "status": status,
+            "call_id": call.call_id,
+            "action": {"commands": commands, **limits},
+            "environment": {"type": "container_reference", "container_id": self._room.container_id},
+        }
+
+    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+        """The commands are known as a whole by now."""
+        action = {**body["action"], "commands": _commands(call) or []}
+        return before_result({**body, "action": action}, output_index=output_index)
+
+    async def call(self, call: Call) -> ToolResult:
+        """Run the commands, one after the other; whatever goes wrong is a result."""
+        commands, asked = _commands(call), object_of(call.arguments) or {}
+        if commands is None:
+            return ToolResult(output="error: 'commands' has to be a list of texts", error="invalid_arguments")
+        timeout, most = _number(asked.get("timeout_ms")), _number(asked.get("max_output_length"))
+        outputs, files = [], []
+        try:
+            for command in commands:
+                outcome = await self._room.shell(command, seconds=timeout / 1000 if timeout else None)
+                outputs.append(_output(outcome.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
+                files += written_files(outcome)
+        except (ApiError, Unavailable, Failed) as error:
+            outputs.append(_failed(trouble(error)))
+        fields = {"outputs": outputs, "files": files}
+        return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
+
+    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+        """The call, and behind it its output."""
+        asked = _commands(call) or []
+        item = {**body, "status": "completed", "action": {**body["action"], "commands": asked}}
+        output = {
+            "id": new_id("sho"),
+            "type": "shell_call_output",
+            "status": "completed",
+            "call_id": call.call_id,
+            "output": result.fields.get("outputs") or [_failed(result.output)],
+            "max_output_length": body["action"]["max_output_length"],
+            "files": result.fields.get("files") or [],
+        }
+        return Closed(item=item, more=(output,))
+
+    async def close(self) -> None:
+        """The container stays: a later response may go on in it."""
+
+
+def _commands(call: Call) -> list[str] | None:
+    found = (object_of(call.arguments) or {}).get("commands")
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+        return None
+    return found[:_MOST_COMMANDS]
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _output(ran: Ran, *, most: int) -> Body:
+    outcome: Body = {"type": "exit", "exit_code": _KILLED if ran.exit_code is None else ran.exit_code}
+    if ran.stopped is not None and "longer than" in ran.stopped:
+        outcome = {"type": "timeout"}
+    stderr = f"{ran.stderr}\n{ran.stopped}".strip() if ran.stopped else ran.stderr
+    return {"stdout": ran.stdout[:most], "stderr": stderr[:most], "outcome": outcome}
+
+
+def _failed(why: str) -> Body:
+    return {"stdout": "", "stderr": why, "outcome": {"type": "exit", "exit_code": 1}}
