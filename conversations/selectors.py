@@ -92,7 +92,8 @@ def items_between(*, conversation: Conversation, after: int, limit: int) -> list
     return list(rows.select_related("item").order_by("position")[:limit])
 
 
-# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing.
+# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing. OFFSET
+# keeps the planner from joining first and looking at positions later.
 _CONTEXT = """
 SELECT conversation.next_position, item.body::text
 FROM conversations_conversation AS conversation
@@ -101,9 +102,12 @@ CROSS JOIN LATERAL (
     WHERE place.owner = conversation.id AND place.section = 'items' AND place.opens_context AND place.in_context
       AND place.position < coalesce(%(end)s, conversation.next_position)
 ) AS opening
-LEFT JOIN conversations_placement AS placement ON placement.owner = conversation.id AND placement.section = 'items'
-    AND placement.position >= opening.first AND placement.position < coalesce(%(end)s, conversation.next_position)
-    AND placement.in_context
+LEFT JOIN LATERAL (
+    SELECT place.position, place.item_id FROM conversations_placement AS place
+    WHERE place.owner = conversation.id AND place.section = 'items' AND place.position >= opening.first
+      AND place.position < coalesce(%(end)s, conversation.next_position) AND place.in_context
+    OFFSET 0
+) AS placement ON true
 LEFT JOIN conversations_item AS item ON item.key = placement.item_id
 WHERE conversation.id = %(id)s AND conversation.team_id = %(team)s
 ORDER BY placement.position

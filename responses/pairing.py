@@ -8,6 +8,7 @@ from typing import Any
 from conversations.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
+    Compaction,
     ComputerCall,
     ComputerCallOutput,
     CustomToolCall,
@@ -90,16 +91,22 @@ def check(items: Iterable[StoredItem]) -> None:
 
 def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[StoredItem]:
     """The items of a chain without those whose other half was deleted with a response between them: outputs that answer
-    no call, and among the first `settled`, calls that nothing answers. The request that brought them was whole."""
+    no call, and among the first `settled`, calls that nothing answers. The request that brought them was whole.
+
+    A compaction item may hold the calls of outputs behind it, out of sight.
+    """
     waiting: dict[_Key, int] = {}
     seen: set[_Key] = set()
     requests: set[str | None] = set()
     gone: set[int] = set()
+    is_whole = True
     for index, item in enumerate(items):
         match item:
+            case Compaction():
+                is_whole = False
             case McpApprovalRequest():
                 requests.add(item.id)
-            case McpApprovalResponse() if item.approval_request_id not in requests:
+            case McpApprovalResponse() if is_whole and item.approval_request_id not in requests:
                 gone.add(index)
             case _ if type(item) in _WORDS:
                 key = type(item), _call_id(item)
@@ -109,7 +116,7 @@ def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[Stored
             case _ if (call := _ANSWERS.get(type(item))) is not None and _is_the_clients(item):
                 key = call, _call_id(item)
                 waiting.pop(key, None)
-                if key not in seen:
+                if is_whole and key not in seen:
                     gone.add(index)
     gone.update(index for index in waiting.values() if index < settled)
     return [item for index, item in enumerate(items) if index not in gone]

@@ -50,8 +50,12 @@ WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth
         WHERE place.owner = chain.history_id AND place.section = 'items' AND place.opens_context AND place.in_context
           AND place.position < chain.history_end
     ) AS opening
-    JOIN conversations_placement AS placement ON placement.owner = chain.history_id AND placement.section = 'items'
-        AND placement.position >= opening.first AND placement.position < chain.history_end AND placement.in_context
+    CROSS JOIN LATERAL (
+        SELECT place.position, place.item_id FROM conversations_placement AS place
+        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.position >= opening.first
+          AND place.position < chain.history_end AND place.in_context
+        OFFSET 0
+    ) AS placement
     WHERE NOT chain.opens
 )
 SELECT told.status, told.depth = 0 AND told.is_output, item.body::text

@@ -12,7 +12,7 @@ from django.db.models import F, Q
 
 from kernel.clock import now
 from kernel.errors import Failure
-from responses import handover, store
+from responses import handover, holds, store
 from responses.engine.endings import failed
 from responses.models import RUNNING, CommitMark, Response
 from responses.runner import PROCESS, lease_until
@@ -102,7 +102,9 @@ DELETE FROM responses_eventbatch WHERE id IN (
 
 
 def drop_expired_logs() -> int:
-    """Delete event logs past their team's retention, a bounded number at once; returns how many batches."""
+    """Delete event logs past their team's retention, a bounded number at once; returns how many batches. Holds of
+    responses that were never made go with them."""
+    holds.drop_stale()
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_DROP, [now()])
         return int(cursor.rowcount)

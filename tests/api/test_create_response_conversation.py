@@ -10,10 +10,13 @@ from responses.models import ConversationHold, ToolCall
 from tenants import scope
 from tenants.models import Scope
 from tests.support.api import Api, MakeApi, error, ok
+from tests.support.background import ended
 from tests.support.chunks import calls, chunk, text
 from tests.support.conversations import add, begin, ids, items, words
+from tests.support.sockets import open_socket
 from tests.support.upstream import Cut, Gate, Script, refusal, stream
 from tests.support.waiting import eventually
+from tests.support.web import WebProcess
 
 LOCKED = (400, "conversation", "conversation_locked")
 
@@ -145,6 +148,58 @@ def test_what_a_client_adds_or_deletes_meanwhile_is_read_by_the_next_response(ap
     api.create(model=script.model, input="d", conversation=name)
     assert script.messages[0] == [user("a"), user("b"), user("c")]
     assert script.messages[1] == [user("b"), user("meanwhile"), user("c"), assistant("1"), user("d")]
+
+
+# -- other ways to ask ----------------------------------------------------------------------------------------------
+
+
+def test_a_socket_continues_a_conversation_stored_or_not(
+    api: Api, script: Script, web: WebProcess, database: None
+) -> None:
+    script.say("1").say("2").say("3")
+    name = begin(api, "a")
+    with open_socket(web.url, secret=api.caller.secret) as socket:
+        unstored = socket.respond(model=script.model, input="b", conversation=name, store=False)
+        follows = socket.respond(model=script.model, input="d", previous_response_id=unstored["id"])
+        socket.respond(model=script.model, input="c", conversation=name)
+    assert words(api, name) == ["a", "b", "1", "c", "3"]
+    assert script.messages[1] == [user("a"), user("b"), assistant("1"), user("d")]
+    assert [item["content"][0]["text"] for item in api.input_items(follows["id"])] == ["a", "b", "1", "d"]
+
+
+def test_a_response_without_an_answer_leaves_its_input(api: Api, script: Script, database: None) -> None:
+    name = begin(api, "a")
+    api.create(model=script.model, input="b", conversation=name, generate=False)
+    assert words(api, name) == ["a", "b"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_background_response_holds_its_conversation_from_the_queue_to_its_end(
+    api: Api, script: Script, database: None
+) -> None:
+    gate = Gate()
+    script.then(stream(gate, *text("1"))).say("2")
+    name = begin(api, "a")
+    queued = api.create(model=script.model, input="b", conversation=name, background=True)
+    body = {"model": script.model, "input": "c", "conversation": name}
+    assert error(api.post("/responses", body)) == LOCKED
+    gate.wait_until_reached()
+    assert error(api.post("/responses", body)) == LOCKED
+    gate.open()
+    assert ended(api, queued["id"])["conversation"] == {"id": name}
+    ok(api.post("/responses", body))
+    assert words(api, name) == ["a", "b", "1", "c", "2"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_cancelled_background_response_leaves_nothing(api: Api, script: Script, database: None) -> None:
+    script.then(stream(chunk(content="Hal"), Gate(), *text("lo")))
+    name = begin(api, "a")
+    queued = api.create(model=script.model, input="b", conversation=name, background=True)
+    script.wait_for_call()
+    assert ok(api.post(f"/responses/{queued['id']}/cancel", b""))["status"] == "cancelled"
+    assert is_free(api, name)
+    assert words(api, name) == ["a"]
 
 
 # -- one at a time -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,259 @@
+"""Who holds a conversation, for how long, and what its context costs however long it is."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from conversations import selectors as conversation_selectors
+from conversations import services
+from conversations.items import Compaction, from_wire
+from conversations.models import Placement, Section
+from kernel.clock import now
+from kernel.errors import ConversationLocked
+from kernel.ids import new_id
+from responses import context, conversing, holds, store, upkeep
+from responses.engine.compaction import Compacted
+from responses.holds import Abandoned, Appendix
+from responses.models import ConversationHold, Response
+from responses.schema import parse_create
+from responses.sealing import TeamSeal
+from responses.store import Advance, Change, Hold
+from tenants import directory, scope
+from tenants.principal import Principal
+from tests.support.api import Caller
+from tests.support.stored import prepare
+
+CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
+
+
+@pytest.fixture
+def principal(database: None, caller: Caller) -> Principal:
+    """Who writes."""
+    return directory.principal(caller.secret)
+
+
+@pytest.fixture
+def conversation_id(principal: Principal) -> str:
+    """An empty conversation."""
+    return services.create_conversation(principal=principal, items=[], metadata={}).pk
+
+
+def take(principal: Principal, conversation_id: str, response_id: str) -> None:
+    with scope.team(principal.team_id):
+        holds.take(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+
+
+def holder(principal: Principal, conversation_id: str) -> str | None:
+    with scope.team(principal.team_id):
+        return holds.holder(conversation_id=conversation_id)
+
+
+def store_response(caller: Caller, conversation_id: str, response_id: str | None = None) -> Change:
+    """The change that makes a response which continues the conversation."""
+    begun, change = prepare(caller)
+    row = next(row for row in change.insert if isinstance(row, Response))
+    row.conversation_id = conversation_id
+    hold = Hold(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
+    return Change(team_id=change.team_id, insert=change.insert, hold=hold)
+
+
+def age(principal: Principal, response_id: str) -> None:
+    """Let the lease of a response run out."""
+    with scope.team(principal.team_id):
+        Response.objects.filter(pk=response_id).update(lease_until=now() - timedelta(seconds=1))
+
+
+def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
+    """A running response that holds the conversation."""
+    change = store_response(caller, conversation_id)
+    assert change.hold is not None
+    take(principal, conversation_id, change.hold.response_id)
+    assert store.apply([change]) == [None]
+    return change.hold.response_id
+
+
+# -- holds -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_cannot_be_taken(principal: Principal, conversation_id: str) -> None:
+    take(principal, conversation_id, "resp_1")
+    with pytest.raises(ConversationLocked):
+        take(principal, conversation_id, "resp_2")
+    assert holder(principal, conversation_id) == "resp_1"
+
+
+def test_a_hold_whose_response_never_came_runs_out(principal: Principal, conversation_id: str) -> None:
+    take(principal, conversation_id, "resp_1")
+    with scope.team(principal.team_id):
+        ConversationHold.objects.update(until=now() - timedelta(seconds=1))
+    take(principal, conversation_id, "resp_2")
+    assert holder(principal, conversation_id) == "resp_2"
+
+
+def test_who_has_lost_its_hold_makes_no_response(principal: Principal, caller: Caller, conversation_id: str) -> None:
+    late = store_response(caller, conversation_id)
+    take(principal, conversation_id, "resp_2")
+    (lost,) = store.apply([late])
+    assert isinstance(lost, store.LeaseLost)
+    with scope.team(principal.team_id):
+        assert not Response.objects.exists()
+
+
+def test_a_response_that_was_made_is_not_given_back(principal: Principal, caller: Caller, conversation_id: str) -> None:
+    response_id = made(principal, caller, conversation_id)
+    holds.give_back(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+    assert holder(principal, conversation_id) == response_id
+
+
+def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
+    principal: Principal, caller: Caller, conversation_id: str
+) -> None:
+    response_id = made(principal, caller, conversation_id)
+    with pytest.raises(ConversationLocked):
+        take(principal, conversation_id, "resp_2")
+    age(principal, response_id)
+    with pytest.raises(Abandoned):
+        take(principal, conversation_id, "resp_2")
+    upkeep.end_dead_run(response_id=response_id)
+    take(principal, conversation_id, "resp_2")
+    with scope.team(principal.team_id):
+        assert Response.objects.get(pk=response_id).status == "failed"
+
+
+def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conversation_id: str) -> None:
+    age(principal, made(principal, caller, conversation_id))
+    body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
+    reading = asyncio.run(conversing.read(principal=principal, body=body, response_id="resp_2"))
+    assert reading.conversation_id == conversation_id
+    assert holder(principal, conversation_id) == "resp_2"
+
+
+def test_a_run_in_the_background_keeps_its_hold_without_a_worker(
+    principal: Principal, caller: Caller, conversation_id: str
+) -> None:
+    response_id = made(principal, caller, conversation_id)
+    with scope.team(principal.team_id):
+        Response.objects.filter(pk=response_id).update(background=True, lease_until=None)
+    with pytest.raises(ConversationLocked):
+        take(principal, conversation_id, "resp_2")
+    age(principal, response_id)
+    with pytest.raises(ConversationLocked):
+        take(principal, conversation_id, "resp_2")
+
+
+def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal, caller: Caller) -> None:
+    names = [services.create_conversation(principal=principal, items=[], metadata={}).pk for _ in range(2)]
+    take(principal, names[0], "resp_never_made")
+    response_id = made(principal, caller, names[1])
+    with scope.team(principal.team_id):
+        ConversationHold.objects.update(until=now() - timedelta(days=1))
+    assert holds.drop_stale() >= 1
+    assert [holder(principal, name) for name in names] == [None, response_id]
+
+
+def test_the_successor_of_a_run_leaves_all_of_it(principal: Principal, caller: Caller, conversation_id: str) -> None:
+    """The places of what its predecessor stored are read from the rows, fragments among them."""
+    begun, _ = prepare(caller)
+    response_id = made(principal, caller, conversation_id)
+    with scope.team(principal.team_id):
+        response = Response.objects.get(pk=response_id)
+        stored = Placement.objects.filter(owner=response_id).values_list("item_id", flat=True)
+        appendix = Appendix.of(response)
+        assert appendix is not None
+        assert [place.item_id for place in appendix.places] == list(stored)
+    _, part = appendix.ending(response_id, keeps=True)
+    end = Advance(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
+    assert store.apply([Change(team_id=principal.team_id, advance=end, parts=[part])]) == [None]
+    with scope.team(principal.team_id):
+        kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
+        assert [place.item_id for place in kept] == [place.item_id for place in appendix.places]
+    assert holder(principal, conversation_id) is None
+
+
+# -- the context -------------------------------------------------------------------------------------------------------
+
+
+def said(text: str) -> Any:
+    return from_wire({"type": "message", "role": "user", "content": text})
+
+
+def compaction(principal: Principal, **more: Any) -> Compaction:
+    sealed = TeamSeal(principal.team_id).close_compacted(Compacted(summary="So far.", kept=()))
+    return Compaction(encrypted_content=sealed, **more)
+
+
+def fill(principal: Principal, conversation_id: str, length: int) -> None:
+    for start in range(0, length, 1000):
+        texts = [str(number) for number in range(start, min(start + 1000, length))]
+        services.append_items(
+            principal=principal, conversation_id=conversation_id, items=[said(text) for text in texts]
+        )
+
+
+def read(principal: Principal, conversation_id: str, holder: str | None = None) -> context.Reading:
+    body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
+    return context.read(principal=principal, body=body, holder=holder)
+
+
+def statements(work: Callable[[], object]) -> list[str]:
+    """What the work asks of the database, transactions themselves apart."""
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
+
+
+def test_reading_takes_as_many_statements_however_long_a_conversation_is(principal: Principal) -> None:
+    counts = set()
+    for length in (0, 10, 2000):
+        name = services.create_conversation(principal=principal, items=[], metadata={}).pk
+        fill(principal, name, length)
+        counts.add(len(statements(partial(read, principal, name, new_id("resp")))))
+    assert counts == {4}
+
+
+def test_what_lies_before_a_compaction_item_costs_nothing(principal: Principal, conversation_id: str) -> None:
+    fill(principal, conversation_id, 3000)
+    services.append_items(
+        principal=principal, conversation_id=conversation_id, items=[compaction(principal), said("after")]
+    )
+    with scope.team(principal.team_id):
+        found = conversation_selectors.told(team_id=principal.team_id, conversation_id=conversation_id)
+        looked_at = rows_looked_at(principal, conversation_id)
+    assert found is not None
+    assert (len(found.texts), found.end) == (2, 3002)
+    assert looked_at < 20
+
+
+def rows_looked_at(principal: Principal, conversation_id: str) -> int:
+    values = {"id": conversation_id, "team": principal.team_id, "end": None}
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + conversation_selectors._CONTEXT, values)
+        ((plan,),) = cursor.fetchall()
+    return touched(plan[0]["Plan"])
+
+
+def touched(node: dict[str, Any]) -> int:
+    """Rows times loops, over the whole tree."""
+    own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return int(own) + sum(touched(child) for child in node.get("Plans", ()))
+
+
+def test_a_fork_and_a_deletion_know_where_the_context_begins(principal: Principal, conversation_id: str) -> None:
+    first, second = (compaction(principal, id=name) for name in ("cmp_1", "cmp_2"))
+    items = [said("a"), first, said("b"), second, said("c")]
+    services.append_items(principal=principal, conversation_id=conversation_id, items=items)
+    fork = services.fork_conversation(principal=principal, conversation_id=conversation_id, after=None).pk
+    services.delete_item(principal=principal, conversation_id=conversation_id, item_id="cmp_2", request_id="req_1")
+    with scope.team(principal.team_id):
+        told = [
+            conversation_selectors.told(team_id=principal.team_id, conversation_id=name)
+            for name in (conversation_id, fork)
+        ]
+    assert [len(found.texts) for found in told if found] == [3, 2]
