@@ -1,0 +1,180 @@
+"""Whether a long conversation costs more than a short one: `python -m benchmarks.conversations [--check]`.
+
+The same requests, one at a time and in turns, to conversations of 10 and of 10,000 items that were compacted: a page of
+items, an item more, and a response, whose model reads the compaction alone. What the mock takes is taken off that.
+"""
+
+import http.client
+import itertools
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.cells import PROMPT, SHORT
+from benchmarks.load import Target
+from benchmarks.stack import running
+from launcher.errors import LaunchError
+
+HERE = Path(__file__).parent
+LIMIT = 3.0
+SMALL, LARGE = 10, 10_000
+# Requests make conversations longer: the small ones take turns, so that they stay small.
+SMALL_ONES = 40
+QUESTIONS = 4
+AT_ONCE = 20
+WARM_UP = 10
+
+Call = Callable[[str], float]
+"""Makes one request about a conversation; returns its milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kind of request: its median milliseconds on the small and on the large conversation, without `apart`."""
+
+    name: str
+    small: float
+    large: float
+    apart: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes on the large one."""
+        return (self.large - self.apart) / max(self.small - self.apart, 0.001)
+
+    @property
+    def holds(self) -> bool:
+        """Whether that is little enough."""
+        return self.ratio < LIMIT
+
+
+class Client:
+    """One connection that stays open."""
+
+    def __init__(self, target: Target) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(target.url).netloc, timeout=300)
+        self._headers = {"Content-Type": "application/json"}
+        for header in target.headers:
+            name, _, value = header.partition(": ")
+            self._headers[name] = value
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], float]:
+        """The answer, and the milliseconds until it was here."""
+        raw = None if body is None else json.dumps(body)
+        began = time.perf_counter()
+        self._connection.request(method, f"/v1{path}", body=raw, headers=self._headers)
+        answer = self._connection.getresponse()
+        data = answer.read()
+        elapsed = 1000 * (time.perf_counter() - began)
+        if answer.status != http.client.OK:
+            raise LaunchError(f"{method} {path} was answered {answer.status}: {data[:500]!r}")
+        parsed: dict[str, Any] = json.loads(data)
+        return parsed, elapsed
+
+
+def items(count: int) -> Iterator[dict[str, Any]]:
+    """A few questions, and an agent that calls a tool again and again."""
+    for _ in range(min(QUESTIONS, count)):
+        yield {"type": "message", "role": "user", "content": PROMPT}
+    for number in range((count - QUESTIONS) // 2):
+        name = f"call_{number}"
+        yield {"type": "function_call", "call_id": name, "name": "look", "arguments": '{"where": "everywhere"}'}
+        yield {"type": "function_call_output", "call_id": name, "output": "There is nothing of interest here."}
+
+
+def made(client: Client, count: int) -> str:
+    """A conversation of so many items, the last of which is a compaction item; its id."""
+    conversation = str(client.ask("POST", "/conversations", {})[0]["id"])
+    rest = items(count)
+    while some := list(itertools.islice(rest, AT_ONCE)):
+        client.ask("POST", f"/conversations/{conversation}/items", {"items": some})
+    body = {"model": SHORT, "conversation": conversation, "input": [{"type": "compaction_trigger"}]}
+    client.ask("POST", "/responses", body)
+    return conversation
+
+
+def compared(name: str, call: Call, *, small: list[str], large: str, samples: int, apart: float = 0.0) -> Row:
+    """The same request to a small and to the large conversation, in turns; after some that do not count."""
+    times: dict[str, list[float]] = {"small": [], "large": []}
+    for number in range(samples + WARM_UP):
+        times["small"].append(call(small[number % len(small)]))
+        times["large"].append(call(large))
+    found = {size: median(each[WARM_UP:]) for size, each in times.items()}
+    return Row(name=name, small=found["small"], large=found["large"], apart=apart)
+
+
+def measured(platform: Target, mock: Target, *, samples: int) -> Iterator[Row]:
+    """All requests."""
+    client, upstream = Client(platform), Client(mock)
+    _tell(f"making {SMALL_ONES} conversations of {SMALL} items and one of {LARGE:,}")
+    small, large = [made(client, SMALL) for _ in range(SMALL_ONES)], made(client, LARGE)
+    page = {"limit=100": "a page of 100, newest first", "limit=100&order=asc": "a page of 100, oldest first"}
+    for query, name in page.items():
+        yield compared(
+            name,
+            lambda one, query=query: client.ask("GET", f"/conversations/{one}/items?{query}")[1],  # type: ignore[misc]
+            small=small,
+            large=large,
+            samples=samples,
+        )
+    message = {"items": [{"type": "message", "role": "user", "content": PROMPT}]}
+    yield compared(
+        "an item more",
+        lambda one: client.ask("POST", f"/conversations/{one}/items", message)[1],
+        small=small,
+        large=large,
+        samples=samples,
+    )
+    chat = {"model": SHORT, "messages": [{"role": "user", "content": PROMPT}] * (QUESTIONS + 2)}
+    apart = median(upstream.ask("POST", "/chat/completions", chat)[1] for _ in range(samples))
+    yield compared(
+        "a response",
+        lambda one: client.ask("POST", "/responses", {"model": SHORT, "conversation": one, "input": PROMPT})[1],
+        small=small,
+        large=large,
+        samples=samples,
+        apart=apart,
+    )
+
+
+def text(rows: list[Row]) -> str:
+    """The table."""
+    head = f"{'':32}{f'{SMALL} items, ms':>16}{f'{LARGE:,} items, ms':>18}{'ratio':>8}"
+    lines = [
+        f"{row.name:32}{row.small:16.2f}{row.large:18.2f}{row.ratio:8.2f}  {'holds' if row.holds else 'MISSED'}"
+        for row in rows
+    ]
+    mock = next((row.apart for row in rows if row.apart), 0.0)
+    return "\n".join([head, *lines, f"The ratio of responses is without the {mock:.2f} ms of the mock."])
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    parser = ArgumentParser(prog="python -m benchmarks.conversations", description=__doc__)
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 when a ratio is not below {LIMIT:g}")
+    parser.add_argument("--samples", type=int, default=100, help="requests of each kind (default 100)")
+    options = parser.parse_args()
+    directory = HERE / "build" / f"run-{os.getpid()}"
+    with running(directory=directory, server="daphne", proxy_python=sys.executable) as stack:
+        rows = list(measured(stack.platform, stack.mock, samples=options.samples))
+    print(text(rows))
+    return 1 if options.check and not all(row.holds for row in rows) else 0
+
+
+def _tell(said: str) -> None:
+    print(said, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LaunchError as failed:
+        sys.exit(str(failed))
