@@ -1,0 +1,101 @@
+"""A run that compacts is cut after every single step and taken over from what is stored."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernel.dbthreads import in_db_thread
+from responses import handover, wire
+from responses.engine.loop import Run
+from responses.engine.steps import RunEnded
+from responses.models import Response
+from responses.recorder import FLUSH_BYTES, Recorder
+from responses.sealing import TeamSeal
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import Chunk, chunk, text, usage
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, body_of, everything_written, log_of
+from tests.support.streams import assert_well_formed
+
+LONG = "so it was " * 600
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "Find the red car."},
+    {"role": "assistant", "content": LONG},
+    {"role": "user", "content": "And where is it?"},
+]
+MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
+# The first piece is longer than the recorder buffers, so that what was announced is in the log when the run is cut.
+NOTES = [chunk(content="Notes."), chunk(content="x" * FLUSH_BYTES), chunk(finish="stop"), usage(prompt_tokens=5)]
+ANSWER = text("In Vienna.")
+
+
+async def begun(caller: Caller, **request: Any) -> Begun:
+    """A response that nobody has run yet, sealed for its team."""
+    made = await abegin(caller, **request)
+    options = wire.compaction((await in_db_thread(lambda: row_of(made))).options)
+    given = replace(made.context, seal=TeamSeal(caller.team.pk), compaction=options)
+    return replace(made, context=given)
+
+
+def row_of(made: Begun) -> Response:
+    with scope.team(made.who.team_id):
+        return Response.objects.get(pk=made.who.response_id)
+
+
+async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
+    """Record so many steps; whether the run has ended."""
+    async with aclosing(run.steps()) as playing:
+        async for step in playing:
+            if not steps:
+                return False
+            await recorder.record(step)
+            steps -= 1
+            if isinstance(step, RunEnded):
+                return True
+    return False
+
+
+def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[handover.Taken, ScriptedModel]:
+    """The run in the hands of another process, whose model is asked for the turns that are left."""
+    with scope.team(made.who.team_id):
+        left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])
+        return handover.load(response_id=made.who.response_id, model=left), left
+
+
+async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> tuple[dict[str, Any], ScriptedModel]:
+    """The response whose run was cut after so many steps, and the model that its successor asked."""
+    await play(made.run(ScriptedModel(*script)), made.recorder, steps=after)
+    made.recorder._flush()
+    await everything_written(made)
+    successor, model = await in_db_thread(lambda: taken(made, script))
+    assert await play(successor.run, successor.recorder, steps=1000)
+    await everything_written(made)
+    log, body = await in_db_thread(lambda: (log_of(made), body_of(made)))
+    assert_well_formed(log)
+    assert log[-1]["response"] == body
+    return body, model
+
+
+@pytest.mark.parametrize("after", range(4))
+async def test_it_goes_on_behind_the_last_step(database: None, caller: Caller, after: int) -> None:
+    made = await begun(caller, input=TALK, context_management=MANAGED)
+    body, model = await cut(made, [NOTES, ANSWER], after=after)
+    shown = [item for item in body["output"] if item.get("status") != "incomplete"]
+    assert (body["status"], [item["type"] for item in shown]) == ("completed", ["compaction", "message"])
+    assert body["output"][0]["encrypted_content"].startswith("s1.")
+    assert body["usage"]["input_tokens"] == 5 + 7
+    read = [item.wire()["content"][0]["text"] for item in model.requests[-1].items]
+    assert read[:2] == ["Find the red car.", "And where is it?"]
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize("after", range(3))
+async def test_one_that_is_nothing_else_is_made_once(database: None, caller: Caller, after: int) -> None:
+    made = await begun(caller, input=[*TALK, {"type": "compaction_trigger"}])
+    body, _ = await cut(made, [NOTES], after=after)
+    assert (body["status"], [item["type"] for item in body["output"]]) == ("completed", ["compaction"])
+    assert body["usage"]["input_tokens"] == 5
