@@ -81,12 +81,12 @@ class Wakeups:
     # -- listening -----------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        while True:
+        while not _is_cancelled():
             try:
                 await self._listen_until_broken()
-            except* (redis.RedisError, OSError) as group:
+            except (redis.RedisError, OSError) as error:
                 if self.is_connected:
-                    logger.warning("wake-ups are not heard: %s", group.exceptions[0])
+                    logger.warning("wake-ups are not heard: %s", error)
             self.is_connected = False
             self._wake(*self._listeners)
             await asyncio.sleep(_AWAY_SECONDS)
@@ -96,16 +96,19 @@ class Wakeups:
         try:
             async with client.pubsub() as pubsub:
                 await pubsub.subscribe(_PULSE)
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._subscribe_as_wanted(pubsub))
-                    tasks.create_task(self._hear(pubsub))
+                subscriber = asyncio.create_task(self._subscribe_as_wanted(pubsub))
+                try:
+                    await self._hear(pubsub, subscriber)
+                finally:
+                    subscriber.cancel()
+                    await asyncio.gather(subscriber, return_exceptions=True)
         finally:
             await client.aclose()
 
     async def _subscribe_as_wanted(self, pubsub: Any) -> None:
         known: set[str] = set()
         self._changed.set()
-        while True:
+        while not _is_cancelled():
             await self._changed.wait()
             self._changed.clear()
             wanted = set(self._listeners)
@@ -115,9 +118,9 @@ class Wakeups:
                 await pubsub.unsubscribe(*old)
             known = wanted
 
-    async def _hear(self, pubsub: Any) -> None:
+    async def _hear(self, pubsub: Any, subscriber: "asyncio.Task[None]") -> None:
         is_asked = False
-        while True:
+        while not _is_cancelled() and not subscriber.done():
             message = await pubsub.get_message(timeout=self._silence_seconds)
             if message is None:
                 if is_asked:
@@ -140,7 +143,8 @@ class Wakeups:
         """What cannot be rung is dropped: whoever listens looks by itself."""
         client = _client(self._url, retries=1)
         try:
-            while await self._is_due.wait():
+            while not _is_cancelled():
+                await self._is_due.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
                 self._is_due.clear()
                 bells, self._due = list(self._due), set()
@@ -148,6 +152,12 @@ class Wakeups:
                     await asyncio.sleep(_AWAY_SECONDS)
         finally:
             await client.aclose()
+
+
+def _is_cancelled() -> bool:
+    """`asyncio.wait_for`, which the client uses, swallows a cancellation that comes together with its result."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _ring(client: Any, bells: list[Bell]) -> bool:

@@ -48,8 +48,8 @@ class Proxy:
         self._writers |= {writer, far_writer}
         try:
             await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
-        except ConnectionError:
-            pass
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # asyncio's streams complain of handlers that were cancelled
         finally:
             self._writers -= {writer, far_writer}
             far_writer.close()

@@ -74,6 +74,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         stored=stored,
         obfuscate=False,
         created_at=now(),
+        background=given.parameters["background"],
     )
     recorder = Recorder(who, Progress())
     first, batch = recorder.opening(opening(given.parameters))
@@ -84,6 +85,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         created_at=who.created_at,
         mode=Mode.JSON,
         stored=stored,
+        background=who.background,
         previous_response_id=request.get("previous_response_id"),
         model=who.model,
         upstream_id=who.upstream_id,

@@ -93,11 +93,12 @@ def refusal(status: int, message: str = "No.", *, headers: Mapping[str, str] | N
 
 @dataclass
 class Received:
-    """One call. `closed` is set when the client went away before the answer was complete."""
+    """One call. `closed` is set when the client went away before the answer was complete, `answered` when it is."""
 
     body: dict[str, Any]
     headers: Mapping[str, str]
     closed: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
     def was_closed_within(self, seconds: float) -> bool:
         """Whether the client goes away in that time."""
@@ -196,6 +197,7 @@ class ScriptedUpstream:
             if not answer.delayed_head:
                 await response.prepare(request)
             await _send(request, response, answer)
+            received.answered.set()
         except (asyncio.CancelledError, ConnectionResetError):
             received.closed.set()
             raise

@@ -1,0 +1,155 @@
+"""Followers of background runs: woken when the log grows, served by one reader, told of every end."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from pytest_django import Settings
+
+from kernel.dbthreads import in_db_thread
+from responses import cancelling, follow
+from responses.ledger import RequestInfo
+from responses.models import Response
+from responses.runner import LiveRun
+from tenants import directory, scope
+from tenants.principal import Principal
+from tests.support.api import Caller
+from tests.support.chunks import chunk
+from tests.support.queries import captured_statements
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, body_of, log_of
+
+DELTAS = 30
+REQUEST = RequestInfo(request_id="req_test", client_request_id="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A background run in this process, whose model waits at each of its gates."""
+
+    begun: Begun
+    live: LiveRun
+    model: ScriptedModel
+    gates: list[asyncio.Event]
+
+    @property
+    def response_id(self) -> str:
+        """Its id."""
+        return self.begun.who.response_id
+
+
+@pytest.fixture
+def principal(database: None, caller: Caller) -> Principal:
+    """Who follows."""
+    return directory.principal(caller.secret)
+
+
+@asynccontextmanager
+async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
+    """It says a word, and another one behind each gate."""
+    begun = await abegin(caller, background=True)
+    events = [asyncio.Event() for _ in range(gates)]
+    said = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]
+    model = ScriptedModel([chunk(content="Hel"), *said, chunk(finish="stop")])
+    live = begun.live(model)
+    live.start()
+    try:
+        yield Running(begun=begun, live=live, model=model, gates=events)
+    finally:
+        live.cancel()
+        await live.finished()
+
+
+async def followed(principal: Principal, run: Running, *, after: int = -1) -> bytes:
+    """Everything that a follower gets."""
+    frames = await follow.follow(principal=principal, response_id=run.response_id, after=after, obfuscation=True)
+    return b"".join([data async for data in frames])
+
+
+def numbers(raw: bytes) -> list[int]:
+    """The numbers of the events in these bytes."""
+    return [int(number) for number in re.findall(rb'"sequence_number":(\d+)', raw)]
+
+
+async def seen(frames: AsyncIterator[bytes], words: bytes) -> None:
+    """Read until these words have come."""
+    async with asyncio.timeout(10):
+        while words not in await anext(frames):
+            pass
+
+
+async def until(look: Callable[[], bool]) -> None:
+    """Wait until this is so."""
+    async with asyncio.timeout(10):
+        while not look():
+            await asyncio.sleep(0.01)
+
+
+async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Caller, principal: Principal) -> None:
+    async with running(caller, gates=DELTAS) as run:
+        followers = [asyncio.create_task(followed(principal, run)) for _ in range(300)]
+        await until(lambda: getattr(follow._Tail._open.get(run.response_id), "_followers", 0) == 300)
+        async with captured_statements() as statements:
+            for gate in run.gates:
+                gate.set()
+                await asyncio.sleep(0.02)
+            raws = await asyncio.gather(*followers)
+    reads = [sql for sql in statements if "eventbatch" in sql]
+    # One for each time that the log grew, at most, and one a second.
+    assert 0 < len(reads) <= DELTAS + 10
+    assert len(set(raws)) == 1
+    assert numbers(raws[0]) == await in_db_thread(lambda: log_numbers(run))
+
+
+def log_numbers(run: Running) -> list[int]:
+    """The numbers of the events in the log."""
+    return [event["sequence_number"] for event in log_of(run.begun)]
+
+
+async def test_a_number_beyond_the_end_waits_for_what_comes_after_it(caller: Caller, principal: Principal) -> None:
+    async with running(caller) as run:
+        beyond = asyncio.create_task(followed(principal, run, after=6))
+        far_beyond = asyncio.create_task(followed(principal, run, after=999))
+        run.gates[0].set()
+        raw = await beyond
+        last = (await in_db_thread(lambda: log_numbers(run)))[-1]
+        assert numbers(raw) == list(range(7, last + 1))
+        assert await far_beyond == b"data: [DONE]\n\n"
+
+
+async def test_followers_of_a_deleted_run_are_not_left_waiting(caller: Caller, principal: Principal) -> None:
+    async with running(caller) as run:
+        frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
+        await seen(frames, b"Hel")
+        await in_db_thread(lambda: delete(run))
+        await seen(frames, b"[DONE]")
+    assert run.live.end is not None
+
+
+def delete(run: Running) -> None:
+    """The row is gone, by whatever hand."""
+    with scope.team(run.begun.who.team_id):
+        Response.objects.filter(pk=run.response_id).delete()
+
+
+async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
+    caller: Caller, principal: Principal, settings: Settings
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    async with running(caller) as run:
+        follower = asyncio.create_task(followed(principal, run))
+        await until(lambda: bool(run.model.opened))
+        await in_db_thread(lambda: cancel(principal, run))
+        async with asyncio.timeout(1.5):
+            await run.live.finished()
+        assert run.model.opened[0].is_closed
+        assert (await follower).endswith(b"data: [DONE]\n\n")
+    assert (await in_db_thread(lambda: body_of(run.begun)))["status"] == "cancelled"
+
+
+def cancel(principal: Principal, run: Running) -> bool:
+    """Cancel the run from another process, as this one sees it."""
+    return cancelling.cancel_run(principal=principal, response_id=run.response_id, request=REQUEST)

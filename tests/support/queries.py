@@ -1,0 +1,40 @@
+"""The statements that code on an event loop sends to the database by way of its threads."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from django.db import connection
+
+from kernel import dbthreads
+from kernel.dbthreads import in_db_thread
+
+
+@asynccontextmanager
+async def captured_statements() -> AsyncIterator[list[str]]:
+    """What is asked inside of the block, in all of the threads."""
+    statements: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    await _in_each_thread(lambda: connection.execute_wrappers.append(note))
+    try:
+        yield statements
+    finally:
+        await _in_each_thread(lambda: connection.execute_wrappers.remove(note))
+
+
+async def _in_each_thread(work: Callable[[], None]) -> None:
+    """Once in each: none of them is free for a second time before all have done it."""
+    threads = dbthreads._THREADS._max_workers
+    together = threading.Barrier(threads)
+
+    def once() -> None:
+        work()
+        together.wait(10)
+
+    await asyncio.gather(*(in_db_thread(once) for _ in range(threads)))
