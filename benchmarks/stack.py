@@ -52,6 +52,7 @@ class Stack:
     platform: Target
     proxy_parts: str
     admin: str = field(repr=False)
+    worker_pid: int | None = None
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -59,7 +60,7 @@ class Stack:
 
 
 @contextmanager
-def running(*, directory: Path, server: str, proxy_python: str) -> Iterator[Stack]:
+def running(*, directory: Path, server: str, proxy_python: str, with_worker: bool = False) -> Iterator[Stack]:
     """Run the stack in a directory that is made for it. ``server`` is what `manage.py web --server` takes.
 
     Raises LaunchError, with the end of its log, when one of the processes does not come up.
@@ -76,7 +77,12 @@ def running(*, directory: Path, server: str, proxy_python: str) -> Iterator[Stac
         key = _prepare_platform(environment, upstream=mock.url)
         platform = _start_web(start, environment, server=server, key=key, database_pid=postgres_pid)
         yield Stack(
-            mock=mock, proxy=proxy, platform=platform, proxy_parts=_proxy_parts(proxy_python), admin=_admin(cluster)
+            mock=mock,
+            proxy=proxy,
+            platform=platform,
+            proxy_parts=_proxy_parts(proxy_python),
+            admin=_admin(cluster),
+            worker_pid=_start_worker(start, environment) if with_worker else None,
         )
 
 
@@ -231,3 +237,9 @@ def _start_web(start: _Starter, environment: Mapping[str, str], *, server: str, 
     )
     start.wait_for("web", ready=partial(_answers, f"{target.url}/readyz"), process=process)
     return target
+
+
+def _start_worker(start: _Starter, environment: Mapping[str, str]) -> int:
+    process = start("worker", (sys.executable, MANAGE, "worker"), environment=environment)
+    start.wait_for("worker", ready=lambda: "celery@" in start.log("worker").read_text(), process=process)
+    return process.pid

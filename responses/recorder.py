@@ -135,8 +135,9 @@ class Recorder:
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
         elif self._buffer and self._timer is None:
-            wait = FOLLOWED_FLUSH_SECONDS if self._bell is not None and self._bell.is_heard else FLUSH_SECONDS
-            self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
+            longest = FOLLOWED_FLUSH_SECONDS if self._bell is not None and self._bell.is_heard else FLUSH_SECONDS
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(_flush_at(loop.time(), longest), self._flush)
 
     def _flush(self) -> None:
         """Send what is buffered to the store without waiting; the store keeps the order of submission."""
@@ -393,6 +394,12 @@ class Recorder:
             incomplete_reason=ending.incomplete_reason,
             moderation=ending.moderation,
         )
+
+
+def _flush_at(at: float, longest: float) -> float:
+    """When to flush what has come now. Runs do so at the same moments, so that they share a commit."""
+    tick = longest / 2
+    return (at // tick + 2) * tick
 
 
 def _outcome(turn: TurnRecord) -> str:
