@@ -1,0 +1,132 @@
+"""Which background responses a worker claims next: team by team, each at most once, as often as it may be tried.
+
+What is claimed here is given up with the test's transaction: nobody else sees it, whatever workers are running.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from kernel.clock import now
+from responses import claims
+from responses.models import Mode, Response, Status
+from tenants import scope
+from tests.support.api import Caller, MakeCaller
+
+HELD_BY_ANOTHER = {"lease_owner": "another", "lease_until": now() + timedelta(hours=1)}
+
+
+@pytest.fixture
+def rolled_back(database: None) -> Iterator[None]:
+    """A transaction that sees every team, and leaves nothing behind."""
+    with transaction.atomic(), scope.every_team():
+        # What other tests have left waiting is not of interest.
+        Response.objects.filter(background=True, ended_at=None).update(attempt=1000)
+        yield
+        transaction.set_rollback(True)
+
+
+def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
+    """Responses of this caller that wait, oldest first."""
+    rows = [
+        Response.objects.create(
+            team=caller.team,
+            api_key=caller.key,
+            mode=Mode.JSON,
+            status=columns.get("status", Status.QUEUED),
+            background=True,
+            created_at=now() + timedelta(seconds=index),
+            **{name: value for name, value in columns.items() if name != "status"},
+        )
+        for index in range(number)
+    ]
+    return [row.pk for row in rows]
+
+
+def claim(slots: int, **held: int) -> list[str]:
+    """What a worker claims that holds so many runs by team."""
+    room = claims.room(slots=slots, held=held)
+    return [claimed.response_id for claimed in claims.claim(room=room, held=held, mine=[])]
+
+
+def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = queue(caller)
+    assert claim(4) == [response_id]
+    row = Response.objects.get(pk=response_id)
+    assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, claims.PROCESS)
+    assert row.lease_until is not None
+    assert row.lease_until > now()
+    assert claim(4) == []
+
+
+def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:
+    many, few = make_caller(), make_caller()
+    first, second = queue(many, 10), queue(few, 2)
+    assert set(claim(4)) == {*first[:2], *second}
+
+
+def test_a_team_that_holds_more_waits_for_those_that_hold_less(rolled_back: None, make_caller: MakeCaller) -> None:
+    many, few = make_caller(), make_caller()
+    queue(many, 10)
+    second = queue(few, 3)
+    assert set(claim(8, **{many.team.pk: 5})) == set(second)
+
+
+def test_a_full_worker_takes_those_of_a_team_that_comes_late(rolled_back: None, make_caller: MakeCaller) -> None:
+    many, late = make_caller(), make_caller()
+    queue(many, 10)
+    second = queue(late, 3)
+    assert set(claim(4, **{many.team.pk: 4})) == set(second[:2])
+    assert claim(4, **{many.team.pk: 4, late.team.pk: 2}) == []
+
+
+def test_a_team_alone_has_all_slots(rolled_back: None, caller: Caller) -> None:
+    assert claim(4) == []
+    assert len(queue(caller, 10)) == 10
+    assert len(claim(4)) == 4
+    assert claim(4, **{caller.team.pk: 4}) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_taken"),
+    [
+        (HELD_BY_ANOTHER, False),
+        ({**HELD_BY_ANOTHER, "lease_until": now() - timedelta(seconds=1)}, True),
+        ({"status": Status.IN_PROGRESS}, True),
+        ({"attempt": 4}, True),
+        ({"attempt": 5}, False),
+    ],
+)
+def test_only_what_nobody_holds_and_may_be_tried_is_taken(
+    rolled_back: None, caller: Caller, columns: dict[str, Any], is_taken: bool
+) -> None:
+    queued = queue(caller, **columns)
+    assert claim(4) == (queued if is_taken else [])
+
+
+def test_what_is_given_back_can_be_claimed_at_once_and_was_no_attempt(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = queue(caller)
+    claim(4)
+    assert claims.give_back([response_id]) == 1
+    row = Response.objects.get(pk=response_id)
+    assert (row.attempt, row.lease_until, row.lease_token) == (0, None, 2)
+    assert claim(4) == [response_id]
+
+
+def test_a_process_does_not_claim_what_it_runs(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = queue(caller)
+    room = claims.room(slots=4, held={})
+    assert claims.claim(room=room, held={}, mine=[response_id]) == []
+
+
+def test_one_claim_costs_little_whoever_has_how_many(rolled_back: None, make_caller: MakeCaller) -> None:
+    """One team's queue is not read to find another's first."""
+    many, few = make_caller(), make_caller()
+    queue(many, 300)
+    queue(few, 1)
+    teams = Counter(claimed.team_id for claimed in claims.claim(room=claims.room(slots=6, held={}), held={}, mine=[]))
+    assert teams == {many.team.pk: 5, few.team.pk: 1}

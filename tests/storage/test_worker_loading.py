@@ -1,0 +1,71 @@
+"""What a worker makes of a claimed response: its run, or an end that says why there is none."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from kernel.clock import now
+from responses import worker
+from responses.claims import Claimed
+from responses.models import Response, Status
+from tenants import scope, services
+from tenants.models import Upstream
+from tests.support.api import Caller
+from tests.support.stored import Begun, begin, body_of, log_of
+from tests.support.streams import types
+
+
+def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claimed]:
+    """A background response that was sent to this upstream, in the hands of this test."""
+    begun = begin(caller, input="Hi", background=True)
+    with scope.team(begun.who.team_id):
+        Response.objects.filter(pk=begun.who.response_id).update(
+            background=True,
+            status=Status.QUEUED,
+            upstream_id=upstream.pk,
+            lease_until=now() + timedelta(hours=1),
+        )
+    return begun, Claimed(response_id=begun.who.response_id, team_id=begun.who.team_id)
+
+
+@pytest.fixture
+def upstream(database: None) -> Upstream:
+    """An upstream of this test's own."""
+    name = f"gone {uuid.uuid4().hex}"
+    services.add_upstream(name=name, base_url="http://127.0.0.1:1/v1", models=["scripted"])
+    return Upstream.objects.get(name=name)
+
+
+def test_a_run_is_loaded_as_one_that_waits_to_begin(caller: Caller, upstream: Upstream) -> None:
+    begun, one = claimed(caller, upstream)
+    taken = worker._load(one)
+    assert taken is not None
+    assert (taken.identity.response_id, taken.identity.background) == (begun.who.response_id, True)
+
+
+def test_without_its_upstream_it_fails_and_says_so(caller: Caller, upstream: Upstream) -> None:
+    begun, one = claimed(caller, upstream)
+    with scope.every_team():
+        upstream.delete()
+    assert worker._load(one) is None
+    body = body_of(begun)
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert "'scripted'" in body["error"]["message"]
+    assert types(log_of(begun))[-2:] == ["error", "response.failed"]
+
+
+def test_a_revoked_key_ends_it(caller: Caller, upstream: Upstream) -> None:
+    begun, one = claimed(caller, upstream)
+    with scope.every_team():
+        services.revoke_key(key=caller.key, actor="test")
+    assert worker._load(one) is None
+    assert "revoked" in body_of(begun)["error"]["message"]
+
+
+def test_a_key_that_has_expired_meanwhile_does_not(caller: Caller, upstream: Upstream) -> None:
+    _, one = claimed(caller, upstream)
+    with scope.every_team():
+        caller.key.expires_at = now() - timedelta(minutes=1)
+        caller.key.save()
+    assert worker._load(one) is not None
