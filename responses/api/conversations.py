@@ -7,7 +7,7 @@ from conversations.selectors import public_conversation
 from kernel.query import refuse_unknown
 from kernel.views import ApiView
 from responses import conversing
-from responses.api.requests import info, principal_of, scope_of
+from responses.api.requests import info, principal_of, refuse_body, scope_of
 from tenants.models import Scope
 
 
@@ -15,10 +15,9 @@ class CancelConversation(ApiView):
     """`POST /v1/conversations/{id}/cancel`."""
 
     def post(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
+        principal, asgi = principal_of(request), scope_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
         refuse_unknown(request.query_params, page=False)
-        conversation = conversing.cancel(
-            principal=principal, conversation_id=conversation_id, request=info(scope_of(request))
-        )
+        refuse_body(asgi)
+        conversation = conversing.cancel(principal=principal, conversation_id=conversation_id, request=info(asgi))
         return Answer(public_conversation(conversation))

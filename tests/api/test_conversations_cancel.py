@@ -62,3 +62,10 @@ def test_another_team_ends_nothing(api: Api, outsider: Api, script: Script) -> N
         assert error(outsider.post(f"/conversations/{name}/cancel", {})) == (404, None, None)
         gate.open()
         assert live.rest()[-1]["type"] == "response.completed"
+
+
+def test_it_takes_no_parameters(api: Api) -> None:
+    name = begin(api)
+    answer = api.post(f"/conversations/{name}/cancel", {"response": "resp_1"})
+    assert error(answer) == (400, "response", "unknown_parameter")
+    assert error(api.post(f"/conversations/{name}/cancel?now=true", {}))[1] == "now"

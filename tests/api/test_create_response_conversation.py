@@ -44,6 +44,8 @@ def test_a_conversation_goes_on_from_response_to_response(api: Api, script: Scri
     assert first["conversation"] == second["conversation"] == {"id": name}
     assert words(api, name) == ["a", "b", "1", "c", "2"]
     assert ids(api, name)[1] == api.input_items(first["id"])[-1]["id"]
+    listed = api.get("/responses", conversation_id=name).json()["data"]
+    assert [one["id"] for one in listed] == [second["id"], first["id"]]
     assert is_free(api, name)
 
 
