@@ -1,13 +1,12 @@
 """Takes the input of a batch in: every line is checked before any is executed, and all are stored at once or none."""
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
-from django.db import connections
 
 from conversations import files
 from conversations.models import File
@@ -18,6 +17,7 @@ from responses.batch_models import Batch, BatchLine, BatchStatus
 from responses.batches import claims
 from responses.batches.claims import Job
 from responses.batches.requests import MAX_BYTES, MAX_EMBEDDING_INPUTS, MAX_LINES, BadLine, Line, parse_line
+from responses.batches.threads import Halt, in_thread
 from responses.webhooks.outbox import announce
 from tenants import scope
 
@@ -71,8 +71,7 @@ async def take_in(job: Job) -> None:
         await in_db_thread(lambda: _fail(job, [_error(BadLine("file_too_large", message, param="input_file_id"))]))
     else:
         content = await files.open_content(file)
-        # Not one of the few threads that all runs share: this may take minutes.
-        await asyncio.to_thread(_read, job, batch, content)
+        await in_thread(partial(_read, job, batch, content))
 
 
 def _find(job: Job) -> tuple[Batch, File | None]:
@@ -81,27 +80,25 @@ def _find(job: Job) -> tuple[Batch, File | None]:
         return batch, files.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
 
-def _read(job: Job, batch: Batch, content: "Content[bytes]") -> None:
+def _read(job: Job, batch: Batch, content: "Content[bytes]", halt: Halt) -> None:
     """Twice: what is not valid costs no rows."""
     intake = _Intake()
-    try:
-        with content:
-            for _ in _lines(batch.endpoint, intake, content):
-                pass
-            if intake.errors:
-                _fail(job, intake.errors)
-                return
-            content.seek(0)
-            _store(job, batch, intake, content)
-    except _Lost:
-        return
-    finally:
-        connections.close_all()
+    with content:
+        for _ in halt.unless_set(_lines(batch.endpoint, intake, content)):
+            pass
+        if intake.errors:
+            _fail(job, intake.errors)
+            return
+        content.seek(0)
+        try:
+            _store(job, batch, intake, halt.unless_set(_chunks(batch, content)))
+        except _Lost:
+            return
 
 
-def _store(job: Job, batch: Batch, intake: _Intake, content: "Content[bytes]") -> None:
-    with scope.team(job.team_id):
-        for rows in _chunks(batch, content):
+def _store(job: Job, batch: Batch, intake: _Intake, chunks: Iterator[list[BatchLine]]) -> None:
+    with scope.team(batch.team_id):
+        for rows in chunks:
             BatchLine.objects.bulk_create(rows)
         _begin(job, intake)
 

@@ -1,14 +1,13 @@
 """Ends a batch: what its lines came to becomes two files, and then they go, in the transaction that ends the batch."""
 
-import asyncio
 import tempfile
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import IO
 
 import orjson
 from django.core.files.uploadedfile import UploadedFile
-from django.db import connections
 from django.db.models import Count, Q, Sum
 
 from conversations import files
@@ -19,6 +18,7 @@ from kernel.dbthreads import in_db_thread
 from responses.batch_models import Batch, BatchLine, LineState
 from responses.batches import claims
 from responses.batches.claims import Job
+from responses.batches.threads import Halt, in_thread
 from responses.webhooks.outbox import announce
 from tenants import scope
 
@@ -44,7 +44,7 @@ async def close(job: Job) -> None:
     batch = await in_db_thread(lambda: _find(job))
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as output, tempfile.SpooledTemporaryFile(_IN_MEMORY) as errors:
         written = _Written(output=output, errors=errors)
-        await asyncio.to_thread(_write, batch, written)
+        await in_thread(partial(_write, batch, written))
         kept = await _kept(batch, output, "output"), await _kept(batch, errors, "error")
     await in_db_thread(lambda: _end(job, batch, *kept))
 
@@ -54,16 +54,13 @@ def _find(job: Job) -> Batch:
         return Batch.objects.get(pk=job.batch_id)
 
 
-def _write(batch: Batch, written: _Written) -> None:
+def _write(batch: Batch, written: _Written, halt: Halt) -> None:
     """Line by line, in the order of the input; successes here, everything else there."""
-    try:
-        with scope.team(batch.team_id):
-            lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
-            for line in lines.iterator(chunk_size=_AT_ONCE):
-                into = written.output if line.state == LineState.COMPLETED else written.errors
-                into.write(_record(line))
-    finally:
-        connections.close_all()
+    with scope.team(batch.team_id):
+        lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
+        for line in halt.unless_set(lines.iterator(chunk_size=_AT_ONCE)):
+            into = written.output if line.state == LineState.COMPLETED else written.errors
+            into.write(_record(line))
 
 
 def _record(line: BatchLine) -> bytes:

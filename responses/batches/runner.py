@@ -64,6 +64,10 @@ class BatchRunner:
             except DatabaseError:
                 logger.warning("nothing can be known of batches right now", exc_info=True)
                 has_more = False
+            except Exception:
+                # A look that fails must not be the last one.
+                logger.exception("a look at batches broke")
+                has_more = False
             if not has_more:
                 await heard_within(self._wake, _LOOK_SECONDS)
                 # Lines that end one after the other are looked after together.
@@ -78,7 +82,7 @@ class BatchRunner:
         jobs = await in_db_thread(partial(claims.take_batches, most=_MOST_JOBS - len(self._jobs)))
         for job in jobs:
             self._jobs[job] = self._task(self._do(job))
-        room = max(0, min(self._most_lines - len(self._lines), self._spare() - len(self._lines)))
+        room = 0 if self._is_stopping else max(0, min(self._most_lines, self._spare()) - len(self._lines))
         lines = await in_db_thread(partial(claims.take_lines, room=room)) if room else []
         for line in lines:
             self._lines[line] = self._task(self._answer(line))

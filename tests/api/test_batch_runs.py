@@ -19,7 +19,7 @@ from tests.support.batches import answers, asked, ended, jsonl, line, retrieved,
 from tests.support.chunks import chunk, completion
 from tests.support.upstream import Gate, Script, refusal, running_upstream, stream, whole
 from tests.support.waiting import eventually
-from tests.support.webhooks import add_endpoint, running_receiver
+from tests.support.webhooks import add_endpoint, delivering, running_receiver
 
 pytestmark = pytest.mark.usefixtures("worker")
 HI = line("a", model="m", input="Hi")
@@ -92,7 +92,7 @@ def test_embeddings_are_made(api: Api) -> None:
 
 
 def test_an_endpoint_is_told_of_its_end(api: Api, script: Script) -> None:
-    with running_receiver() as receiver:
+    with running_receiver() as receiver, delivering():
         endpoint = add_endpoint(api.caller, receiver.url, "batch.completed")
         batch_id = asked(api, line("a", model=script.say("Hello").model, input="Hi"))["id"]
         [told] = receiver.wait_for(1)

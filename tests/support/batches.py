@@ -54,6 +54,6 @@ def ended(api: Api, batch_id: str) -> dict[str, Any]:
         batch = retrieved(api, batch_id)
         return batch if batch["status"] in ENDS else None
 
-    found = eventually(look, seconds=20)
+    found = eventually(look, seconds=40)
     assert found is not None
     return found
