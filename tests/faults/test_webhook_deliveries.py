@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from openai import InvalidWebhookSignatureError
+from openai import InvalidWebhookSignatureError, OpenAI
 
 from kernel.clock import now
 from responses.webhooks import queue, services, upkeep
 from responses.webhooks.models import DisabledReason
 from tenants import scope
 from tenants.models import AuditEvent
-from tests.support.api import Caller
+from tests.support.api import Api, Caller, ok
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 from tests.support.webhooks import (
     ACTOR,
@@ -238,6 +240,28 @@ def test_what_nobody_will_deliver_is_given_up_and_what_is_old_is_deleted(caller:
     change_deliveries(caller, created_at=now() - timedelta(days=31))
     upkeep.sweep()
     assert deliveries_of(caller) == []
+
+
+@pytest.mark.usefixtures("worker")
+def test_each_end_of_a_background_response_is_told(
+    api: Api, client: OpenAI, script: Script, other_script: Script, receiver: Receiver
+) -> None:
+    made = add_endpoint(api.caller, receiver.url)
+    gate = Gate()
+    script.say("Hello").then(refusal(400))
+    other_script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
+    with delivering():
+        cancelled = api.create(model=other_script.model, input="Hi", background=True)["id"]
+        gate.wait_until_reached()
+        ok(api.post(f"/responses/{cancelled}/cancel", b""))
+        gate.open()
+        for number in (2, 3):
+            api.create(model=script.model, input="Hi", background=True)
+            receiver.wait_for(number)
+    events = [request.unwrap(made.secret) for request in receiver.requests]
+    kinds = ["cancelled", "completed", "failed"]
+    assert [event.type for event in events] == [f"response.{kind}" for kind in kinds]
+    assert [client.responses.retrieve(event.data.id).status for event in events] == kinds
 
 
 @pytest.mark.slow
