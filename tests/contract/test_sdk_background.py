@@ -1,0 +1,49 @@
+"""The unmodified SDK with background responses: follow, resume, cancel, over real sockets."""
+
+import pytest
+from openai import OpenAI
+
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Gate, Script, stream
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+def test_it_resumes_behind_the_event_that_it_has(client: OpenAI, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    with client.responses.create(model=script.model, input="Hi", background=True, stream=True) as live:
+        begun = [event for event, _ in zip(live, range(4), strict=False)]
+    created = begun[0]
+    assert created.type == "response.created"
+    gate.open()
+    last = begun[-1].sequence_number
+    rest = [*client.responses.retrieve(created.response.id, stream=True, starting_after=last)]
+    assert [event.sequence_number for event in [*begun, *rest]] == list(range(len(begun) + len(rest)))
+    assert rest[-1].type == "response.completed"
+    assert rest[-1].response.output_text == "Hello"
+
+
+def test_its_helper_follows_a_response_that_runs(client: OpenAI, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    response = client.responses.create(model=script.model, input="Hi", background=True)
+    gate.wait_until_reached()
+    with client.responses.stream(response_id=response.id, starting_after=2) as live:
+        gate.open()
+        assert next(iter(live)).sequence_number == 3
+        assert live.get_final_response().output_text == "Hello"
+
+
+def test_a_stream_of_a_cancelled_response_just_ends(client: OpenAI, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    response = client.responses.create(model=script.model, input="Hi", background=True)
+    gate.wait_until_reached()
+    with client.responses.retrieve(response.id, stream=True) as live:
+        next(iter(live))
+        cancelled = client.responses.cancel(response.id)
+        assert [event.type for event in live][-1] == "response.output_item.done"
+    gate.open()
+    assert (cancelled.status, cancelled.output_text) == ("cancelled", "Hel")
+    assert client.responses.cancel(response.id) == cancelled
