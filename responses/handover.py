@@ -194,6 +194,7 @@ def _context(response: Response) -> RunContext:
         prefaced=len(preface),
         compacted=len(said.compacted),
         compaction=wire.compaction(response.options),
+        include=response.included,
         traits=Traits(**response.options.get("traits", {})),
         sampling=wire.sampling(response.parameters, response.options, items) if response.parameters else Sampling(),
     )

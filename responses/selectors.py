@@ -109,8 +109,6 @@ def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
 
 def public_body(response: Response, output: list[Body], *, include: frozenset[str] = frozenset()) -> Body:
     """The response object, exactly as its terminal event showed it; with `include`, more of its items."""
-    asked = include | response.included
-    output = [project(item, asked) for item in output]
     usage = Usage(
         input_tokens=response.input_tokens,
         cached_tokens=response.cached_tokens,
@@ -128,7 +126,12 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
     )
     known = response.turns if response.ended_at else 0
     body = response_body(
-        response.parameters, status=response.status, output=output, usage=usage if known else None, ending=ending
+        response.parameters,
+        status=response.status,
+        output=output,
+        usage=usage if known else None,
+        ending=ending,
+        include=include | response.included,
     )
     return {**body, "metadata": response.metadata}
 

@@ -233,6 +233,7 @@ def _context(
         seal=TeamSeal(principal.team_id),
         sampling=wire.sampling(parameters, options, reading.items),
         traits=demands.traits(route.capabilities),
+        include=frozenset(options.get("include", ())),
         prefaced=len(reading.preface),
         compacted=reading.compacted,
         compaction=wire.compaction(options),

@@ -4,10 +4,12 @@ One function makes it for events and for retrieval, so that what is retrieved eq
 Source: section 2 of the API surface specification.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
+from conversations.items import project
 from kernel.errors import Failure
-from responses.engine import messages
+from responses.engine import estimate, messages
 from responses.engine.events import Body
 from responses.engine.turns import Usage
 
@@ -35,8 +37,9 @@ def response_body(
     output: list[Body] | None = None,
     usage: Usage | None = None,
     ending: Ending | None = None,
+    include: AbstractSet[str] = frozenset(),
 ) -> Body:
-    """The response object. `usage` None: not known yet."""
+    """The response object. `usage` None: not known yet; `include` is what of the items is shown beyond the usual."""
     ending = ending or Ending(status=status)
     reason = ending.incomplete_reason
     running = status in {"queued", "in_progress"}
@@ -46,19 +49,21 @@ def response_body(
         "completed_at": ending.completed_at,
         "error": ending.error,
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output or [],
+        "output": [project(item, include) for item in output or []],
         "service_tier": parameters["service_tier"] if running else ending.service_tier,
-        "usage": usage_body(usage) if usage else None,
+        "usage": usage_body(usage, tool_output_tokens=estimate.tool_output(output or [])) if usage else None,
     }
     if "input_messages" in parameters:
-        body["output_messages"] = messages.of_items(body["output"])
+        # Whole, since nothing in them could be asked for.
+        body["output_messages"] = messages.of_items(output or [])
     if ending.moderation is not None:
         body["moderation"] = ending.moderation
     return body
 
 
-def usage_body(usage: Usage) -> Body:
-    """Tokens as the wire shows them."""
+def usage_body(usage: Usage, *, tool_output_tokens: int = 0) -> Body:
+    """Tokens as the wire shows them; those of the results of hosted tools only where there are any."""
+    of_tools = {"tool_output_tokens": tool_output_tokens} if tool_output_tokens else {}
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {
@@ -66,6 +71,6 @@ def usage_body(usage: Usage) -> Body:
             "cache_write_tokens": usage.cache_write_tokens,
         },
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens, **of_tools},
         "total_tokens": usage.input_tokens + usage.output_tokens,
     }

@@ -1,6 +1,6 @@
 """How many tokens texts are, where nobody counts exactly: a declared estimate of four characters a token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,24 @@ _TOKENS_OF_A_SMALL_IMAGE = 85
 def tokens(*texts: str) -> int:
     """The tokens of some texts together, rounded up."""
     return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
+
+
+def tool_output(output: Iterable[Mapping[str, Any]]) -> int:
+    """The tokens of what hosted tools have answered in an output, which the model has read since."""
+    return tokens(*(text for item in output for text in _told_by_tools(item)))
+
+
+def _told_by_tools(item: Mapping[str, Any]) -> list[str]:
+    match item["type"]:
+        case "mcp_call":
+            return [item.get("output") or ""]
+        case "code_interpreter_call":
+            return [one.get("logs") or "" for one in item.get("outputs") or ()]
+        case "shell_call_output":
+            return [one["stdout"] + one["stderr"] for one in item["output"]]
+        case "file_search_call" | "web_search_call":
+            return [one.get("text") or "" for one in item.get("results") or ()]
+    return []
 
 
 def input_tokens(

@@ -8,7 +8,7 @@ from typing import assert_never
 from conversations.items import plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
-from responses.engine import admission, asking, estimate
+from responses.engine import admission, asking, citing, estimate
 from responses.engine.admission import Sorted
 from responses.engine.body import Ending, response_body
 from responses.engine.compacting import Compacting
@@ -46,7 +46,7 @@ class Run:
         self._model = model
         self._tools = tools
         self._now = now
-        self._hosted = HostedCalls(state, tools, now=now)
+        self._hosted = HostedCalls(state, tools, now=now, include=context.include)
         self._compacting = Compacting(context, state, model=model, tools=tools, now=now)
         self._court = Court(context=context, state=state, tools=tools)
         self._open_item = OpenItem()
@@ -192,7 +192,7 @@ class Run:
             text=context.sampling.response_format is not None and context.traits.structured_output != "native",
             choice=asking.due(context, state),
         )
-        self._stream = self._model.open(self._request)
+        self._stream = citing.open_citing(self._model, self._request)
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
                 passed = events if self._gate is None else self._gate.let_through(events)
@@ -323,6 +323,7 @@ class Run:
             output=self._state.bodies(),
             usage=self._state.usage if self._state.turn else None,
             ending=ending,
+            include=self._context.include,
         )
         return RunEnded(
             events=[*(events or []), *closing(ending, body)],

@@ -16,6 +16,8 @@ from responses.engine.turns import FunctionTool
 Message = dict[str, Any]
 FUNCTIONS = "functions."
 """In front of the names of tools that clients run."""
+PYTHON = "python"
+"""The recipient of programs."""
 LEGEND = "Channels of the messages: analysis is reasoning, commentary is calls of tools, final is answers."
 """The system message where there is none: how to read the others. No model is sent it."""
 TOOLS_TITLE = "# Tools"
@@ -58,6 +60,8 @@ def _of_item(item: Body, names: dict[str, str]) -> list[Message]:
         return _thought(item)
     if kind == "mcp_call":
         return _remote_call(item)
+    if kind == "code_interpreter_call":
+        return _program(item)
     if kind.endswith("_call"):
         call_id = item.get("call_id") or item["id"]
         names[call_id] = _recipient(item)
@@ -84,9 +88,20 @@ def _thought(item: Body) -> list[Message]:
 
 def _remote_call(item: Body) -> list[Message]:
     name, call_id = f"{item['server_label']}.{item['name']}", item["id"]
+    if item["server_label"] == "code_interpreter":
+        name = PYTHON
     messages = [_call(name, item["arguments"], call_id=call_id)]
     result = item.get("output") if item.get("error") is None else item["error"]
     return messages if result is None else [*messages, _answer(name, _parts(result), call_id=call_id)]
+
+
+def _program(item: Body) -> list[Message]:
+    """A program goes to Python as it is, without arguments around it."""
+    messages = [_call(PYTHON, item.get("code") or "", call_id=item["id"])]
+    if item.get("outputs") is None:
+        return messages
+    said = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in item["outputs"])
+    return [*messages, _answer(PYTHON, _parts(said), call_id=item["id"])]
 
 
 def _recipient(item: Body) -> str:

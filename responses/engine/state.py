@@ -48,6 +48,7 @@ class RunContext:
     traits: Traits = Traits()
     content: Content | None = None
     seal: RunSeal | None = None
+    include: frozenset[str] = frozenset()
     max_turns: int = 32
     prefaced: int = 0
     compacted: int = 0

@@ -13,6 +13,8 @@ EXTRA_KEYS: Mapping[str, str] = {
     "Response.input_messages": "an extension of vLLM's, only for those who ask for it",
     "Response.output_messages": "the same",
     "Response.request_id": "the same",
+    "OutputTokensDetails.tool_output_tokens": "the same, where hosted tools have answered",
+    "ResponseFunctionWebSearch.results": "the SDK has its name among what can be included, and no type for it",
     "Response.store": "the wire and the Open Responses document have it, the SDK's type does not",
     "Response.presence_penalty": "required by the Open Responses document",
     "Response.frequency_penalty": "required by the Open Responses document",
