@@ -6,7 +6,7 @@ import orjson
 import pytest
 from openai import OpenAI
 
-from responses.models import Response
+from conversations.models import Item
 from tenants import scope
 from tests.support.api import Api, MakeApi, ok
 from tests.support.background import ended
@@ -45,6 +45,7 @@ def test_it_runs_what_the_model_writes(api: Api, script: Script, sandbox: Sandbo
     assert message["content"][0]["text"] == "It is 42."
     assert script.messages[1][-1]["content"] == "hello\n42"
     assert response["tools"][0]["container"]["memory_limit"] == "1g"
+    assert response["usage"]["output_tokens_details"]["tool_output_tokens"] == 2
 
 
 def test_outputs_are_shown_to_those_who_ask(api: Api, script: Script, sandbox: Sandbox) -> None:
@@ -206,15 +207,35 @@ def test_for_clients_of_vllm_it_is_a_server_without_an_address(api: Api, script:
     assert answered["author"]["name"].startswith("python")
 
 
+def test_programs_are_told_in_messages_as_sent_to_python(api: Api, script: Script, sandbox: Sandbox) -> None:
+    script.call(code_interpreter=code("6 * 7")).say("It is 42.")
+    sent, answered, _ = ask(api, script, enable_response_messages=True)["output_messages"]
+    assert (sent["recipient"], sent["content"][0]["text"]) == ("python", "6 * 7")
+    assert (answered["author"], answered["content"][0]["text"]) == ({"role": "tool", "name": "python"}, "42")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"require_approval": "always"}, "require_approval"), ({"headers": {"x-a": "b"}}, "headers")],
+)
+def test_what_only_other_servers_have_is_refused(
+    fields: dict[str, Any], param: str, api: Api, script: Script, sandbox: Sandbox
+) -> None:
+    tools = [{"type": "mcp", "server_label": "code_interpreter", **fields}]
+    answer = api.post("/responses", {"model": script.model, "input": "Go.", "tools": tools})
+    assert fault(answer, 400)["param"] == f"tools[0].{param}"
+
+
 def test_a_team_that_may_not_gets_403(make_api: MakeApi, script: Script, sandbox: Sandbox) -> None:
     api = make_api(tools=["web_search"])
     answer = api.post("/responses", {"model": script.model, "input": "Go.", "tools": [TOOL]})
     assert fault(answer, 403)["code"] == "tool_not_allowed"
 
 
-def test_what_is_stored_has_the_outputs_and_the_files(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_what_is_kept_for_citations_is_not_shown(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("open('a.txt', 'w').close()")).say("Done.")
     response = ask(api, script)
     assert "files" not in response["output"][0]
     with scope.every_team():
-        assert Response.objects.get(pk=response["id"]).status == "completed"
+        [stored] = Item.objects.filter(id=response["output"][0]["id"])
+    assert [file["path"] for file in stored.body["files"]] == ["/mnt/data/a.txt"]

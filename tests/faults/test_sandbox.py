@@ -100,6 +100,29 @@ def test_all_containers_die_with_the_service(own: Sandbox) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
+def test_without_bubblewrap_it_says_what_is_missing() -> None:
+    where = f"{tempfile.gettempdir()}/without-{os.getpid()}"
+    with running_sandbox(where, "a-token", {"PATH": "/nowhere"}) as running:
+        with pytest.raises(Unavailable, match=r"bubblewrap is not installed \(apt-get install bubblewrap\)"):
+            asked(running.client.ability())
+        with pytest.raises(Unavailable, match="bubblewrap is not installed"):
+            make(running, "cntr_1")
+
+
+def test_without_a_python_that_can_be_read_it_says_so() -> None:
+    where = f"{tempfile.gettempdir()}/pythonless-{os.getpid()}"
+    with (
+        running_sandbox(where, "a-token", {"SANDBOX_PYTHON": "/nowhere/python"}) as running,
+        pytest.raises(Unavailable, match="/nowhere/python cannot be run behind bubblewrap"),
+    ):
+        asked(running.client.ability())
+
+
+def test_a_service_that_is_not_there_does_not_answer() -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        asked(Client(where="/nowhere/socket", token="a-token").ability())
+
+
 def test_a_service_without_a_token_does_not_start() -> None:
     with pytest.raises(Misconfigured, match="SANDBOX_TOKEN"):
         Configuration.parse({})

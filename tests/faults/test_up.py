@@ -32,6 +32,8 @@ OURS = (
     "API_KEY_PEPPER",
     "ENCRYPTION_KEYS",
     "STATE_DIR",
+    "SANDBOX_URL",
+    "SANDBOX_TOKEN",
 )
 START_SECONDS = 90
 
@@ -191,7 +193,13 @@ def test_the_servers_do_not_run_as_root(running: Up) -> None:
     assert 0 not in [Path(f"/proc/{children[name]}").stat().st_uid for name in ("postgres", "valkey")]
 
 
-@pytest.mark.parametrize("name", ["web", "worker", "beat", "valkey", "postgres", "demo upstream"])
+NO_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap: apt-get install -y bubblewrap")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["web", "worker", "beat", "valkey", "postgres", "demo upstream", pytest.param("sandbox", marks=NO_SANDBOX)],
+)
 def test_a_child_that_is_killed_comes_back(running: Up, name: str) -> None:
     before = running.children()[name]
     os.kill(before, signal.SIGKILL)
@@ -262,6 +270,15 @@ def demo_upstream_of(up: Up) -> str:
     return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
 
 
+def test_it_says_in_a_line_when_code_cannot_be_run(start: Start, tmp_path: Path) -> None:
+    for name in ("sh", "ps", "env"):
+        if (found := shutil.which(name)) is not None:
+            (tmp_path / name).symlink_to(found)
+    up = start("--port", str(any_free()), PATH=str(tmp_path)).wait_until_ready()
+    assert "bubblewrap is not installed (apt-get install bubblewrap)" in up.output
+    assert "sandbox" not in up.children()
+
+
 def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: Start, running: Up) -> None:
     owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]
     name = f"{app.rpartition('/')[2]}_named"
@@ -273,6 +290,7 @@ def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: S
         DATABASE_OWNER_URL=f"{owner.rpartition('/')[0]}/{name}",
         REDIS_URL=os.environ["REDIS_URL"].removesuffix("/0") + "/1",
         UPSTREAM_BASE_URL=demo_upstream_of(running),
+        SANDBOX_URL="127.0.0.1:1",
     ).wait_until_ready()
     assert sorted(up.children()) == ["beat", "web", "worker"]
     assert '"model":"MODEL"' in up.labelled("Try it")
