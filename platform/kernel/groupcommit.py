@@ -20,8 +20,7 @@ Change = TypeVar("Change")
 Outcomes = Sequence[Exception | None]
 Apply = Callable[[Sequence[Change]], Outcomes]
 _MAX_BATCH = 256
-_RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
-_AGAIN_SECONDS = 2.0
+_RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
 
 
 @dataclass(slots=True)
@@ -39,11 +38,17 @@ class GroupCommit(Generic[Change]):
     """
 
     def __init__(
-        self, apply: Apply[Change], *, name: str, recall: Callable[[Sequence[Change]], Outcomes | None] | None = None
+        self,
+        apply: Apply[Change],
+        *,
+        name: str,
+        recall: Callable[[Sequence[Change]], Outcomes | None] | None = None,
+        pauses: Sequence[float] = _RECONNECT_SECONDS,
     ) -> None:
         self._apply = apply
         self._recall = recall or (lambda _: None)
         self._name = name
+        self._reconnect_seconds = pauses
         self._waits_forever = False
         self._queue: queue.SimpleQueue[_Waiting[Change]] = queue.SimpleQueue()
         self._start = threading.Lock()
@@ -109,9 +114,9 @@ class GroupCommit(Generic[Change]):
                 threading.Event().wait(pause)
 
     def _pauses(self) -> Iterator[float]:
-        yield from _RECONNECT_SECONDS
+        yield from self._reconnect_seconds
         while self._waits_forever:
-            yield _AGAIN_SECONDS
+            yield self._reconnect_seconds[-1]
 
 
 def _answer(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:

@@ -14,6 +14,7 @@ from django.db import transaction
 from kernel.clock import now
 from responses import claims
 from responses.models import Mode, Response, Status
+from responses.runner import PROCESS
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 
@@ -57,7 +58,7 @@ def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, call
     (response_id,) = queue(caller)
     assert claim(4) == [response_id]
     row = Response.objects.get(pk=response_id)
-    assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, claims.PROCESS)
+    assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, PROCESS)
     assert row.lease_until is not None
     assert row.lease_until > now()
     assert claim(4) == []

@@ -1,7 +1,7 @@
 """A connection breaks between a commit and its answer: what was committed is not repeated, and is told as it was."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from django.conf import settings
@@ -29,7 +29,7 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
     async with proxied(database["HOST"], int(database["PORT"])) as proxy:
         marker = Marker()
 
-        def apply(changes: list[Change]) -> Outcomes:
+        def apply(changes: Sequence[Change]) -> Outcomes:
             if connection.settings_dict["PORT"] != proxy.port:
                 options = {name: value for name, value in database["OPTIONS"].items() if name != "pool"}
                 connection.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, ProgrammingError, connection
+from django.db import IntegrityError, InterfaceError, ProgrammingError, connection
 
 from kernel.dbthreads import in_db_thread
 from kernel.groupcommit import GroupCommit
@@ -125,6 +125,26 @@ async def test_a_connection_that_was_lost_is_replaced(database: None, caller: Ca
     await commit.submit(change(begun, 3))
     assert [number for number, _ in await in_db_thread(lambda: written(begun))] == [2, 3]
     assert len(set(backends)) == 2
+
+
+@pytest.mark.parametrize("waits_forever", [False, True])
+async def test_a_database_that_stays_away_is_waited_for_as_long_as_was_said(
+    database: None, caller: Caller, *, waits_forever: bool
+) -> None:
+    begun, tries = await abegin(caller), list[int]()
+
+    def apply(changes: Sequence[Change]) -> list[Exception | None]:
+        tries.append(len(changes))
+        if len(tries) < 10:
+            connection.close()
+            raise InterfaceError
+        return store.apply(changes)
+
+    commit = GroupCommit(apply, name="test", pauses=(0.001, 0.001))
+    if waits_forever:
+        commit.wait_forever()
+    (outcome,) = await settled(commit.submit(change(begun, 2)))
+    assert (type(outcome), len(tries)) == ((type(None), 10) if waits_forever else (InterfaceError, 3))
 
 
 def terminate(backend: int) -> None:
