@@ -10,7 +10,6 @@ import orjson
 from django.conf import settings
 from django.db import connection
 
-from conversations.items import project
 from conversations.models import Placement, Section
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound

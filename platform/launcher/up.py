@@ -32,9 +32,9 @@ CONFIGURATION = (
     "UPSTREAM_API_KEY",
     "EMBEDDING_MODEL",
     "SEARXNG_URL",
-    "ALLOWED_HOSTS",
     "SANDBOX_URL",
     "SANDBOX_TOKEN",
+    "ALLOWED_HOSTS",
     "PORT",
     "STATE_DIR",
     "EGRESS_ALLOW",
@@ -96,9 +96,9 @@ class Platform:
         chosen = self._choose_address(options)
         claim.announce(url=chosen.url)
         self._start_servers()
-        demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
         if not self._is_set("SANDBOX_URL"):
             self._start_sandbox()
+        demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
         prepared = self._prepare(demo_url)
         # Kept at once: whatever stops this start, the next one could not tell the password any more.
         hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
@@ -138,7 +138,6 @@ class Platform:
         if not self._is_set("REDIS_URL"):
             self._environment.update(servers.start_valkey())
 
-    def _start_demo_upstream(self) -> str:
     def _start_sandbox(self) -> None:
         """What runs the code of models, where this machine can run it apart from everything else."""
         if (missing := sandboxes.missing()) is not None:
@@ -159,6 +158,7 @@ class Platform:
         )
         self._environment["SANDBOX_URL"] = place
 
+    def _start_demo_upstream(self) -> str:
         """Returns the base URL of its API."""
         port = ports.prefer(host=LOOPBACK, port=ports.usual(base=DEMO_PORTS, key=str(self._here.directory)))
         command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))

@@ -64,6 +64,8 @@ def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
         match item:
             case FileSearchCall(id=str() as name, results=list() as passages):
                 for number, passage in enumerate(passages, start=1):
+                    if passage.file_id is None:
+                        continue
                     citation = {"type": "file_citation", "file_id": passage.file_id, "filename": passage.filename}
                     found[_name(name, number)] = Source(shown="", annotation=citation)
             case WebSearchCall(id=str() as name, results=list() as pages):
@@ -74,8 +76,6 @@ def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
     return found
 
 
-def open_citing(model: Model, request: TurnRequest) -> TurnStream:
-    """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
 def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
     """The files that programs and commands have made in containers, by their paths, as what cites them."""
     found: dict[str, Body] = {}
@@ -103,10 +103,12 @@ def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
     return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
 
 
+def open_citing(model: Model, request: TurnRequest) -> TurnStream:
+    """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
     known = sources(request.items, links=request.sampling.response_format is None)
-    stream = model.open(request)
-    return _Citing(stream, known) if known else stream
     files = written_files(request.items)
+    stream = model.open(request)
+    return _Citing(stream, known, files) if known or files else stream
 
 
 @dataclass(slots=True)
@@ -154,9 +156,9 @@ class _Citing:
     def __init__(self, stream: TurnStream, known: dict[str, Source], files: Mapping[str, Body]) -> None:
         self._stream = stream
         self._known = known
+        self._files = files
         self._texts: dict[tuple[str, int], _Text] = {}
 
-        self._files = files
     async def events(self) -> AsyncGenerator[list[Event], None]:
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
@@ -194,9 +196,9 @@ class _Citing:
         text = self._text(event.item_id, event.content_index)
         place = (event.item_id, event.output_index, event.content_index)
         rest = text.feed("", ends=True)
+        text.annotations += naming(text.said, self._files)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         numbered = enumerate(text.annotations, start=text.given)
-        text.annotations += naming(text.said, self._files)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
         return [*deltas, *cited, replace(event, text=text.said)]
 

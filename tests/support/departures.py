@@ -36,8 +36,8 @@ EXTRA_KEYS: Mapping[str, str] = {
 UNCHECKED: Mapping[str, str] = {
     "OPTIONS .*": "what Django REST framework says of a view, which OpenAI has nothing like",
     "GET /files/[^/]+/content": "the bytes of a file",
-    "GET /conversations/[^/]+/export": "lines of JSON, each an item",
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
+    "GET /conversations/[^/]+/export": "lines of JSON, each an item",
     "POST /(embeddings|moderations)": "the upstream's own answer; tests script short ones, test_types.py complete ones",
 }
 """Answers that have no type to be held to, as patterns of method and path."""
@@ -73,6 +73,12 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ),
 }
 """Values by their key that the SDK's types do not know."""
+
+CHOICES: Mapping[str, str] = {
+    "web_search": "the SDK's type of `tool_choice` knows the tool by its first name alone",
+    "web_search_2025_08_26": "the same",
+}
+"""Tools that `tool_choice` may force, and that the SDK's type does not know."""
 
 NEVER_NULL: Mapping[str, tuple[str, ...]] = {
     "message": ("phase",),
