@@ -135,7 +135,6 @@ def test_27_a_tool_that_is_not_there_is_answered_for_the_model(api: Api, script:
         ({"type": "code_interpreter"}, "tools[0].container", "missing_required_parameter"),
         ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),
-        ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "telepathy"}, "tools[0]", "invalid_value"),
         ({"type": "computer", "display_width": 1}, "tools[0].display_width", "unknown_parameter"),
         ({"type": "computer_use_preview"}, "tools[0].display_width", "missing_required_parameter"),
