@@ -25,6 +25,7 @@ from responses.tools.code_interpreter.rooms import Place, Room, places, rooms
 from responses.tools.code_interpreter.rooms import check as check_rooms
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
+from responses.tools.file_search.toolbox import FileSearchToolbox
 from responses.tools.hosted_shell.toolbox import HostedShell
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
@@ -34,6 +35,8 @@ from responses.tools.tool_search.toolbox import Shelf, searches
 from responses.tools.web_search.engines import ENGINES
 from responses.tools.web_search.pages import Reader
 from responses.tools.web_search.toolbox import WebSearchToolbox
+from responses.vectors.embedding import Account
+from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from responses.wire import input_items
 from tenants import directory
 from tenants.directory import Search
@@ -65,6 +68,7 @@ class Asked:
     granted: Sequence[Granted] = ()
     answers_http: bool = False
     search: Search | None = None
+    files: Sequence[StoreSearcher] = ()
     rooms: Sequence[tuple[Place, Room]] = ()
 
 
@@ -95,6 +99,10 @@ def _web_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
 
 
+def _file_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    return [FileSearchToolbox(searcher) for searcher in asked.files]
+
+
 def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     """The code interpreter and the shell, which may share a container."""
     return [
@@ -112,6 +120,7 @@ def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
 
 KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
     _mcp,
+    _file_search,
     _web_search,
     _containers,
     _tool_search,
@@ -135,6 +144,7 @@ async def hosted(
     search = await _searching(principal, tools)
     shown, choice = [tool.shown() for tool in tools], toolset.shown_choice(body)
     await check_rooms(shown, principal=principal)
+    files = await _files(principal, tools, shown, choice, response_id=response_id)
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
     asked = Asked(
@@ -145,6 +155,7 @@ async def hosted(
         granted=word.granted,
         answers_http=answers_http,
         search=search,
+        files=files,
         rooms=rooms(shown, team_id=principal.team_id, key_id=principal.key_id),
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
@@ -153,6 +164,7 @@ async def hosted(
 
 _KINDS = {
     "mcp": ToolKind.MCP,
+    "file_search": ToolKind.FILE_SEARCH,
     "code_interpreter": ToolKind.CODE_INTERPRETER,
     **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH),
 }
@@ -187,6 +199,26 @@ async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search
     return search
 
 
+async def _files(
+    principal: Principal,
+    tools: Sequence[ToolParam],
+    shown: Sequence[Mapping[str, Any]],
+    choice: Any,
+    *,
+    response_id: str,
+) -> list[StoreSearcher]:
+    """What searches the vector stores that the request names; one that cannot be searched is refused."""
+    if not any(tool.type == "file_search" for tool in tools):
+        return []
+    account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
+
+    def find() -> list[StoreSearcher]:
+        refuse_unusable(principal.team_id, tools)
+        return searchers(account, shown, choice)
+
+    return await in_db_thread(find)
+
+
 def _refuse_approval(answers: Sequence[Answered]) -> None:
     if any(answer.approve for answer in answers):
         message = "A call cannot be approved of by a request with 'generate' false: no run would make it."
@@ -200,6 +232,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     granted = approvals.granted_in(response.pk, items)
     choice = response.parameters["tool_choice"]
     search = directory.search(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    account = Account(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(
         Asked(
             tools=tools,
@@ -208,6 +241,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
             servers=servers,
             granted=granted,
             search=search,
+            files=searchers(account, tools, choice),
             rooms=rooms(tools, team_id=response.team_id, key_id=response.api_key_id),
         )
     )

@@ -11,6 +11,7 @@ from conversations.models import Purpose
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from responses.api.openapi_schemas import ref, schemas
 from responses.models import Status
+from responses.vector_models import EntryStatus
 
 Schema = dict[str, Any]
 _STREAMED = "Server-sent events when `stream` is true"
@@ -93,6 +94,8 @@ def _paths() -> Schema:
         **_chat(),
         **_conversations(),
         **_files(),
+        **_uploads(),
+        **_vector_stores(),
         **_containers(),
         **_webhooks(),
         **_batches(),
@@ -239,6 +242,73 @@ def _containers() -> Schema:
             "delete": _operation("Delete a container file", answer="DeletedContainerFile", parameters=[one, file_id]),
         },
         "/containers/{container_id}/files/{file_id}/content": {"get": content},
+    }
+
+
+def _uploads() -> Schema:
+    one, changing = _path_parameter("upload_id"), (400, 401, 403, 404, 413)
+    part = _operation("Add a part to an upload", answer="UploadPart", parameters=[one], errors=changing)
+    part["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("NewUploadPart")}}}
+    done = _operation("Complete an upload", body="CompleteUpload", answer="Upload", parameters=[one], errors=changing)
+    return {
+        "/uploads": {
+            "post": _operation(
+                "Create an upload", body="CreateUpload", answer="Upload", errors=(400, 401, 403, 404, 413)
+            ),
+        },
+        "/uploads/{upload_id}/parts": {"post": part},
+        "/uploads/{upload_id}/complete": {"post": done},
+        "/uploads/{upload_id}/cancel": {"post": _operation("Cancel an upload", answer="Upload", parameters=[one])},
+    }
+
+
+def _vector_stores() -> Schema:
+    store, file_id, batch = map(_path_parameter, ("store_id", "file_id", "batch_id"))
+    status = _query("filter", {"enum": list(EntryStatus.values)})
+
+    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+        errors = (400, 401, 403, 404, 413) if body else (400, 401, 403, 404)
+        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+
+    return {
+        "/vector_stores": {
+            "post": operation("Create a vector store", "VectorStore", body="CreateStore"),
+            "get": operation("List vector stores", "VectorStoreList", *_page(before=True)),
+        },
+        "/vector_stores/{store_id}": {
+            "get": operation("Retrieve a vector store", "VectorStore", store),
+            "post": operation("Update a vector store", "VectorStore", store, body="UpdateStore"),
+            "delete": operation("Delete a vector store", "DeletedVectorStore", store),
+        },
+        "/vector_stores/{store_id}/search": {
+            "post": operation("Search a vector store", "VectorStoreResults", store, body="SearchStore"),
+        },
+        "/vector_stores/{store_id}/files": {
+            "post": operation("Attach a file", "VectorStoreFile", store, body="AttachFile"),
+            "get": operation("List attached files", "VectorStoreFileList", store, status, *_page(before=True)),
+        },
+        "/vector_stores/{store_id}/files/{file_id}": {
+            "get": operation("Retrieve an attached file", "VectorStoreFile", store, file_id),
+            "post": operation("Update an attached file", "VectorStoreFile", store, file_id, body="UpdateFile"),
+            "delete": operation("Detach a file", "DeletedVectorStoreFile", store, file_id),
+        },
+        "/vector_stores/{store_id}/files/{file_id}/content": {
+            "get": operation("Retrieve the passages of a file", "VectorStorePassages", store, file_id),
+        },
+        "/vector_stores/{store_id}/file_batches": {
+            "post": operation("Attach several files", "VectorStoreBatch", store, body="AttachFiles"),
+        },
+        "/vector_stores/{store_id}/file_batches/{batch_id}": {
+            "get": operation("Retrieve a batch of files", "VectorStoreBatch", store, batch),
+        },
+        "/vector_stores/{store_id}/file_batches/{batch_id}/cancel": {
+            "post": operation("Cancel a batch of files", "VectorStoreBatch", store, batch),
+        },
+        "/vector_stores/{store_id}/file_batches/{batch_id}/files": {
+            "get": operation(
+                "List the files of a batch", "VectorStoreFileList", store, batch, status, *_page(before=True)
+            ),
+        },
     }
 
 

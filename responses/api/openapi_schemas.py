@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from containers.api.schema import CreateContainer
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
+from conversations.api.uploads import CompleteUpload, CreateUpload
 from conversations.models import Purpose
 from responses import compacting, counting
 from responses.batch_models import BatchStatus
@@ -13,6 +16,8 @@ from responses.chat.requests import UpdateChatCompletion
 from responses.models import Status
 from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
+from responses.vector_models import EntryStatus
+from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateFile, UpdateStore
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
 
@@ -82,6 +87,8 @@ def schemas() -> Schema:
             {"id": {"type": "string"}, "object": {"const": "file"}, "deleted": {"type": "boolean"}},
             required=["id", "object", "deleted"],
         ),
+        **_uploads(),
+        **_vector_stores(),
         **_batches(),
         **_containers(),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
@@ -237,6 +244,106 @@ def _file() -> Schema:
         "status": {"const": "processed"},
         "status_details": _NULLABLE_STRING,
     }
+
+
+def _bodies(**bodies: type[BaseModel]) -> Schema:
+    """The schemas of bodies, by the names that they have here."""
+    found: Schema = {}
+    for name, body in bodies.items():
+        made = body.model_json_schema(ref_template=_REF)
+        found |= {**made.pop("$defs", {}), name: made}
+    return found
+
+
+def _uploads() -> Schema:
+    upload: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "upload"},
+        "bytes": {"type": "integer"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "expires_at": {"type": "integer", "description": "Unix seconds."},
+        "filename": {"type": "string"},
+        "purpose": {"enum": list(Purpose.values)},
+        "status": {"enum": ["pending", "completed", "cancelled", "expired"]},
+        "file": {"anyOf": [ref("File"), {"type": "null"}]},
+    }
+    part: Schema = {
+        "id": {"type": "string"},
+        "object": {"const": "upload.part"},
+        "created_at": {"type": "integer", "description": "Unix seconds."},
+        "upload_id": {"type": "string"},
+    }
+    return {
+        **_bodies(CreateUpload=CreateUpload, CompleteUpload=CompleteUpload),
+        "NewUploadPart": _object({"data": {"type": "string", "format": "binary"}}, required=["data"]),
+        "Upload": _object(upload, required=list(upload)),
+        "UploadPart": _object(part, required=list(part)),
+    }
+
+
+def _vector_stores() -> Schema:
+    counts: Schema = {name: {"type": "integer"} for name in (*EntryStatus.values, "total")}
+    moment: Schema = {"type": "integer", "description": "Unix seconds."}
+    known: Schema = {
+        "id": {"type": "string"},
+        "object": {"type": "string"},
+        "created_at": moment,
+        "status": {"type": "string"},
+    }
+    attributes = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+    store = {
+        **known,
+        "name": {"type": "string"},
+        "description": _NULLABLE_STRING,
+        "file_counts": _object(counts, required=list(counts)),
+        "usage_bytes": {"type": "integer"},
+        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+        "last_active_at": moment,
+        "expires_after": {"type": ["object", "null"]},
+        "expires_at": _NULLABLE_INTEGER,
+    }
+    belongs = {**known, "vector_store_id": {"type": "string"}}
+    batch = {**belongs, "file_counts": _object(counts, required=list(counts))}
+    file = {
+        **belongs,
+        "usage_bytes": {"type": "integer"},
+        "last_error": {"type": ["object", "null"]},
+        "attributes": attributes,
+        "chunking_strategy": {"type": "object"},
+    }
+    text = _object({"type": {"const": "text"}, "text": {"type": "string"}}, required=["type", "text"])
+    hit: Schema = {
+        "file_id": {"type": "string"},
+        "filename": {"type": "string"},
+        "score": {"type": "number"},
+        "attributes": attributes,
+        "content": {"type": "array", "items": text},
+    }
+    return {
+        **_bodies(
+            CreateStore=CreateStore,
+            UpdateStore=UpdateStore,
+            AttachFile=AttachFile,
+            UpdateFile=UpdateFile,
+            AttachFiles=AttachFiles,
+            SearchStore=SearchStore,
+        ),
+        "VectorStore": _object(store, required=list(store)),
+        "VectorStoreList": _list_of(ref("VectorStore")),
+        "DeletedVectorStore": _deleted("vector_store.deleted"),
+        "VectorStoreFile": _object(file, required=list(file)),
+        "VectorStoreFileList": _list_of(ref("VectorStoreFile")),
+        "DeletedVectorStoreFile": _deleted("vector_store.file.deleted"),
+        "VectorStoreBatch": _object(batch, required=list(batch)),
+        "VectorStoreResults": _all_at_once(_object(hit, required=list(hit))),
+        "VectorStorePassages": _all_at_once(text),
+    }
+
+
+def _all_at_once(entry: Schema) -> Schema:
+    """A page that has no other behind it."""
+    page = {"object": {"type": "string"}, "data": {"type": "array", "items": entry}, "has_more": {"const": False}}
+    return _object(page, required=list(page))
 
 
 def _batches() -> Schema:

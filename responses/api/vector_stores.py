@@ -18,7 +18,7 @@ from responses.vectors import search, selectors, services
 from responses.vectors.embedding import Account
 from responses.vectors.requests import (
     AttachFile,
-    CreateBatch,
+    AttachFiles,
     CreateStore,
     SearchRanking,
     SearchStore,
@@ -135,7 +135,7 @@ class StoreBatches(ApiView):
 
     def post(self, request: Request, store_id: str) -> Answer:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        wanted = read(CreateBatch, scope_of(request)["body"]).every()
+        wanted = read(AttachFiles, scope_of(request)["body"]).every()
         made = services.attach_batch(
             principal=principal, store_id=store_id, wanted=wanted, request_id=_request_id(request)
         )
@@ -175,9 +175,12 @@ class SearchVectorStore(AsyncApiView):
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         body = read(SearchStore, scope_of(request)["body"])
-        account = Account(team_id=principal.team_id, key_id=principal.key_id, request_id=_request_id(request))
+        store_id: str = kwargs["store_id"]
+        account = Account(
+            team_id=principal.team_id, key_id=principal.key_id, object_id=store_id, request_id=_request_id(request)
+        )
         wanted = _wanted(body)
-        hits = await search.search(account=account, store_ids=[kwargs["store_id"]], wanted=wanted)
+        hits = await search.search(account=account, store_ids=[store_id], wanted=wanted)
         return Answer({**_page([_hit(hit) for hit in hits], wanted.queries)})
 
 

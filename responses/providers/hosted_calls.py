@@ -75,7 +75,7 @@ def _step(action: WebSearch | OpenPage | FindInPage) -> tuple[str, str]:
 def _passages(item: FileSearchCall) -> str:
     """What a search in files found, each passage behind its mark; a client may have left the results out."""
     if item.status == "failed":
-        return "error: the search failed"
+        return "\n".join(["error: the search failed", *(one.text or "" for one in item.results or ())])
     if not item.results:
         return "Nothing was found." if item.results == [] else "The results were not kept."
     return "\n\n".join(

@@ -12,6 +12,7 @@ from conversations.items.hosted import Attribute
 from kernel.validation import TAG
 
 MAX_RESULTS = 50
+DEFAULT_RESULTS = 20
 MAX_STORES = 20
 _MAX_FILTERS = 100
 _MAX_VALUES = 1_000
@@ -127,7 +128,7 @@ class FileSearchToolParam(Wire):
         return {
             "type": "file_search",
             "vector_store_ids": self.vector_store_ids,
-            "max_num_results": self.max_num_results or 20,
+            "max_num_results": self.max_num_results or DEFAULT_RESULTS,
             "ranking_options": shown_ranking,
             "filters": self.filters.model_dump() if self.filters else None,
         }

@@ -22,6 +22,7 @@ from responses.schema.containers import (
     check_code_tools,
     check_container,
 )
+from responses.schema.file_search import FileSearchToolParam
 from responses.schema.mcp import McpToolParam, check_servers
 from responses.schema.web_search import SEARCHES, STEPS, WebSearchParam, WebSearchPreviewParam
 
@@ -30,14 +31,13 @@ MAX_TOOLS = 1_000
 MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
 UNSUPPORTED = {
-    "file_search": "this server has no vector stores",
     "image_generation": "this server has no model that makes images",
     "programmatic_tool_calling": "this server has no sandbox to run programs in",
     "container_auto": "a shell in the middle of a conversation has only the client's own 'local' environment",
     "container_reference": "a shell in the middle of a conversation has only the client's own 'local' environment",
 }
 """What the wire knows and this server has not got, with the reason."""
-_OF_REQUESTS = frozenset({"tool_search", "mcp", "code_interpreter", *SEARCHES})
+_OF_REQUESTS = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", *SEARCHES})
 
 
 def _found_tag(tool: Any) -> str:
@@ -287,6 +287,7 @@ ToolParam = Annotated[
     | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
     | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
     | Annotated[ToolSearchParam, Tag(f"{TAG}tool_search")]
+    | Annotated[FileSearchToolParam, Tag(f"{TAG}file_search")]
     | Annotated[McpToolParam, Tag(f"{TAG}mcp")]
     | Annotated[WebSearchParam, Tag(f"{TAG}web_search")]
     | Annotated[WebSearchParam, Tag(f"{TAG}web_search_2025_08_26")]

@@ -31,11 +31,12 @@ _STRANGE = Failure(code="server_error", message="The embedding model's server se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """In whose name vectors are made: the rows of the ledger say so."""
+    """In whose name and for which object vectors are made: the rows of the ledger say so."""
 
     team_id: str
     key_id: str
-    request_id: str
+    object_id: str
+    request_id: str = ""
 
     def principal(self) -> Principal:
         """Not the key's own rights: which model embeds is the operator's decision, not the caller's."""
@@ -63,7 +64,7 @@ def model_of_team(team_id: str) -> str:
     return model
 
 
-async def embed(texts: Sequence[str], *, model: str, account: Account, object_id: str) -> list[Vector]:
+async def embed(texts: Sequence[str], *, model: str, account: Account) -> list[Vector]:
     """A vector of length 1 for each text. Raises `UpstreamFailed`, or `ModelNotFound` where nothing answers for it."""
     route = await directory.aroute(account.principal(), model)
     vectors: list[Vector] = []
@@ -71,7 +72,7 @@ async def embed(texts: Sequence[str], *, model: str, account: Account, object_id
         call = RoutedCall(
             principal=account.principal(), route=route, endpoint="embeddings", request_id=account.request_id
         )
-        vectors += await _call(call, texts[first : first + _AT_ONCE], object_id)
+        vectors += await _call(call, texts[first : first + _AT_ONCE], account.object_id)
     return vectors
 
 

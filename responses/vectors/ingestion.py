@@ -180,8 +180,10 @@ async def _embedded(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
     entry = claim.entry
     if not claim.model:
         raise _Unreadable("server_error", "This server has no model that makes embeddings for vector stores.")
-    account = Account(team_id=entry.team_id, key_id=entry.api_key_id or "", request_id=entry.request_id)
-    return await embedding.embed(texts, model=claim.model, account=account, object_id=entry.store_id)
+    account = Account(
+        team_id=entry.team_id, key_id=entry.api_key_id or "", object_id=entry.store_id, request_id=entry.request_id
+    )
+    return await embedding.embed(texts, model=claim.model, account=account)
 
 
 def _finish(claim: _Claim, texts: Sequence[str], vectors: Sequence[Vector]) -> None:

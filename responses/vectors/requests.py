@@ -117,7 +117,7 @@ class UpdateFile(Wire):
     attributes: ShortAttributes | None
 
 
-class CreateBatch(Wire):
+class AttachFiles(Wire):
     """Files for a store: by id with the same settings for all, or each with its own."""
 
     file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MAX_BATCH)] | None = None

@@ -59,7 +59,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
+class Field:
     """The passages among which is searched: those of these files, in stores of one model."""
 
     store_ids: list[str]
@@ -72,12 +72,12 @@ async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) 
     """The best passages of these stores. Raises the 404 or 400 of a store that cannot be searched, and the error of an
     embedding model that gives none."""
     stores = await in_db_thread(lambda: open_stores(team_id=account.team_id, store_ids=store_ids))
-    by_model: dict[str, list[VectorStore]] = {}
+    alike: dict[tuple[str, int], list[VectorStore]] = {}
     for store in stores:
         if store.dimensions is not None:
-            by_model.setdefault(store.embedding_model, []).append(store)
+            alike.setdefault((store.embedding_model, store.dimensions), []).append(store)
     scores: dict[int, float] = {}
-    for searched in by_model.values():
+    for searched in alike.values():
         scores |= await _search_alike(account, searched, wanted)
     best = sorted(((score, -chunk) for chunk, score in scores.items() if score >= wanted.threshold), reverse=True)
     kept = {-negative: score for score, negative in best[: wanted.limit]}
@@ -87,12 +87,10 @@ async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) 
 async def _search_alike(account: Account, stores: Sequence[VectorStore], wanted: Wanted) -> dict[int, float]:
     """The scores in stores of one model."""
     try:
-        vectors = await embedding.embed(
-            wanted.queries, model=stores[0].embedding_model, account=account, object_id=stores[0].pk
-        )
+        vectors = await embedding.embed(wanted.queries, model=stores[0].embedding_model, account=account)
     except UpstreamFailed as failed:
         raise failed.failure.as_api_error() from failed
-    return await in_db_thread(lambda: _scores(stores, wanted, vectors))
+    return await in_db_thread(lambda: scored(stores, wanted, vectors))
 
 
 def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = None) -> list[VectorStore]:
@@ -113,7 +111,7 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
         return list(found.values())
 
 
-def _scores(stores: Sequence[VectorStore], wanted: Wanted, vectors: Sequence[Vector]) -> dict[int, float]:
+def scored(stores: Sequence[VectorStore], wanted: Wanted, vectors: Sequence[Vector]) -> dict[int, float]:
     """The scores of the candidates of each query, the best counting."""
     weights = _MEANING_ALONE if wanted.by_meaning_alone else wanted.weights or _DEFAULT
     scores: dict[int, float] = {}
@@ -135,11 +133,11 @@ AND file.state = 'ready' AND (file.expires_at IS NULL OR file.expires_at > %s)
 AND """
 
 
-def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> _Field:
+def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> Field:
     condition, values = filters.condition(narrow, column="entry.attributes")
     store_ids = [store.pk for store in stores]
     found = _rows(_ENTRIES + condition, [store_ids, now(), *values])
-    return _Field(
+    return Field(
         store_ids=store_ids,
         entry_ids=[entry for entry, _ in found],
         passages=sum(passages for _, passages in found),
@@ -147,7 +145,7 @@ def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFil
     )
 
 
-def _ranked(field: _Field, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
+def _ranked(field: Field, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
     words: list[str] = []
     if weights.text_weight:
         ((words,),) = _rows("SELECT tsvector_to_array(to_tsvector('english', %s))", [query])
@@ -161,7 +159,7 @@ def _ranked(field: _Field, query: str, vector: Vector, weights: HybridSearch, li
 _AMONG = f"FROM {schema.TABLE} WHERE store_id = ANY (%s) AND entry_id = ANY (%s)"
 
 
-def _near(field: _Field, vector: Vector, count: int) -> list[int]:
+def _near(field: Field, vector: Vector, count: int) -> list[int]:
     """The passages nearest to a vector."""
     if field.passages > COMPARE_ALL and field.dimensions in schema.INDEXED:
         found = nearest_by_index(field, vector, count)
@@ -170,13 +168,13 @@ def _near(field: _Field, vector: Vector, count: int) -> list[int]:
     return nearest_of_all(field, vector, count)
 
 
-def nearest_of_all(field: _Field, vector: Vector, count: int) -> list[int]:
+def nearest_of_all(field: Field, vector: Vector, count: int) -> list[int]:
     """Compare each. The sum keeps PostgreSQL from taking an index for it."""
     sql = f"SELECT chunk_id {_AMONG} ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s"
     return [chunk for (chunk,) in _rows(sql, [field.store_ids, field.entry_ids, _text(vector), count])]
 
 
-def nearest_by_index(field: _Field, vector: Vector, count: int) -> list[int]:
+def nearest_by_index(field: Field, vector: Vector, count: int) -> list[int]:
     """Let the index find them: it goes on until enough pass the filter, or it has looked at very many."""
     size = field.dimensions
     settings = {"iterative_scan": "strict_order", "ef_search": "200", "max_scan_tuples": "60000"}
@@ -197,7 +195,7 @@ WHERE store_id = ANY (%s) AND entry_id = ANY (%s) AND words @@ %s::tsquery LIMIT
 """
 
 
-def _holding(field: _Field, words: Sequence[str]) -> list[int]:
+def _holding(field: Field, words: Sequence[str]) -> list[int]:
     """Passages that hold all of the words, or else any; a bounded number, for some words stand everywhere."""
     quoted = [_quoted(word) for word in words]
     found = _rows(_HOLDING, [field.store_ids, field.entry_ids, " & ".join(quoted), _WITH_ALL_WORDS])

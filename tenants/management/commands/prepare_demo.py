@@ -13,11 +13,12 @@ from typing_extensions import override
 
 from kernel.crypto import keyed_digest
 from tenants import scope, services
-from tenants.models import ApiKey, Model, Upstream
+from tenants.models import ApiKey, Model, Team, Upstream
 
 _TEAM = "demo"
 _ADMIN = "admin"
-_DEMO_MODELS = ("demo", "demo-reasoning")
+_EMBEDDER = "demo-embedding"
+_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDER)
 
 
 class Command(BaseCommand):
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         _route(options["demo_upstream"])
         password = _ensure_admin()
         key = _ensure_key(settings.STATE_DIR / "demo-key")
+        _embed_with_demo(used=bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL)
         shown = {"team": _TEAM, "key": key, "admin_user": _ADMIN, "admin_password": password}
         self.stdout.write(json.dumps(shown) if options["json"] else key)
 
@@ -54,6 +56,16 @@ def _route(demo_upstream: str) -> None:
         services.add_upstream(name="demo", base_url=demo_upstream, models=_DEMO_MODELS)
         Model.objects.filter(upstream__name="demo").update(enabled=True)
         Upstream.objects.filter(name="default").update(is_default=False)
+
+
+def _embed_with_demo(*, used: bool) -> None:
+    """The demo team's stores are embedded by the demo, unless somebody has said otherwise."""
+    with scope.every_team():
+        team = Team.objects.filter(name=_TEAM)
+        if used and not settings.EMBEDDING_MODEL:
+            team.filter(embedding_model="").update(embedding_model=_EMBEDDER)
+        else:
+            team.filter(embedding_model=_EMBEDDER).update(embedding_model="")
 
 
 def _ensure_admin() -> str | None:

@@ -1,0 +1,217 @@
+"""The tool `file_search`: streamed and not, in the foreground and in the background, over real stores."""
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pytest
+
+from responses.vector_models import VectorStore
+from tenants import scope
+from tenants.models import Team
+from tests.support.api import Api, error
+from tests.support.background import ended
+from tests.support.chunks import chunk, usage
+from tests.support.libraries import Library
+from tests.support.upstream import Gate, Piece, Script, stream
+
+Json = dict[str, Any]
+Ask = Callable[..., Json]
+RESULTS = "file_search_call.results"
+CALL = orjson.dumps({"queries": ["where do herons nest?"]}).decode()
+HERONS, OAKS = "Herons nest in old trees.", "Oaks grow slowly."
+
+
+@pytest.fixture
+def birds(library: Library) -> Library:
+    """A store with two short files."""
+    library.add("herons.txt", HERONS, attributes={"kind": "bird"})
+    library.add("oaks.txt", OAKS, attributes={"kind": "tree"})
+    return library
+
+
+@pytest.fixture(params=["json", "stream", "background"])
+def ask(request: pytest.FixtureRequest, api: Api) -> Ask:
+    """Makes a response, by each of the three ways, and returns it as it ended."""
+    if request.param == "background":
+        request.getfixturevalue("worker")
+
+    def background(**body: Any) -> Json:
+        return ended(api, api.create(**body, background=True)["id"])
+
+    def streamed(**body: Any) -> Json:
+        response: Json = api.events(**body)[-1]["response"]
+        return response
+
+    ways: dict[str, Ask] = {"json": api.create, "stream": streamed, "background": background}
+    return ways[request.param]
+
+
+def tool(*stores: Library, **options: Any) -> Json:
+    return {"type": "file_search", "vector_store_ids": [store.id for store in stores], **options}
+
+
+def asked(script: Script, *stores: Library, **options: Any) -> Json:
+    """The body of a request whose model is the script's."""
+    return {"model": script.model, "input": "Where do herons nest?", "tools": [tool(*stores, **options)]}
+
+
+class Quoting:
+    """Lets the model answer once it has read its sources: `answer` makes the text of what the model was told."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._gate, self._pieces = Gate(), list[Piece]()
+        self._pieces.append(self._gate)
+        script.call(file_search=CALL).then(stream_of(self._pieces))
+
+    def run(self, request: Callable[[], Json], answer: Callable[[str], list[str]]) -> Json:
+        """The response to a request that is sent meanwhile."""
+        with ThreadPoolExecutor(1) as pool:
+            response = pool.submit(request)
+            self._gate.wait_until_reached()
+            told = self._script.messages[1][-1]["content"]
+            self._pieces += [*(chunk(content=piece) for piece in answer(told)), chunk(finish="stop"), usage()]
+            self._gate.open()
+            return response.result(30)
+
+
+def stream_of(pieces: list[Piece]) -> Any:
+    """An answer that may still grow while it waits at a gate."""
+    answer = stream()
+    object.__setattr__(answer, "pieces", pieces)
+    return answer
+
+
+def mark_before(told: str, words: str) -> str:
+    """The mark of the source that begins so."""
+    found = re.search(r"(【\w{4}:\d+】) " + re.escape(words), told)
+    assert found, told
+    return found[1]
+
+
+def test_the_model_reads_passages_and_cites_them(birds: Library, ask: Ask, script: Script) -> None:
+    def answer(told: str) -> list[str]:
+        assert HERONS in told
+        mark = mark_before(told, "herons.txt")
+        return ["In old trees", mark[:2], mark[2:], ", they say. 【zzzz:9】"]
+
+    response = Quoting(script).run(lambda: ask(**asked(script, birds)), answer)
+    call, message = response["output"]
+    assert (call["type"], call["status"], call["results"]) == ("file_search_call", "completed", None)
+    assert call["queries"] == ["where do herons nest?"]
+    part = message["content"][0]
+    assert part["text"] == "In old trees, they say. "
+    file_id = birds.search("herons")[0]["file_id"]
+    citation = {"type": "file_citation", "file_id": file_id, "filename": "herons.txt", "index": len("In old trees")}
+    assert part["annotations"] == [citation]
+
+
+def test_the_events_come_in_their_order(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.")
+    events = api.events(**asked(script, birds))
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[2:7] == [
+        "output_item.added",
+        "file_search_call.in_progress",
+        "file_search_call.searching",
+        "file_search_call.completed",
+        "output_item.done",
+    ]
+    assert events[2]["item"]["status"] == "in_progress"
+
+
+def test_results_are_shown_to_those_who_ask(birds: Library, ask: Ask, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.")
+    response = ask(**asked(script, birds), include=[RESULTS])
+    (first, second) = response["output"][0]["results"]
+    assert (first["filename"], first["text"], first["attributes"]) == ("herons.txt", HERONS, {"kind": "bird"})
+    assert first["score"] > second["score"]
+    stored = birds.api.get(f"/responses/{response['id']}", include=RESULTS).json()
+    assert stored["output"][0]["results"] == [first, second]
+
+
+def test_the_settings_of_the_tool_count(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.")
+    trees = {"type": "eq", "key": "kind", "value": "tree"}
+    response = api.create(**asked(script, birds, filters=trees, max_num_results=1), include=[RESULTS])
+    assert [one["filename"] for one in response["output"][0]["results"]] == ["oaks.txt"]
+    assert response["tools"][0]["filters"] == trees
+    assert response["tools"][0]["ranking_options"] == {"ranker": "auto", "score_threshold": 0.0}
+
+
+def test_a_threshold_leaves_out_what_fits_less(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.")
+    ranking = {
+        "ranker": "auto",
+        "score_threshold": 0.3,
+        "hybrid_search": {"embedding_weight": 1.0, "text_weight": 1.0},
+    }
+    response = api.create(**asked(script, birds, ranking_options=ranking), include=[RESULTS])
+    assert [one["filename"] for one in response["output"][0]["results"]] == ["herons.txt"]
+    assert response["tools"][0]["ranking_options"] == ranking
+
+
+def test_several_stores_are_searched_at_once(birds: Library, api: Api, script: Script) -> None:
+    other = Library(api, api.post("/vector_stores", {"name": "More", "description": "About owls"}).json()["id"])
+    other.add("owls.txt", "Owls nest where herons nest.")
+    script.call(file_search=CALL).say("There.")
+    response = api.create(**asked(script, birds, other), include=[RESULTS])
+    assert {one["filename"] for one in response["output"][0]["results"]} == {"herons.txt", "oaks.txt", "owls.txt"}
+    told = script.bodies[0]["tools"][0]["function"]["description"]
+    assert "There is: Library; More: About owls." in told
+
+
+def test_a_later_response_still_reads_what_was_found(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.").say("As I said.")
+    first = api.create(**asked(script, birds))
+    api.create(model=script.model, input="Sure?", previous_response_id=first["id"])
+    told = [message for message in script.messages[2] if message["role"] == "tool"]
+    assert HERONS in told[0]["content"]
+
+
+def test_a_search_that_fails_is_told_to_the_model(birds: Library, ask: Ask, script: Script) -> None:
+    with scope.every_team():
+        Team.objects.filter(pk=birds.api.caller.team.pk).update(embedding_model="gone")
+    birds.api.post(birds.path, {"name": "Still embedded with the old one"})
+    rename(birds, "nobody-answers-for-this")
+    script.call(file_search=CALL).say("I cannot look.")
+    response = ask(**asked(script, birds), include=[RESULTS])
+    assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
+    assert "does not exist" in script.messages[1][-1]["content"]
+
+
+def rename(library: Library, model: str) -> None:
+    with scope.every_team():
+        VectorStore.objects.filter(pk=library.id).update(embedding_model=model)
+
+
+def test_a_call_without_queries_is_told_to_the_model(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search="{}").say("Sorry.")
+    response = api.create(**asked(script, birds))
+    assert response["output"][0]["status"] == "failed"
+    assert "'queries' has to be a list of texts" in script.messages[1][-1]["content"]
+
+
+def test_it_can_be_forced(birds: Library, api: Api, script: Script) -> None:
+    script.call(file_search=CALL).say("In trees.")
+    api.create(**asked(script, birds), tool_choice={"type": "file_search"})
+    assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
+
+
+@pytest.fixture
+def refused(api: Api, birds: Library) -> Callable[[Json], tuple[int, str | None, str | None]]:
+    """Asks with a tool that is refused before any model is asked."""
+    return lambda given: error(
+        api.post("/responses", {"model": "m", "input": "Hi", "tools": [{"type": "file_search", **given}]})
+    )
+
+
+def test_what_cannot_be_searched_is_refused(birds: Library, refused: Any, outsider: Api, script: Script) -> None:
+    assert refused({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
+    assert refused({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")
+    assert refused({"vector_store_ids": ["v"], "max_num_results": 51})[1] == "tools[0].max_num_results"
+    foreign = {"model": script.model, "input": "Hi", "tools": [tool(birds)]}
+    assert error(outsider.post("/responses", foreign)) == (404, "tools[0].vector_store_ids", None)

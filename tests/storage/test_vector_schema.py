@@ -1,0 +1,65 @@
+"""The part of the database that needs pgvector: made where it can be, asked for where it is not."""
+
+import random
+
+import pytest
+from django.db import connection, transaction
+
+from conversations.models import File, FileState
+from kernel.errors import UnsupportedValue
+from responses.vector_models import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.vectors import schema, search
+from tenants import scope
+from tests.support.api import Caller
+
+
+def test_without_the_table_of_vectors_it_says_what_is_missing(database: None) -> None:
+    schema.require_vectors()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path TO pg_catalog")
+        with pytest.raises(UnsupportedValue, match="pgvector"):
+            schema.require_vectors()
+
+
+def test_it_can_be_prepared_again(database: None) -> None:
+    schema.prepare("owner")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'vector_embedding_hnsw_%%'")
+        assert cursor.fetchone() == (len(schema.INDEXED),)
+
+
+def unit(dice: random.Random) -> list[float]:
+    numbers = [dice.gauss(0, 1) for _ in range(256)]
+    length = sum(number * number for number in numbers) ** 0.5
+    return [number / length for number in numbers]
+
+
+def fill(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
+    """A file of a store with these vectors."""
+    team = {"team_id": caller.team.pk}
+    store = VectorStore.objects.create(**team, embedding_model="m", dimensions=256)
+    file = File.objects.create(**team, purpose="assistants", size=1, sha256="x", state=FileState.READY)
+    entry = VectorStoreFile.objects.create(**team, store=store, file=file, status="completed", chunks=len(vectors))
+    where = {**team, "store_id": store.pk, "entry_id": entry.pk}
+    chunks = VectorChunk.objects.bulk_create(
+        VectorChunk(**where, position=n, text=f"text {n}") for n in range(len(vectors))
+    )
+    VectorEmbedding.objects.bulk_create(
+        VectorEmbedding(**where, chunk_id=chunk.pk, dimensions=256, embedding=vector)
+        for chunk, vector in zip(chunks, vectors, strict=True)
+    )
+    return entry
+
+
+def test_the_index_finds_what_comparing_all_finds_and_other_stores_do_not_get_between(caller: Caller) -> None:
+    dice = random.Random(5)
+    query = unit(dice)
+    with scope.team(caller.team.pk), connection.cursor() as cursor:
+        fill(caller, [query] * 300)
+        entry = fill(caller, [unit(dice) for _ in range(60)])
+        field = search.Field(store_ids=[entry.store_id], entry_ids=[entry.pk], passages=60, dimensions=256)
+        expected = search.nearest_of_all(field, query, 10)
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+        cursor.execute("SET LOCAL enable_sort = off")
+        assert search.nearest_by_index(field, query, 10) == expected
