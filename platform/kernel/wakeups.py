@@ -87,8 +87,9 @@ class Wakeups:
             except (redis.RedisError, OSError) as error:
                 if self.is_connected:
                     logger.warning("wake-ups are not heard: %s", error)
-            self.is_connected = False
-            self._wake(*self._listeners)
+            finally:
+                self.is_connected = False
+                self._wake(*self._listeners)
             await asyncio.sleep(_AWAY_SECONDS)
 
     async def _listen_until_broken(self) -> None:
@@ -141,15 +142,19 @@ class Wakeups:
 
     async def _ring_all(self) -> None:
         """What cannot be rung is dropped: whoever listens looks by itself."""
-        client = _client(self._url, retries=1)
+        client, is_away = _client(self._url, retries=1), False
         try:
             while not _is_cancelled():
                 await self._is_due.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
                 self._is_due.clear()
                 bells, self._due = list(self._due), set()
-                if not await _ring(client, bells):
+                error = await _ring(client, bells)
+                if error is not None:
+                    if not is_away:
+                        logger.warning("wake-ups cannot be sent: %s", error)
                     await asyncio.sleep(_AWAY_SECONDS)
+                is_away = error is not None
         finally:
             await client.aclose()
 
@@ -160,19 +165,20 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _ring(client: Any, bells: list[Bell]) -> bool:
-    """Ring these in one round trip, and note who was heard."""
+async def _ring(client: Any, bells: list[Bell]) -> Exception | None:
+    """Ring these in one round trip, and note who was heard; returns what went wrong."""
     pipeline = client.pipeline(transaction=False)
     for bell in bells:
         pipeline.publish(bell.channel, b"")
     try:
         heard = await pipeline.execute()
     except (redis.RedisError, OSError) as error:
-        logger.warning("wake-ups cannot be sent: %s", error)
-        heard = []
-    for number, bell in enumerate(bells):
-        bell.is_heard = bool(heard and heard[number])
-    return bool(heard)
+        for bell in bells:
+            bell.is_heard = False
+        return error
+    for bell, listeners in zip(bells, heard, strict=True):
+        bell.is_heard = listeners > 0
+    return None
 
 
 def _client(url: str, *, retries: int) -> Any:
