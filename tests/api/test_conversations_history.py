@@ -141,7 +141,7 @@ def test_conversations_are_what_plain_lists_would_be(
 
 @pytest.mark.slow
 @given(steps=STEPS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_conversations_are_what_plain_lists_would_be(
     api: Api, script: Script, steps: list[tuple[str, int, int]]
 ) -> None:

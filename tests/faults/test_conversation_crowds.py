@@ -1,13 +1,21 @@
-"""Many clients and one conversation: one of them is served at a time, and nothing is lost or doubled."""
+"""Many clients and one conversation, processes that die with it, and lists that change while they are read."""
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
+import httpx2
+import pytest
+
+from responses.models import ConversationHold
+from tenants import scope
 from tests.support.api import Api, ok
-from tests.support.chunks import text
-from tests.support.conversations import begin, items
-from tests.support.upstream import Gate, Script, stream
+from tests.support.chunks import chunk, text
+from tests.support.conversations import add, begin, items
+from tests.support.upstream import Gate, Pause, Script, stream
 from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
 
 CLIENTS = 50
 MESSAGE = "Another process is currently operating on this conversation. Please retry in a few seconds."
@@ -45,3 +53,86 @@ def test_of_fifty_clients_one_is_served_and_the_others_are_told_so(api: Api, scr
         gate.open()
     assert sum(one.result() is not None for one in asked) == 1
     check_turns(api, name, script, length=1)
+
+
+@pytest.mark.slow
+def test_fifty_clients_that_ask_again_are_served_one_after_the_other(
+    api: Api, script: Script, uvicorn_web: WebProcess
+) -> None:
+    script.always(stream(Pause(0.02), *text("Hello")))
+    name = begin(api)
+    nodes = [api, Api(api._http, url=uvicorn_web.url, caller=api.caller)]
+
+    def insist(number: int) -> None:
+        while ask(nodes[number % 2], script, name, number) is None:
+            Event().wait(0.3)
+
+    with ThreadPoolExecutor(CLIENTS) as crowd:
+        list(crowd.map(insist, range(CLIENTS)))
+    check_turns(api, name, script, length=CLIENTS)
+
+
+@pytest.mark.slow
+def test_a_conversation_is_free_within_the_lease_of_a_process_that_was_killed(
+    api: Api, http: httpx2.Client, script: Script, database: None
+) -> None:
+    script.then(stream(chunk(content="Hal"), Gate(), *text("lo"))).say("2")
+    name = begin(api, "a")
+    with running_web(LEASE_SECONDS="3") as doomed:
+        elsewhere = Api(http, url=doomed.url, caller=api.caller)
+        with elsewhere.open("/responses", {"model": script.model, "input": "b", "conversation": name}):
+            script.wait_for_call()
+            assert ask(api, script, name, 0) is None
+            doomed.stop(signal.SIGKILL)
+    eventually(lambda: ask(api, script, name, 1) is not None, seconds=5)
+    assert [item["content"][0]["text"] for item in items(api, name)] == ["a", "question 1", "2"]
+    assert {one["status"] for one in api.get("/responses").json()["data"]} == {"failed", "completed"}
+    with scope.team(api.caller.team.pk):
+        assert not ConversationHold.objects.exists()
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_show_each_item_once_while_others_insert_and_delete(api: Api, order: str) -> None:
+    name = begin(api, *map(str, range(1000)))
+    before = every_id(api, name, order)
+    doomed = before[::10]
+    deleted: set[str] = set()
+    stop = Event()
+
+    def disturb() -> None:
+        for item_id in doomed:
+            if stop.is_set():
+                return
+            ok(api.delete(f"/conversations/{name}/items/{item_id}"))
+            deleted.add(item_id)
+            add(api, name, "more")
+
+    with ThreadPoolExecutor(1) as other:
+        work = other.submit(disturb)
+        found = every_id(api, name, order)
+        stop.set()
+        work.result()
+    assert len(found) == len(set(found))
+    assert [item_id for item_id in found if item_id in set(before) - deleted] == [
+        item_id for item_id in before if item_id not in deleted
+    ]
+    assert deleted
+
+
+def every_id(api: Api, name: str, order: str) -> list[str]:
+    """The ids of all pages, one page after the other."""
+    found: list[str] = []
+    while True:
+        cursor = {"after": found[-1]} if found else {}
+        page = api.get(f"/conversations/{name}/items", order=order, limit=20, **cursor)
+        if page.status_code == 404:
+            # The item of the cursor was deleted; the one before it is as good.
+            found.pop()
+            continue
+        found += [item["id"] for item in ok(page)["data"]]
+        if not page.json()["has_more"]:
+            return found
