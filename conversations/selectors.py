@@ -92,8 +92,8 @@ def items_between(*, conversation: Conversation, after: int, limit: int) -> list
     return list(rows.select_related("item").order_by("position")[:limit])
 
 
-# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing. OFFSET
-# keeps the planner from joining first and looking at positions later.
+# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing.
+# OFFSET keeps the planner from joining first and looking at positions later.
 _CONTEXT = """
 SELECT conversation.next_position, item.body::text
 FROM conversations_conversation AS conversation
