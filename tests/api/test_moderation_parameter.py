@@ -12,6 +12,7 @@ from responses.models import Response
 from tenants import scope, services
 from tenants.models import Scope, Team, UsageRecord
 from tests.support.api import Api, MakeApi, error
+from tests.support.background import ended
 from tests.support.chunks import chunk
 from tests.support.serving import serving
 from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, refusal, stream, whole
@@ -258,3 +259,18 @@ def test_calls_are_held_back_and_sent_like_words(api: Api, script: Script, judge
     tool = {"type": "function", "name": "look"}
     response = api.create(model=script.model, input="Hi", tools=[tool], moderation=policy(judge, output=BLOCK))
     assert [item["type"] for item in response["output"]] == ["function_call"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_answers_in_the_background_are_judged_as_well(api: Api, script: Script, judge: Script) -> None:
+    judge.then(FINE, BAD)
+    asked = {"model": script.say("Awful.").model, "input": "Hi", "moderation": policy(judge, output=BLOCK)}
+    failed = ended(api, api.create(**asked, background=True)["id"])
+    assert (failed["status"], failed["output"]) == ("failed", [])
+    assert failed["moderation"] == {"input": shown(flagged=False), "output": shown(flagged=True)}
+
+
+def test_input_is_judged_before_a_response_is_queued(api: Api, script: Script, judge: Script) -> None:
+    judge.then(BAD)
+    asked = {"model": script.model, "input": "Hi", "moderation": policy(judge, input=BLOCK), "background": True}
+    assert error(api.post("/responses", asked))[0] == 400
