@@ -5,6 +5,7 @@ system said, settings, calls that still wait for their output. So the latest one
 it, and whoever reads a long conversation may begin with it.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -100,9 +101,7 @@ def since(items: Sequence[StoredItem], opener: Opener) -> Said:
     if found is None:
         raise unverified(item.id)
     before = [one for one in items[:latest] if _is_kept(one)]
-    shown = {_words(one.wire()) for one in before}
-    missing = [one for one in found.items() if _words(one.wire()) not in shown]
-    return Said(compacted=[*missing, *before, _notes(found.summary)], rest=items[latest + 1 :])
+    return Said(compacted=[*_merged(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :])
 
 
 def unverified(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
@@ -141,6 +140,23 @@ def _waiting(items: Iterable[StoredItem]) -> list[StoredItem]:
                 else:
                     waiting.pop(call_id, None)
     return list(waiting.values())
+
+
+def _merged(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[StoredItem]:
+    """Both in their orders, what is in both once: what is shown no more stands where it stood among the others."""
+    places: defaultdict[str, deque[int]] = defaultdict(deque)
+    for place, one in enumerate(before):
+        places[_words(one.wire())].append(place)
+    merged: list[StoredItem] = []
+    taken = 0
+    for item in kept:
+        found = places.get(_words(item.wire()))
+        if found is None:
+            merged.append(item)
+        elif found and (place := found.popleft()) >= taken:
+            merged += before[taken : place + 1]
+            taken = place + 1
+    return [*merged, *before[taken:]]
 
 
 def _words(body: dict[str, Any]) -> str:

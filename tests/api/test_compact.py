@@ -123,6 +123,17 @@ def test_a_call_that_still_waits_for_its_output_is_kept(api: Api, script: Script
     assert [message["role"] for message in script.messages[1]] == ["user", "assistant", "tool", "system"]
 
 
+def test_what_answers_a_call_that_was_kept_stays_in_the_chain(api: Api, script: Script) -> None:
+    tools = [{"type": "function", "name": "look", "async": True}]
+    script.say(NOTES).say("In Vienna.").say("Sure.")
+    body = {"model": script.model, "tools": tools}
+    first = api.create(input=[ASKED, {**CALL, "async": True}, {"type": "compaction_trigger"}], **body)["id"]
+    second = api.create(input=[OUTPUT], previous_response_id=first, **body)["id"]
+    api.create(input="Sure?", previous_response_id=second, **body)
+    roles = [message["role"] for message in script.messages[2]]
+    assert roles == ["user", "assistant", "tool", "system", "assistant", "user"]
+
+
 def test_it_is_told_with_the_sdk(client: OpenAI, script: Script) -> None:
     script.say(NOTES).say("In Vienna.")
     done = client.responses.compact(model=script.model, input="Find the red car.")

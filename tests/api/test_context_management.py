@@ -9,6 +9,7 @@ from responses.models import Turn
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, error, ok
+from tests.support.background import ended
 from tests.support.chunks import calls, chunk
 from tests.support.sockets import open_socket
 from tests.support.upstream import Gate, Script, refusal, stream
@@ -113,6 +114,14 @@ def test_a_websocket_goes_on_from_it(web: WebProcess, caller: Caller, script: Sc
         assert types(first) == ["compaction", "message"]
         socket.respond(**body, input="Sure?", previous_response_id=first["id"])
     assert texts(script.messages[2])[2:] == [NOTES, "In Vienna.", "Sure?"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_workers_do_it_for_background_responses(api: Api, script: Script) -> None:
+    script.say(NOTES).say("In Vienna.")
+    queued = api.create(model=script.model, input=TALK, context_management=MANAGED, background=True)
+    assert types(ended(api, queued["id"])) == ["compaction", "message"]
+    assert texts(script.messages[1])[2:] == [NOTES]
 
 
 def test_without_notes_the_run_goes_on(api: Api, script: Script) -> None:

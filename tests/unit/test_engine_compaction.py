@@ -117,6 +117,12 @@ def test_messages_in_front_of_it_stay_and_are_not_told_twice() -> None:
     assert len(said.items) == 3
 
 
+def test_what_is_missing_stands_where_it_stood() -> None:
+    rules = {"type": "message", "role": "developer", "content": "Be brief."}
+    said = since(items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), Window().open_compacted)
+    assert [item.type for item in said.items] == ["message", "message", "function_call", "message", "message"]
+
+
 def test_without_one_everything_is_read() -> None:
     said = since(items(ASKED, SAID), Window().open_compacted)
     assert (said.compacted, list(said.rest)) == ((), items(ASKED, SAID))
