@@ -117,7 +117,7 @@ async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File]
             raise InvalidValue("The md5 checksum is not that of the parts in this order.", param="md5")
         whole.seek(0)
         lifetime = timedelta(seconds=upload.lifetime_seconds) if upload.lifetime_seconds else None
-        content = Content(
+        joined = Content(
             content=whole,
             filename=upload.filename,
             content_type=upload.content_type,
@@ -125,7 +125,7 @@ async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File]
             purpose=Purpose(upload.purpose),
             lifetime=lifetime,
         )
-        return await files.create_file(principal=principal, upload=content)
+        return await files.create_file(principal=principal, upload=joined)
 
 
 def _ordered(upload: Upload, part_ids: Sequence[str]) -> list[File]:

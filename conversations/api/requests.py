@@ -140,7 +140,7 @@ def _upload(fields: QueryDict, files: _Files) -> Upload:
         content=file,
         filename=file.name or "",
         content_type=_content_type(file),
-        size=file.size,
+        size=file.size or 0,
         purpose=Purpose(form.purpose),
         lifetime=timedelta(seconds=seconds) if seconds else None,
     )

@@ -16,7 +16,7 @@ _RECONNECT_SECONDS = 2.0
 
 
 async def listen(channel: str, ring: Callable[[], None]) -> None:
-    """Call `ring` for each notice, until cancelled, over a connection of its own, which is made anew where it breaks."""
+    """Call `ring` for each notice, until cancelled; the connection is its own, and made anew where it breaks."""
     while True:
         try:
             async with await _connect() as connection:

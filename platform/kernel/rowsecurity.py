@@ -24,7 +24,7 @@ _POLICY = (
 def lock_table(table: str, *, column: str = "team_id") -> Operation:
     """The migration operation that puts a table under row-level security."""
     return RunSQL(
-        sql=lock_statements(table, column=column),
+        sql=[*lock_statements(table, column=column)],
         reverse_sql=[
             f'DROP POLICY team ON "{table}"',
             f'ALTER TABLE "{table}" NO FORCE ROW LEVEL SECURITY',

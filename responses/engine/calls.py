@@ -16,8 +16,8 @@ class ToolResult:
     """What a hosted call gave. A failure is a result, too: the model reads `output` and may try otherwise.
 
     `error` is a short word for it, for the rows. `parts` are content that text cannot hold (images), which the model
-    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON. `cost` is what
-    the ledger calls it, where somebody has to pay for the call.
+    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON. `cost` is
+    what the ledger calls it, where somebody has to pay for the call.
     """
 
     output: str

@@ -120,8 +120,6 @@ def check_container(container: Any, *, param: str) -> None:
 
 def check_code_tools(tools: Sequence[Any], *, param: str) -> None:
     """There is one code interpreter at most, under whichever name."""
-    places = [
-        index for index, tool in enumerate(tools) if isinstance(tool, CodeInterpreterParam) or is_built_in(tool)
-    ]
+    places = [index for index, tool in enumerate(tools) if isinstance(tool, CodeInterpreterParam) or is_built_in(tool)]
     if len(places) > 1:
         raise InvalidValue("Invalid 'tools': the code interpreter stands in it twice.", param=f"{param}[{places[1]}]")

@@ -45,6 +45,7 @@ class SearchEngineForm(forms.ModelForm[SearchEngine]):
         model = SearchEngine
         fields = ["name", "kind", "base_url", "enabled"]
 
+    @override
     def clean(self) -> dict[str, Any]:
         """A SearXNG is somebody's own; the others want a key."""
         given = super().clean() or {}

@@ -19,7 +19,7 @@ from tests.support.streams import types
 from tests.support.upstream import Answer, Gate, Piece, Script
 
 TOOL = {"type": "web_search"}
-ASKED = {"input": "Do cats purr?", "tools": [TOOL]}
+ASKED: dict[str, Any] = {"input": "Do cats purr?", "tools": [TOOL]}
 Respond = Callable[..., dict[str, Any]]
 
 

@@ -54,7 +54,7 @@ def holds(given: dict[str, Any], attributes: dict[str, Any]) -> bool:
     if not there or kind_of(own) != kind_of(value):
         return False
     compared = {"gt": own > value, "gte": own >= value, "lt": own < value, "lte": own <= value}
-    return compared[kind]
+    return bool(compared[kind])
 
 
 def found_by_sql(given: dict[str, Any], rows: list[dict[str, Any]]) -> list[int]:

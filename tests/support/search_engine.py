@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
+from typing_extensions import override
 
 PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><style>p {}</style></head>
 <body><h1>Cats</h1><p>Cats purr at 25 hertz.</p><script>evil()</script><p>Nobody knows why.</p></body></html>"""
@@ -81,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    @override
     def log_message(self, *_: Any) -> None:
         """Tests read what was asked, not a log."""
 

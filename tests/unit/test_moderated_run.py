@@ -20,7 +20,13 @@ from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
 from tests.support.streams import assert_well_formed
 
 NOBODY = Principal(
-    team_id="team_1", key_id="key_1", scopes=frozenset(), allowed_models=None, expires_at=None, grace_seconds=None
+    team_id="team_1",
+    key_id="key_1",
+    scopes=frozenset(),
+    allowed_models=None,
+    tools=frozenset(),
+    expires_at=None,
+    grace_seconds=None,
 )
 BLOCKING = ModerationParam(model="judge", policy=ModerationPolicy(output=ModerationMode(mode="block")))
 SEARCH = calls(search='{"q": "x"}')

@@ -26,7 +26,8 @@ def test_coroutines_wait_beside_each_other() -> None:
     loop, met = WorkerLoop(name="test"), asyncio.Event()
 
     async def meet() -> bool:
-        return met.set() or True
+        met.set()
+        return True
 
     waiting = loop.submit(met.wait())
     assert loop.submit(meet()).result(5)
