@@ -15,7 +15,7 @@ from pathlib import Path
 from launcher.ports import any_free
 
 ROOT = Path(__file__).resolve().parents[2]
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 
 

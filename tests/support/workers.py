@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 _READY = "the worker claims background responses"
 
