@@ -1,9 +1,9 @@
 """Writes: containers are made, used and deleted. The sandbox service has what runs, rows say what was seen of it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -23,6 +23,9 @@ from tenants.principal import Principal
 Answer = TypeVar("Answer")
 _Seen = tuple[list[ContainerFile], list[ContainerFile]]
 MAX_NAME = 255
+# Idle ones end within minutes; for so long their ids still answer, with what became of them.
+_REMEMBERED = timedelta(days=30)
+_SWEEP_AT_ONCE = 500
 MAX_COPIED = 64 * 1024 * 1024
 _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
 
@@ -92,7 +95,7 @@ async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, 
         idle_minutes=wanted.minutes,
     )
     try:
-        await service().make(row.pk, memory=row.memory_limit, idle=row.idle_minutes * 60)
+        await service().make(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
     except Full as full:
         raise Overloaded("There are too many containers at the moment. Please try again later.") from full
     except (Unavailable, Gone) as missing:
@@ -127,6 +130,15 @@ async def delete_container(*, principal: Principal, container: Container, reques
             await service().end(container.pk)
         except Unavailable:
             return  # whatever runs there ends by itself, unused
+
+
+def sweep_containers() -> int:
+    """Forget the containers that ended long ago, with what was seen in them."""
+    with scope.every_team():
+        old = Container.objects.filter(last_active_at__lt=now() - _REMEMBERED).order_by("last_active_at")
+        found = list(old.values_list("pk", flat=True)[:_SWEEP_AT_ONCE])
+        Container.objects.filter(pk__in=found).delete()
+    return len(found)
 
 
 async def run_code(*, container: Container, code: str, seconds: float) -> Outcome:
@@ -172,9 +184,17 @@ def _plain(filename: str) -> str:
     return name
 
 
-async def read_file(*, container: Container, file: ContainerFile) -> bytes:
-    """The bytes of a file. One that has gone meanwhile is unknown."""
-    return await _asked(container, lambda to: to.read(container.pk, file.path))
+async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenerator[bytes, None]:
+    """The bytes of a file in pieces: all of it may be more than a process should hold. Raises Failed for one that has
+    gone meanwhile."""
+    at = 0
+    while piece := await _piece(container, file, at):
+        at += len(piece)
+        yield piece
+
+
+async def _piece(container: Container, file: ContainerFile, at: int) -> bytes:
+    return await _asked(container, lambda to: to.read(container.pk, file.path, offset=at))
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:

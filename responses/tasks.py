@@ -6,6 +6,7 @@ import threading
 from celery import shared_task
 from kombu.exceptions import KombuError
 
+from containers import services as containers
 from responses import upkeep, worker
 from responses.vectors import ingestion
 from responses.vectors import services as stores
@@ -81,3 +82,9 @@ def ingest_files() -> None:
 def empty_expired_stores() -> int:
     """Take the passages of stores that have expired."""
     return stores.empty_expired()
+
+
+@shared_task(name="responses.tasks.sweep_containers", expires=300)
+def sweep_containers() -> int:
+    """Forget containers that ended long ago."""
+    return containers.sweep_containers()

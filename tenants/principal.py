@@ -29,8 +29,13 @@ class Principal:
 
     def require_tool(self, kind: ToolKind, *, param: str) -> None:
         """Raise the 403 of a team or a key that may not use the tool."""
-        if ToolKind.ALL.value not in self.tools and kind.value not in self.tools:
-            message = f"Your team or your API key is not allowed the tool '{kind.value}'."
+        self.require_any_tool(kind, param=param)
+
+    def require_any_tool(self, *kinds: ToolKind, param: str | None = None) -> None:
+        """Raise the 403 of a team or a key that may use none of these tools."""
+        if self.tools.isdisjoint({ToolKind.ALL.value, *(kind.value for kind in kinds)}):
+            named = " or ".join(f"'{kind.value}'" for kind in kinds)
+            message = f"Your team or your API key is not allowed the tool {named}."
             raise Forbidden(message, param=param, code="tool_not_allowed")
 
     def may_use(self, model: str) -> bool:

@@ -1,12 +1,14 @@
 """The views of `/v1/containers`: parse, one call, present. All are asynchronous, since they wait for the sandbox."""
 
 import mimetypes
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any
 
 import orjson
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
@@ -25,7 +27,7 @@ from kernel.views import ApiView
 from sandbox.client import Failed
 from tenants import scope
 from tenants.authentication import authenticate
-from tenants.models import Scope
+from tenants.models import Scope, ToolKind
 from tenants.principal import Principal
 
 
@@ -59,7 +61,7 @@ class ListContainerFiles(ApiView):
 
 async def create_container(request: ASGIRequest) -> HttpResponse:
     """`POST /v1/containers`."""
-    principal = await _caller(request, Scope.CONTAINERS_WRITE)
+    principal = await _writer(request)
     body = read_container(request.scope["body"])
     memory = body.memory_limit or "1g"
     await services.check_ability(memory, param="name", memory_param="memory_limit")
@@ -89,7 +91,7 @@ async def delete_container(request: ASGIRequest, container_id: str) -> HttpRespo
 
 async def create_file(request: ASGIRequest, container_id: str) -> HttpResponse:
     """`POST /v1/containers/{id}/files`."""
-    principal = await _caller(request, Scope.CONTAINERS_WRITE)
+    principal = await _writer(request)
     new = read_file(request.scope["body"], request.headers.get("Content-Type", ""))
     container = await _running(principal, container_id)
     if new.file_id is None:
@@ -110,12 +112,13 @@ async def retrieve_file(request: ASGIRequest, container_id: str, file_id: str) -
     return _json(selectors.public_container_file(file))
 
 
-async def file_content(request: ASGIRequest, container_id: str, file_id: str) -> HttpResponse:
+async def file_content(request: ASGIRequest, container_id: str, file_id: str) -> StreamingHttpResponse:
     """`GET /v1/containers/{id}/files/{file_id}/content`."""
     principal = await _caller(request, Scope.CONTAINERS_READ)
     container, file = await _file(principal, container_id, file_id)
+    pieces = services.read_file(container=container, file=file)
     try:
-        content = await services.read_file(container=container, file=file)
+        first = await anext(pieces, b"")
     except Failed as failed:
         raise NotFound(f"The file cannot be read: {failed}.") from failed
     name = PurePosixPath(file.path).name
@@ -125,7 +128,15 @@ async def file_content(request: ASGIRequest, container_id: str, file_id: str) ->
         "X-Content-Type-Options": "nosniff",
     }
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return HttpResponse(content, content_type=kind, headers=headers)
+    return StreamingHttpResponse(_begun(first, pieces), content_type=kind, headers=headers)
+
+
+async def _begun(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """All pieces, of which one has been looked at: where there is none, the answer is an error instead."""
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
 
 
 async def delete_file(request: ASGIRequest, container_id: str, file_id: str) -> HttpResponse:
@@ -142,6 +153,13 @@ async def _caller(request: ASGIRequest, needed: Scope) -> Principal:
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(needed)
     refuse_unknown(request.GET, page=False)
+    return principal
+
+
+async def _writer(request: ASGIRequest) -> Principal:
+    """Whoever makes or fills containers: somebody who may have something run there."""
+    principal = await _caller(request, Scope.CONTAINERS_WRITE)
+    principal.require_any_tool(ToolKind.CODE_INTERPRETER, ToolKind.SHELL)
     return principal
 
 

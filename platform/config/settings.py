@@ -229,6 +229,7 @@ CELERY_BEAT_SCHEDULE = {
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
+    "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
 
 # -- safety ------------------------------------------------------------------------------------------------------------
 

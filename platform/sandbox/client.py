@@ -76,9 +76,10 @@ class Client:
             raise Unavailable(head["reason"])
         return Ability(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
 
-    async def make(self, container: str, *, memory: str, idle: float) -> None:
-        """Have a container of this name. Raises Unavailable, Full or Gone."""
-        await self._ask({"op": "make", "container": container, "memory": memory, "idle": idle})
+    async def make(self, container: str, *, owner: str = "", memory: str, idle: float) -> None:
+        """Have a container of this name. An owner gets at most half of all. Raises Unavailable, Full or Gone."""
+        order = {"op": "make", "container": container, "owner": owner, "memory": memory, "idle": idle}
+        await self._ask(order)
 
     async def end(self, container: str) -> None:
         """End a container with everything in it."""
@@ -97,9 +98,9 @@ class Client:
         head = (await self._ask({"op": "list", "container": container})).head
         return [Entry(**entry) for entry in head["files"]]
 
-    async def read(self, container: str, path: str) -> bytes:
-        """The bytes of a file. Raises Failed."""
-        return (await self._ask({"op": "read", "container": container, "path": path})).body
+    async def read(self, container: str, path: str, *, offset: int = 0) -> bytes:
+        """A piece of a file, of about a megabyte; none at its end. Raises Failed."""
+        return (await self._ask({"op": "read", "container": container, "path": path, "offset": offset})).body
 
     async def write(self, container: str, path: str, content: bytes) -> None:
         """Put a file into a container. Raises Failed."""
@@ -116,8 +117,8 @@ class Client:
             stdout=head["stdout"],
             stderr=head["stderr"],
             stopped=head["stopped"],
-            value=head.get("value"),
-            error=head.get("error"),
+            value=_text(head.get("value")),
+            error=_text(head.get("error")),
             images=tuple(head.get("images", ())),
             exit_code=head.get("exit_code"),
         )
@@ -152,3 +153,8 @@ class Client:
             return await receive(reader)
         finally:
             writer.close()
+
+
+def _text(said: str | None) -> str | None:
+    """What a program says of itself may have halves of characters in it, which nobody can store."""
+    return None if said is None else said.encode(errors="replace").decode()

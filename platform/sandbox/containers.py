@@ -16,7 +16,7 @@ _LOOK_EVERY = 5.0
 
 
 class Full(Exception):
-    """There are as many containers as there may be."""
+    """There are as many containers as there may be, altogether or of one owner."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class _Held:
     """A container, and when it was used last. `making`: it is not there yet."""
 
     making: "asyncio.Future[Jail]"
+    owner: str
     idle: float
     used_at: float = field(default_factory=time.monotonic)
     busy: int = 0
@@ -41,19 +42,24 @@ class Containers:
         self._ready: list[Jail] = []
         self._filling: asyncio.Task[None] | None = None
 
-    async def make(self, name: str, *, memory: int, idle: float) -> None:
+    async def make(self, name: str, *, owner: str = "", memory: int, idle: float) -> None:
         """Have a container of this name. Raises Full, or Gone with the reason why there can be none."""
         held = self._held.get(name)
         if held is None:
-            if len(self._held) >= self._most:
+            if len(self._held) >= self._most or self._has_enough(owner):
                 raise Full
-            held = _Held(making=asyncio.ensure_future(self._start(memory)), idle=idle)
+            held = _Held(making=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
             self._held[name] = held
         try:
             await asyncio.shield(held.making)
         except Gone:
             self._held.pop(name, None)
             raise
+
+    def _has_enough(self, owner: str) -> bool:
+        """Whether somebody has half of all: the other half is for everybody else."""
+        held = sum(one.owner == owner for one in self._held.values())
+        return bool(owner) and held >= max(1, self._most // 2)
 
     async def order(self, name: str, head: dict[str, Any], body: bytes) -> Frame:
         """Have a container do something. Raises Gone."""
@@ -81,11 +87,18 @@ class Containers:
         while True:
             self._fill()
             await asyncio.sleep(_LOOK_EVERY)
-            at = time.monotonic()
-            for name, held in list(self._held.items()):
-                lost = held.making.done() and not (held.making.exception() is None and held.making.result().is_alive)
-                if lost or (not held.busy and at - held.used_at > held.idle):
-                    await self._forget(name)
+            try:
+                await self._end_unused()
+            except Exception:
+                # Nobody else would ever end what is not used.
+                logger.exception("the containers could not be looked through")
+
+    async def _end_unused(self) -> None:
+        at = time.monotonic()
+        for name, held in list(self._held.items()):
+            lost = held.making.done() and not (held.making.exception() is None and held.making.result().is_alive)
+            if lost or (not held.busy and at - held.used_at > held.idle):
+                await self._forget(name)
 
     async def _forget(self, name: str) -> None:
         try:

@@ -39,14 +39,30 @@ async def send(writer: asyncio.StreamWriter, frame: Frame) -> None:
 
 async def receive(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD, max_body: int = MAX_BODY) -> Frame:
     """Read a message; one that is longer than it may be is not read. Raises Broken."""
+    head = await receive_head(reader, max_head=max_head)
+    return Frame(head=head, body=await receive_body(reader, head, max_body=max_body))
+
+
+async def receive_head(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD) -> dict[str, Any]:
+    """Read a message up to its bytes, which nobody has to take in who does not want the message. Raises Broken."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > max_head:
             raise Broken(f"a message of {length} bytes")
         head = json.loads(await reader.readexactly(length))
-        size = head.get("size", 0) if isinstance(head, dict) else -1
-        if not isinstance(size, int) or not 0 <= size <= max_body:
-            raise Broken("a message that is none, or too long")
-        return Frame(head=head, body=await reader.readexactly(size) if size else b"")
     except (OSError, EOFError, ValueError, RecursionError) as error:
+        raise Broken(str(error) or type(error).__name__) from error
+    if not isinstance(head, dict):
+        raise Broken("a message that is none")
+    return head
+
+
+async def receive_body(reader: asyncio.StreamReader, head: dict[str, Any], *, max_body: int = MAX_BODY) -> bytes:
+    """Read the bytes of the message with this head. Raises Broken."""
+    size = head.get("size", 0)
+    if not isinstance(size, int) or not 0 <= size <= max_body:
+        raise Broken("a message that is too long")
+    try:
+        return await reader.readexactly(size) if size else b""
+    except (OSError, EOFError) as error:
         raise Broken(str(error) or type(error).__name__) from error

@@ -21,6 +21,7 @@ _NOBODY = 65534
 # Numbers that no account has: each container of a service that runs as root gets one of its own.
 _FIRST_USER, _USERS = 2_000_000_000, 100_000
 _PATIENCE = 10.0
+_OURS = Path(__file__).resolve().parents[2]
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
 _PASSWD = b"nobody:x:65534:65534:nobody:/mnt/data:/bin/sh\n"
@@ -58,20 +59,44 @@ class Jail:
     async def order(self, head: dict[str, Any], body: bytes = b"") -> Frame:
         """Have the keeper do something. Raises Gone; a container that does not answer in time is ended."""
         async with self._lock:
-            reader, writer = self._process.stdout, self._process.stdin
-            if not self.is_alive or reader is None or writer is None:
+            if not self.is_alive:
                 raise Gone
+            answer = asyncio.ensure_future(self._exchange(Frame(head=head, body=body)))
             try:
-                async with asyncio.timeout(head.get("seconds", 0) + _PATIENCE):
-                    await send(writer, Frame(head=head, body=body))
-                    return await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
+                return await asyncio.shield(answer)
             except (Broken, TimeoutError) as lost:
                 await self.end()
                 raise Gone from lost
             except asyncio.CancelledError:
-                # Its answer would be taken for that of the next order.
-                self.kill()
+                await self._stop(answer)
                 raise
+
+    async def _exchange(self, order: Frame) -> Frame:
+        reader, writer = self._process.stdout, self._process.stdin
+        if reader is None or writer is None:
+            raise Broken("no pipes")
+        async with asyncio.timeout(order.head.get("seconds", 0) + _PATIENCE):
+            await send(writer, order)
+            return await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
+
+    async def _stop(self, answer: "asyncio.Future[Frame]") -> None:
+        """Have the keeper stop what it does: any further order makes it. Both answers are read, lest the next order
+        gets one of them; where that takes too long, the container is at its end."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await asyncio.gather(answer, self._exchange_after(answer, Frame(head={"op": "stop"})))
+        except (Broken, TimeoutError):
+            self.kill()
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+
+    async def _exchange_after(self, answer: "asyncio.Future[Frame]", order: Frame) -> None:
+        reader, writer = self._process.stdout, self._process.stdin
+        if reader is not None and writer is not None:
+            await send(writer, order)
+            await answer
+            await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
 
     def kill(self) -> None:
         """End everything inside at once: with its first process the kernel ends all others."""
@@ -91,6 +116,13 @@ class Jail:
 
 async def start(interior: Interior, limits: Limits) -> Jail:
     """Start a container, ready for orders. Raises Gone with the reason where the system does not allow it."""
+    try:
+        return await _start(interior, limits)
+    except OSError as error:
+        raise Gone(str(error)) from error
+
+
+async def _start(interior: Interior, limits: Limits) -> Jail:
     reading, writing = os.pipe()
     data = {"/opt/inside/keeper.py": (_INSIDE / "keeper.py").read_bytes()}
     data["/opt/inside/interpreter.py"] = (_INSIDE / "interpreter.py").read_bytes()
@@ -111,9 +143,9 @@ async def start(interior: Interior, limits: Limits) -> Jail:
             start_new_session=True,
             **_user(),
         )
-    except OSError as error:
+    except OSError:
         os.close(reading)
-        raise Gone(str(error)) from error
+        raise
     finally:
         for number in passed:
             os.close(number)
@@ -193,7 +225,15 @@ def _system(interior: Interior) -> list[str]:
             words += ["--ro-bind", str(path), str(path)]
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts"):
         words += ["--ro-bind-try", name, name]
-    return words + [word for folder in interior.folders for word in ("--ro-bind", folder, folder)]
+    words += [word for folder in interior.folders for word in ("--ro-bind", folder, folder)]
+    return words + _hidden(_OURS, ["/usr", *(f"/{name}" for name in _FOLDERS), *interior.folders])
+
+
+def _hidden(ours: Path, shown: Sequence[str]) -> list[str]:
+    """What covers the platform's own files, where they lie in a folder that is shown."""
+    if not any(ours.is_relative_to(os.path.realpath(folder)) for folder in shown):
+        return []
+    return ["--tmpfs", str(ours), "--remount-ro", str(ours)]
 
 
 def find_bwrap() -> str | None:

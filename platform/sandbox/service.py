@@ -5,14 +5,15 @@ import hmac
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sandbox import interior
 from sandbox.containers import Containers, Full
-from sandbox.frames import Broken, Frame, receive, send
+from sandbox.frames import Broken, Frame, receive_body, receive_head, send
 from sandbox.interior import Found
 from sandbox.jail import Gone
 from sandbox.limits import MEMORY, SMALLEST, Limits
@@ -81,11 +82,17 @@ class Service:
             self.containers = Containers(found.interior, self._limits, most=most, warm=warm)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request and its answer."""
+        """One request and its answer. Whoever has not shown the token gets nothing read but that."""
         try:
             async with asyncio.timeout(self._configuration.seconds + 60):
-                request = await receive(reader, max_head=_MAX_TOKEN_HEAD, max_body=self._limits.data)
-                await send(writer, await self._answered(request))
+                head = await receive_head(reader, max_head=_MAX_TOKEN_HEAD)
+                if not self._is_known(head):
+                    await send(writer, Frame(head={"refused": "unauthorized"}))
+                    return
+                body = await receive_body(reader, head, max_body=self._limits.data)
+                answer = await _unless_gone(reader, self._answered(Frame(head=head, body=body)))
+                if answer is not None:
+                    await send(writer, answer)
         except (Broken, TimeoutError):
             logger.debug("a request was not answered")
         finally:
@@ -93,10 +100,12 @@ class Service:
             with suppress(OSError):
                 await writer.wait_closed()
 
+    def _is_known(self, head: dict[str, object]) -> bool:
+        shown = str(head.get("token", "")).encode(errors="replace")
+        return hmac.compare_digest(shown, self._configuration.token.encode())
+
     async def _answered(self, request: Frame) -> Frame:
         head = request.head
-        if not hmac.compare_digest(str(head.get("token", "")).encode(), self._configuration.token.encode()):
-            return Frame(head={"refused": "unauthorized"})
         if head.get("op") == "hello":
             return Frame(head=self._said())
         if self.containers is None:
@@ -124,16 +133,30 @@ class Service:
                 memory = MEMORY[str(head.get("memory"))]
                 if memory > MEMORY[self._configuration.max_memory]:
                     return Frame(head={"refused": "full"})
-                await containers.make(name, memory=memory, idle=float(str(head.get("idle"))))
+                owner, idle = str(head.get("owner", "")), float(str(head.get("idle")))
+                await containers.make(name, owner=owner, memory=memory, idle=idle)
             case "end":
                 await containers.end(name)
             case str() as order if order in _ORDERS:
                 seconds = min(float(str(head.get("seconds", 10))), self._configuration.seconds)
-                told = {"op": order, "path": str(head.get("path", "")), "seconds": seconds}
+                path, offset = str(head.get("path", "")), int(str(head.get("offset", 0)))
+                told = {"op": order, "path": path, "offset": offset, "seconds": seconds}
                 return await containers.order(name, told, body)
             case _:
                 return Frame(head={"refused": "unknown"})
         return Frame(head={})
+
+
+async def _unless_gone(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, Frame]) -> Frame | None:
+    """The answer; None: whoever asked has hung up, and what they asked for was stopped."""
+    answer, leaving = asyncio.ensure_future(answering), asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        for task in (answer, leaving):
+            task.cancel()
+        await asyncio.wait({answer, leaving})
 
 
 async def serve(configuration: Configuration) -> None:

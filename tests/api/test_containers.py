@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from openai import OpenAI
 
+from containers import services
 from containers.models import Container
 from kernel.clock import now
 from tenants import scope
@@ -45,6 +46,15 @@ def test_one_that_nobody_used_is_expired(api: Api, sandbox: Sandbox) -> None:
     expire(made["id"])
     assert ok(api.get(f"/containers/{made['id']}"))["status"] == "expired"
     assert fault(api.get(f"/containers/{made['id']}/files"), 400)["code"] == "container_expired"
+
+
+def test_it_is_forgotten_long_after_it_has_ended(api: Api, sandbox: Sandbox) -> None:
+    old, young = make(api)["id"], make(api)["id"]
+    with scope.every_team():
+        Container.objects.filter(pk=old).update(last_active_at=now() - timedelta(days=31))
+    assert services.sweep_containers() >= 1
+    assert api.get(f"/containers/{old}").status_code == 404
+    assert ok(api.get(f"/containers/{young}"))["status"] == "running"
 
 
 def test_deleting_ends_it_and_is_in_the_audit_log(api: Api, sandbox: Sandbox) -> None:

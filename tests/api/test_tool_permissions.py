@@ -11,11 +11,15 @@ from tests.support.api import Api, MakeApi, error
 TOOLS: dict[str, dict[str, Any]] = {
     "web_search": {"type": "web_search"},
     "mcp": {"type": "mcp", "server_label": "box", "server_url": "https://box.example/mcp"},
+    "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
+    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "code_interpreter of vLLM": {"type": "mcp", "server_label": "code_interpreter"},
+    "shell": {"type": "shell", "environment": {"type": "container_auto"}},
 }
 
 
 @pytest.mark.parametrize("kind", list(TOOLS))
-@pytest.mark.parametrize("others", [[], ["shell"]])
+@pytest.mark.parametrize("others", [[], ["image_generation"]])
 def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, others: list[str]) -> None:
     api = make_api(tools=others)
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS[kind]]})
@@ -27,10 +31,17 @@ def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, others:
 def test_a_team_without_the_tool_is_refused(make_api: MakeApi, kind: str) -> None:
     api = make_api()
     with scope.every_team():
-        Team.objects.filter(pk=api.caller.team.pk).update(tools=["shell"])
+        Team.objects.filter(pk=api.caller.team.pk).update(tools=["image_generation"])
     client_tool = {"type": "function", "name": "f", "parameters": None, "strict": None}
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [client_tool, TOOLS[kind]]})
     assert error(answer) == (403, "tools[1].type", "tool_not_allowed")
+
+
+def test_containers_are_for_those_who_may_use_a_tool_that_works_in_them(make_api: MakeApi) -> None:
+    for path in ("/containers", "/containers/cntr_1/files"):
+        answer = make_api(tools=["web_search"]).post(path, {"name": "work"})
+        assert error(answer) == (403, None, "tool_not_allowed")
+        assert error(make_api(tools=["shell"]).post(path, {"nothing": 1}))[0] == 400
 
 
 def test_a_key_with_the_tool_gets_further(make_api: MakeApi) -> None:

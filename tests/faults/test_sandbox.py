@@ -1,14 +1,19 @@
 """The sandbox service: state between calls, files, how fast it is, whom it answers, and what is left when it dies."""
 
+import asyncio
+import json
 import os
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox.client import Client, Failed, Full, Gone, Unavailable
+from sandbox.frames import receive
 from sandbox.service import Configuration, Misconfigured
 from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
@@ -89,6 +94,58 @@ def test_a_container_that_nobody_uses_goes(own: Sandbox) -> None:
     eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
     with pytest.raises(Gone):
         asked(own.client.run("cntr_1", "1", seconds=10))
+
+
+def test_one_owner_gets_half_of_the_containers(own: Sandbox) -> None:
+    asked(own.client.make("cntr_1", owner="team_1", memory="1g", idle=600))
+    with pytest.raises(Full):
+        asked(own.client.make("cntr_2", owner="team_1", memory="1g", idle=600))
+    asked(own.client.make("cntr_3", owner="team_2", memory="1g", idle=600))
+
+
+def test_a_call_that_nobody_waits_for_is_stopped(own: Sandbox) -> None:
+    """Long before its time, and the container with its files stays."""
+    client, before = make(own, "cntr_1"), len(family(own.process.pid))
+
+    async def leave() -> None:
+        code = "open('begun', 'w').close()\nimport subprocess\nsubprocess.run(['sleep', '60'])"
+        call = asyncio.create_task(client.run("cntr_1", code, seconds=60))
+        await asyncio.to_thread(eventually, lambda: len(family(own.process.pid)) > before, seconds=20)
+        call.cancel()
+        await asyncio.wait({call})
+
+    asyncio.run(leave())
+    began = time.monotonic()
+    assert asked(client.run("cntr_1", "import os\nos.listdir()", seconds=10)).value == "['begun']"
+    assert time.monotonic() - began < 15
+
+
+def test_halves_of_characters_do_not_leave_a_container(own: Sandbox) -> None:
+    client = make(own, "cntr_1")
+    assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=10)).error or "")
+
+
+def test_a_large_file_comes_in_pieces(own: Sandbox) -> None:
+    client = make(own, "cntr_1")
+    asked(client.run("cntr_1", "open('large', 'wb').write(b'x' * 1_500_000)", seconds=10))
+    first = asked(client.read("cntr_1", "/mnt/data/large"))
+    rest = asked(client.read("cntr_1", "/mnt/data/large", offset=len(first)))
+    assert first + rest == b"x" * 1_500_000
+    assert asked(client.read("cntr_1", "/mnt/data/large", offset=1_500_000)) == b""
+
+
+def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
+    """The answer comes before any of the bytes that were announced."""
+
+    async def announce() -> dict[str, Any]:
+        reader, writer = await asyncio.open_unix_connection(own.client.where)
+        head = json.dumps({"op": "write", "token": "another-token", "size": 500_000_000}).encode()
+        writer.write(struct.pack(">I", len(head)) + head)
+        answer = await receive(reader)
+        writer.close()
+        return answer.head
+
+    assert asyncio.run(announce())["refused"] == "unauthorized"
 
 
 def test_strangers_get_no_answer(own: Sandbox) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sandbox.client import Gone, Ran
+from sandbox.client import Failed, Gone, Ran
 from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -94,6 +94,9 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "a clone in a new namespace": (C + "call(56, 0x10000000 | 17, 0, 0, 0, 0)", ("Operation not permitted",)),
     "clone3": (C + "call(435, 0, 0)", ("Function not implemented",)),
     "joining a namespace": (C + "call(308, os.open('/proc/self/ns/net', 0), 0)", ("Operation not permitted",)),
+    "memory without a process": (C + "call(319, b'x', 0)", ("Operation not permitted",)),
+    "memory that stays": (C + "call(29, 0, 2 ** 30, 0o1600)", ("Operation not permitted",)),
+    "messages that stay": (C + "call(68, 0, 0o1600)", ("Operation not permitted",)),
     "keys of the kernel": (C + "call(250, 0, -3, 0)", ("Operation not permitted",)),
     "adding a key": (C + "call(248, b'user', b'x', b'y', 1, -3)", ("Operation not permitted",)),
     "programs for the kernel": (C + "call(321, 0, 0, 0)", ("Operation not permitted",)),
@@ -247,6 +250,16 @@ def test_memory_of_many_processes_is_bounded_together(inside: Inside) -> None:
     assert inside.run("1 + 1").value == "2"
 
 
+def test_memory_that_processes_share_counts(inside: Inside) -> None:
+    ran = inside.run(
+        "import mmap, os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
+        "        held = mmap.mmap(-1, 300 * 1024 ** 2)\n        held.write(bytes(len(held)))\n"
+        "        time.sleep(60)\ntime.sleep(60)",
+        seconds=30,
+    )
+    assert ran.stopped == "it took more memory than it may"
+
+
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
 def test_disks_are_full_one_day(folder: str, inside: Inside) -> None:
     ran = inside.run(
@@ -297,6 +310,17 @@ def test_an_interpreter_that_ends_itself_is_replaced(inside: Inside) -> None:
 def test_files_that_are_none_are_not_read(inside: Inside) -> None:
     inside.run("import os\nos.mkfifo('/mnt/data/pipe')\nos.symlink('/proc/self/environ', '/mnt/data/link')")
     assert asked(inside.service.client.files(inside.name)) == []
+
+
+def test_a_folder_that_became_a_link_is_not_followed(inside: Inside) -> None:
+    """Whoever takes files out is the first process, which may look into itself."""
+    inside.run("import os\nos.mkdir('/mnt/data/a')\nopen('/mnt/data/a/maps', 'w').close()")
+    assert [file.path for file in asked(inside.service.client.files(inside.name))] == ["/mnt/data/a/maps"]
+    inside.run("import shutil\nshutil.rmtree('/mnt/data/a')\nos.symlink('/proc/1', '/mnt/data/a')")
+    with pytest.raises(Failed):
+        asked(inside.service.client.read(inside.name, "/mnt/data/a/maps"))
+    with pytest.raises(Failed):
+        asked(inside.service.client.read(inside.name, "/proc/1/maps"))
 
 
 def test_containers_do_not_see_each_other(inside: Inside, service: Sandbox) -> None:

@@ -23,10 +23,10 @@ DATA = "/mnt/data"
 MOUNTS = (DATA, "/tmp", "/dev/shm")  # noqa: S108 - the container's own
 INTERPRETER = "/opt/inside/interpreter.py"
 MAX_REPORT = 4 * 1024 * 1024
+MAX_PIECE = 1024 * 1024
 _PR_SET_DUMPABLE = 4
 _LENGTH = struct.Struct(">I")
 _TICK = 0.1
-_PAGE = resource.getpagesize()
 _ENVIRONMENT = {
     "HOME": DATA,
     "LANG": "C.UTF-8",
@@ -60,8 +60,9 @@ class Output:
 class Keeper:
     """The processes of the container. Between calls there is the interpreter, and it stands still."""
 
-    def __init__(self, limits: "dict[str, int]") -> None:
+    def __init__(self, limits: "dict[str, int]", orders: BinaryIO) -> None:
         self._limits = limits
+        self._orders = orders
         self._ended: dict[int, int] = {}
         self._start_interpreter()
 
@@ -161,11 +162,13 @@ class Keeper:
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout or -1, selectors.EVENT_READ, out)
             ready.register(process.stderr or -1, selectors.EVENT_READ, err)
+            ready.register(self._orders, selectors.EVENT_READ)
             if channel is not None:
                 channel.setblocking(False)  # noqa: FBT003 - the standard library's
                 ready.register(channel, selectors.EVENT_READ, report)
             while True:
-                _listen(ready, _TICK if channel is not None else _TICK / 10)
+                if _listen(ready, _TICK if channel is not None else _TICK / 10):
+                    return out, err, "nobody waits for it any more"
                 if (report is not None and _is_whole(report)) or self._is_over(process.pid):
                     return out, err, None
                 if time.monotonic() > deadline:
@@ -226,9 +229,12 @@ class Keeper:
         self._start_interpreter()
 
 
-def _listen(ready: selectors.DefaultSelector, seconds: float) -> None:
-    """Take in what was written; who has closed their end is not asked again."""
+def _listen(ready: selectors.DefaultSelector, seconds: float) -> bool:
+    """Take in what was written; who has closed their end is not asked again. Whether there is another order: whoever
+    gives one during a call, or hangs up, does not want to wait for the call."""
     for key, _ in ready.select(seconds):
+        if key.data is None:
+            return True
         piece = _read(key.fd)
         if not piece:
             ready.unregister(key.fileobj)
@@ -236,6 +242,7 @@ def _listen(ready: selectors.DefaultSelector, seconds: float) -> None:
             key.data.add(piece)
         else:
             key.data.extend(piece)
+    return False
 
 
 def _drain(process: "subprocess.Popen[bytes]", out: Output, err: Output) -> None:
@@ -269,12 +276,13 @@ def _signal(number: int, what: int) -> None:
 
 
 def _resident(number: int) -> int:
+    """The bytes that a process holds, and those that it shares with others: somebody has to answer for them."""
     try:
-        with open(f"/proc/{number}/statm", encoding="ascii") as file:  # noqa: PTH123
-            pages = file.read().split()
+        with open(f"/proc/{number}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            lines = file.read().splitlines()
     except OSError:
         return 0
-    return (int(pages[1]) - int(pages[2])) * _PAGE
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def _read(number: int) -> bytes:
@@ -330,19 +338,27 @@ def listed(most: int = 1000) -> "list[dict[str, Any]]":
     return found
 
 
-def read_file(path: str, most: int) -> bytes:
-    """The bytes of a plain file."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _straight(path: str) -> str:
+    """A path below `/mnt/data` on which there is no link: it could lead to what belongs to this process."""
+    folder = os.path.dirname(path)  # noqa: PTH120
+    if os.path.realpath(folder) != folder or not f"{folder}/".startswith(f"{DATA}/"):
+        raise OSError(f"{path} is not in a folder of {DATA}")
+    return path
+
+
+def read_file(path: str, offset: int, most: int) -> bytes:
+    """A piece of a plain file; an empty one at its end."""
+    number = os.open(_straight(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(number, "rb") as file:  # noqa: PTH123
-        seen = os.fstat(number)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size > most:
-            raise OSError(f"{path} is no plain file, or too large")
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(f"{path} is no plain file")
+        file.seek(offset)
         return file.read(most)
 
 
 def write_file(path: str, content: bytes) -> None:
     """Make or replace a file, with the folders above it."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    os.makedirs(os.path.dirname(_straight(path)), exist_ok=True)  # noqa: PTH103, PTH120
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123
         file.write(content)
@@ -352,15 +368,16 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:
-    found = source.read(size)
-    if len(found) < size:
-        sys.exit(0)
-    return found
+    found = bytearray()
+    while len(found) < size:
+        piece = source.read(min(size - len(found), MAX_PIECE))
+        if not piece:
+            sys.exit(0)
+        found += piece
+    return bytes(found)
 
 
-def _obey(
-    keeper: Keeper, order: "dict[str, Any]", body: bytes, limits: "dict[str, int]"
-) -> "tuple[dict[str, Any], bytes]":
+def _obey(keeper: Keeper, order: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
     match order["op"]:
         case "run":
             return keeper.run(body.decode(), order["seconds"]), b""
@@ -369,11 +386,11 @@ def _obey(
         case "list":
             return {"files": listed()}, b""
         case "read":
-            return {}, read_file(order["path"], limits["data"])
+            return {}, read_file(order["path"], order["offset"], MAX_PIECE)
         case "write":
             write_file(order["path"], body)
         case "remove":
-            os.unlink(order["path"])  # noqa: PTH108
+            os.unlink(_straight(order["path"]))  # noqa: PTH108
     return {}, b""
 
 
@@ -381,19 +398,20 @@ def main() -> None:
     """Obey until the service hangs up. Nobody else inside may have the two ends of this conversation."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     limits = json.loads(sys.argv[1])
-    source = open(os.dup(0), "rb")  # noqa: SIM115, PTH123 - open as long as the process lives
+    # Without a buffer: an order that lies in one would not be noticed during a call.
+    source = open(os.dup(0), "rb", buffering=0)  # noqa: SIM115, PTH123 - open as long as the process lives
     target = open(os.dup(1), "wb")  # noqa: SIM115, PTH123
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    keeper = Keeper(limits)
+    keeper = Keeper(limits, source)
     while True:
         (length,) = _LENGTH.unpack(_exactly(source, 4))
         order = json.loads(_exactly(source, length))
         body = _exactly(source, order["size"])
         try:
-            head, found = _obey(keeper, order, body, limits)
-        except (OSError, ValueError) as error:
+            head, found = _obey(keeper, order, body)
+        except (OSError, ValueError, RecursionError) as error:
             head, found = {"failed": str(error)}, b""
         written = json.dumps({**head, "size": len(found)}).encode()
         target.write(_LENGTH.pack(len(written)) + written + found)
