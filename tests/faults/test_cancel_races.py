@@ -1,0 +1,80 @@
+"""Cancelling a run that may be just about to end: one of the two happens, for everybody and for ever."""
+
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.api import Api, Caller, ok
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Pause, Received, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
+
+RACES = 500
+AT_ONCE = 8
+
+
+@pytest.fixture
+def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
+    """The same team's API on two web processes."""
+    return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
+
+
+class Races:
+    """Background runs that are cancelled at some moment of their short lives, and what became of them."""
+
+    def __init__(self, nodes: list[Api], script: Script) -> None:
+        self.said: dict[str, dict[str, Any]] = {}
+        self.unclosed: list[str] = []
+        self._nodes = nodes
+        self._script = script
+        self._lock = threading.Lock()
+
+    def run(self, number: int) -> None:
+        """One race: the run takes about a third of a second when it is not disturbed."""
+        chance = random.Random(number)
+        here, there = chance.choice(self._nodes), chance.choice(self._nodes)
+        body = here.create(model=self._script.model, input=f"race {number}", background=True)
+        time.sleep(chance.uniform(0, 0.6))
+        cancelled = ok(there.post(f"/responses/{body['id']}/cancel", {}))
+        is_closed = cancelled["status"] != "cancelled" or self._is_over_within_a_second(number)
+        with self._lock:
+            self.said[body["id"]] = cancelled
+            if not is_closed:
+                self.unclosed.append(body["id"])
+
+    def _is_over_within_a_second(self, number: int) -> bool:
+        """The upstream is not asked, has answered, or its connection is closed; and it stays so."""
+        deadline = time.monotonic() + 1
+        while any(not (call.closed.is_set() or call.answered.is_set()) for call in self._calls(number)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _calls(self, number: int) -> list[Received]:
+        said = f"race {number}"
+        return [call for call in [*self._script.received] if call.body["messages"][-1]["content"] == said]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("worker")
+def test_what_cancel_returns_is_so_for_ever(nodes: list[Api], script: Script) -> None:
+    script.always(stream(chunk(content="Hel"), Pause(0.25), *text("lo")[1:]))
+    races = Races(nodes, script)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(races.run, range(RACES)))
+    outcomes = Counter(body["status"] for body in races.said.values())
+    assert races.unclosed == []
+    assert set(outcomes) == {"cancelled", "completed"}, outcomes
+    assert min(outcomes.values()) > RACES / 50, outcomes
+    eventually(lambda: all(call.closed.is_set() or call.answered.is_set() for call in script.received))
+    for response_id, body in races.said.items():
+        assert nodes[0].retrieve(response_id) == body

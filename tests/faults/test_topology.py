@@ -1,0 +1,64 @@
+"""Two web processes and two workers on one database and one broker: it makes no difference who does what."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from responses.models import Response
+from tenants import scope
+from tests.support.api import Api, Caller, ok
+from tests.support.background import ended, text_of
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Pause, Script, stream
+from tests.support.web import WebProcess
+from tests.support.workers import WorkerProcess, running_worker
+
+RUNS = 40
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
+    """The same team's API on two web processes."""
+    return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
+
+
+@pytest.fixture
+def two_workers(worker: WorkerProcess) -> Iterator[None]:
+    """One more worker than usual."""
+    with running_worker(concurrency=RUNS):
+        yield
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_runs_are_created_followed_and_cancelled_anywhere(nodes: list[Api], script: Script) -> None:
+    script.always(stream(chunk(content="Hel"), Pause(0.5), *text("lo")))
+
+    def play(number: int) -> dict[str, Any]:
+        here, there = random.Random(number).sample(nodes, 2)
+        body: dict[str, Any] = here.create(model=script.model, input="Hi", background=True)
+        if number % 4 == 0:
+            body = ok(there.post(f"/responses/{body['id']}/cancel", {}))
+        with there.follow(body["id"]) as live:
+            live.rest()  # is held to what is stored, and to the numbers of its events
+        body = ended(here, body["id"])
+        assert body == there.retrieve(body["id"])
+        return body
+
+    with ThreadPoolExecutor(10) as threads:
+        bodies = list(threads.map(play, range(RUNS)))
+    assert {body["status"] for body in bodies[::4]} <= {"cancelled", "completed"}
+    kept = [body for number, body in enumerate(bodies) if number % 4]
+    assert {(body["status"], *text_of(body)) for body in kept} == {("completed", "Hello")}
+    assert len(workers_of(nodes[0])) == 2
+
+
+def workers_of(api: Api) -> set[str | None]:
+    """Who has run the team's responses."""
+    with scope.team(api.caller.team.pk):
+        completed = Response.objects.filter(status="completed", team=api.caller.team)
+        return set(completed.values_list("lease_owner", flat=True))
