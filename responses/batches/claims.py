@@ -88,14 +88,17 @@ def is_idle() -> bool:
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def take_batches(*, most: int) -> list[Job]:
-    """Take batches that begin, and those whose lines are all over; each for as long as the lease is renewed."""
+def take_batches(*, most: int, mine: Collection[Job]) -> list[Job]:
+    """Take batches that begin, and those whose lines are all over; each for as long as the lease is renewed. `mine` are
+    those that this process is at, whoever may hold their lease."""
     at = now()
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         is_over = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
         free = Q(lease_until__isnull=True) | Q(lease_until__lt=at)
-        due = list(_locked().filter(free, is_new | is_over, status__in=OPEN_BATCHES).order_by("created_at")[:most])
+        due_ones = _locked().filter(free, is_new | is_over, status__in=OPEN_BATCHES)
+        others = due_ones.exclude(pk__in=[job.batch_id for job in mine])
+        due = list(others.order_by("created_at")[:most])
         taken = Batch.objects.filter(pk__in=[batch.pk for batch in due])
         taken.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until())
         taken.filter(status=BatchStatus.IN_PROGRESS).update(status=BatchStatus.FINALIZING, finalizing_at=at)
@@ -143,19 +146,22 @@ def _locked() -> "QuerySet[Batch]":
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def take_lines(*, room: int) -> list[Claimed]:
+def take_lines(*, room: int, mine: Collection[Claimed]) -> list[Claimed]:
     """Take lines that are due, fairly: the next one goes to the team that has fewest under way, and no batch has more
-    under way than `BATCH_CONCURRENCY`, in however many workers."""
+    under way than `BATCH_CONCURRENCY`, in however many workers. `mine` are those that this process is at."""
     at = now()
+    left_behind = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.line_id for line in mine])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
-        has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(_left_behind(at)))
+        has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(left_behind))
         going_on = _locked().filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
         batches = {batch.pk: batch for batch in going_on.order_by("created_at")[:_MOST_BATCHES]}
         running = _running(batches, at)
         waiting = [Waiting(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
         share = shares(waiting, room=room, most=settings.BATCH_CONCURRENCY)
-        return [claimed for pk, count in share.items() for claimed in _take(batches[pk], most=count, at=at)]
+        return [
+            claimed for pk, count in share.items() for claimed in _take(batches[pk], left_behind, most=count, at=at)
+        ]
 
 
 def shares(waiting: Sequence[Waiting], *, room: int, most: int) -> Mapping[str, int]:
@@ -178,22 +184,18 @@ def _due(at: datetime) -> Q:
     return Q(state=LineState.QUEUED) & (Q(not_before__isnull=True) | Q(not_before__lte=at))
 
 
-def _left_behind(at: datetime) -> Q:
-    return Q(state=LineState.RUNNING, lease_until__lt=at)
-
-
 def _running(batch_ids: Collection[str], at: datetime) -> Mapping[str, int]:
     alive = BatchLine.objects.filter(batch__in=batch_ids, state=LineState.RUNNING, lease_until__gte=at)
     return Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
 
 
-def _take(batch: Batch, *, most: int, at: datetime) -> list[Claimed]:
+def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[Claimed]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
-    left_behind = list(lines.filter(_left_behind(at))[:most])
-    hopeless = [line.pk for line in left_behind if line.attempt >= MOST_ATTEMPTS]
+    orphans = list(lines.filter(left_behind)[:most])
+    hopeless = [line.pk for line in orphans if line.attempt >= MOST_ATTEMPTS]
     _give_up(hopeless)
-    found = [line for line in left_behind if line.pk not in hopeless]
+    found = [line for line in orphans if line.pk not in hopeless]
     found += lines.filter(_due(at))[: most - len(found)]
     BatchLine.objects.filter(pk__in=[line.pk for line in found]).update(
         state=LineState.RUNNING,

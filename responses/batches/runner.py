@@ -79,11 +79,11 @@ class BatchRunner:
         if not self._lines and await in_db_thread(claims.is_idle):
             return False
         await in_db_thread(claims.end_early)
-        jobs = await in_db_thread(partial(claims.take_batches, most=_MOST_JOBS - len(self._jobs)))
+        jobs = await in_db_thread(partial(claims.take_batches, most=_MOST_JOBS - len(self._jobs), mine=[*self._jobs]))
         for job in jobs:
             self._jobs[job] = self._task(self._do(job))
         room = 0 if self._is_stopping else max(0, min(self._most_lines, self._spare()) - len(self._lines))
-        lines = await in_db_thread(partial(claims.take_lines, room=room)) if room else []
+        lines = await in_db_thread(partial(claims.take_lines, room=room, mine=[*self._lines])) if room else []
         for line in lines:
             self._lines[line] = self._task(self._answer(line))
         return bool(lines)
