@@ -57,16 +57,17 @@ UPDATE responses_response AS response
 SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(until)s, attempt = attempt + 1
 FROM chosen
 WHERE response.id = chosen.id
-RETURNING response.id, response.team_id
+RETURNING response.id, response.team_id, response.lease_token
 """  # noqa: S608 - constants of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A response that this process is to run."""
+    """A response that this process is to run, for as long as its lease has this token."""
 
     response_id: str
     team_id: str
+    lease_token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,10 @@ def claim(*, room: Room, held: Mapping[str, int], mine: Collection[str]) -> list
     }
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM, parameters)
-        return [Claimed(response_id=response_id, team_id=team_id) for response_id, team_id in cursor.fetchall()]
+        return [
+            Claimed(response_id=response_id, team_id=team_id, lease_token=lease_token)
+            for response_id, team_id, lease_token in cursor.fetchall()
+        ]
 
 
 def give_back(response_ids: Collection[str]) -> int:

@@ -45,16 +45,22 @@ class Taken:
 
 
 def load(
-    *, response_id: str, tools: Toolbox | None = None, model: Model | None = None, judge: Judge | None = None
+    *,
+    response_id: str,
+    lease_token: int | None = None,
+    tools: Toolbox | None = None,
+    model: Model | None = None,
+    judge: Judge | None = None,
 ) -> Taken:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
 
-    Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile.
+    Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile. Whoever goes
+    on with it names the `lease_token` of its claim: the one in the row may be somebody else's by now.
     """
     response = Response.objects.get(pk=response_id)
     folded, next_sequence = _folded(response)
     state = _state(response, folded)
-    identity = _identity(response)
+    identity = _identity(response, lease_token or response.lease_token)
     progress = Progress(
         next_sequence=next_sequence,
         next_position=len(state.output),
@@ -200,7 +206,7 @@ def _context(response: Response) -> RunContext:
     )
 
 
-def _identity(response: Response) -> RunIdentity:
+def _identity(response: Response, lease_token: int) -> RunIdentity:
     return RunIdentity(
         response_id=response.pk,
         team_id=response.team_id,
@@ -212,7 +218,7 @@ def _identity(response: Response) -> RunIdentity:
         stored=response.stored,
         obfuscate=bool(response.options.get("obfuscate")),
         created_at=response.created_at,
-        lease_token=response.lease_token,
+        lease_token=lease_token,
         background=response.background,
         conversation_id=response.conversation_id,
     )

@@ -133,9 +133,12 @@ class Dispatcher:
 
 
 def _load(claimed: Claimed) -> Taken | None:
-    """The run, ready to go on; None where it has ended because it cannot."""
+    """The run, ready to go on; None where it has ended because it cannot, or is not this worker's any more."""
     with scope.team(claimed.team_id):
-        response = Response.objects.get(pk=claimed.response_id)
+        mine = Response.objects.filter(pk=claimed.response_id, lease_token=claimed.lease_token, ended_at=None)
+        response = mine.first()
+    if response is None:
+        return None
     try:
         principal = directory.principal_behind(response.api_key_id)
         route = directory.route_behind(
@@ -150,12 +153,14 @@ def _load(claimed: Claimed) -> Taken | None:
     kept = response.options.get("moderation")
     judge = moderation.restored(kept, principal=principal, request_id=response.request_id) if kept else None
     with scope.team(claimed.team_id):
-        return handover.load(response_id=response.pk, model=model_for(route), judge=judge)
+        return handover.load(
+            response_id=response.pk, lease_token=claimed.lease_token, model=model_for(route), judge=judge
+        )
 
 
 def _fail(claimed: Claimed, error: ApiError) -> None:
     with scope.team(claimed.team_id):
-        taken = handover.load(response_id=claimed.response_id)
+        taken = handover.load(response_id=claimed.response_id, lease_token=claimed.lease_token)
     failure = Failure(code="server_error", message=error.message)
     _, change = taken.recorder.plan(taken.run.end_dead(failed(failure)))
     store.apply([change])

@@ -2,12 +2,14 @@
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from kernel.clock import now
-from responses import worker
+from responses import handover, store, worker
 from responses.claims import Claimed
+from responses.engine.body import Ending
 from responses.models import Response, Status
 from tenants import scope, services
 from tenants.models import Upstream
@@ -26,7 +28,8 @@ def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claimed]:
             upstream_id=upstream.pk,
             lease_until=now() + timedelta(hours=1),
         )
-    return begun, Claimed(response_id=begun.who.response_id, team_id=begun.who.team_id)
+    who = begun.who
+    return begun, Claimed(response_id=who.response_id, team_id=who.team_id, lease_token=who.lease_token)
 
 
 @pytest.fixture
@@ -69,3 +72,34 @@ def test_a_key_that_has_expired_meanwhile_does_not(caller: Caller, upstream: Ups
         caller.key.expires_at = now() - timedelta(minutes=1)
         caller.key.save()
     assert worker._load(one) is not None
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"lease_token": 2},
+        {"lease_token": 2, "status": Status.CANCELLED, "ended_at": now()},
+        {"status": Status.COMPLETED, "ended_at": now(), "completed_at": now()},
+    ],
+)
+def test_what_somebody_else_has_taken_or_ended_meanwhile_is_left_alone(
+    caller: Caller, upstream: Upstream, columns: dict[str, Any]
+) -> None:
+    """Its upstream is gone, so that whoever took it for its own would end it."""
+    begun, one = claimed(caller, upstream)
+    with scope.every_team():
+        upstream.delete()
+        Response.objects.filter(pk=one.response_id).update(**columns)
+    assert worker._load(one) is None
+    assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
+
+
+def test_a_claim_that_was_overtaken_while_it_was_loaded_can_end_nothing(caller: Caller) -> None:
+    begun = begin(caller, input="Hi", background=True)
+    with scope.team(begun.who.team_id):
+        Response.objects.filter(pk=begun.who.response_id).update(lease_token=2)
+        late = handover.load(response_id=begun.who.response_id, lease_token=1)
+    _, change = late.recorder.plan(late.run.end_dead(Ending(status="cancelled")))
+    (lost,) = store.apply([change])
+    assert isinstance(lost, store.LeaseLost)
+    assert body_of(begun)["status"] == "in_progress"
