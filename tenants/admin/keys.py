@@ -158,7 +158,18 @@ class KeyAdmin(Audited, TeamScoped):
     managers = frozenset({Role.TEAM_LEAD})
     form = KeyForm
     actions = None
-    list_display = ["name", "key", "team", "state", "scope_list", "model_list", "last_used", "expires", "created"]
+    list_display = [
+        "name",
+        "key",
+        "team",
+        "state",
+        "scope_list",
+        "model_list",
+        "tool_list",
+        "last_used",
+        "expires",
+        "created",
+    ]
     list_filter = [StatusFilter, ("team", AutocompleteSelectFilter)]
     list_filter_submit = True
     list_fullwidth = True

@@ -42,7 +42,13 @@ def actor_of(client: Client) -> str:
 
 def test_a_new_team_is_noted(admin: Client) -> None:
     name = unique("team")
-    form = {"name": name, "disconnect_grace_seconds": "", "log_retention_hours": "48", **formset("memberships")}
+    form = {
+        "name": name,
+        "disconnect_grace_seconds": "",
+        "log_retention_hours": "48",
+        "tools": "*",
+        **formset("memberships"),
+    }
     assert admin.post("/admin/tenants/team/add/", form).status_code == 302
     with scope.every_team():
         team = Team.objects.get(name=name)
@@ -52,7 +58,7 @@ def test_a_new_team_is_noted(admin: Client) -> None:
 
 
 def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) -> None:
-    form = {"name": caller.team.name, "disconnect_grace_seconds": "0", "log_retention_hours": "24"}
+    form = {"name": caller.team.name, "disconnect_grace_seconds": "0", "log_retention_hours": "24", "tools": "*"}
     admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", {**form, **formset("memberships")})
     (event,) = events("team.updated", caller.team.pk)
     assert (event.before, event.after) == ({"disconnect_grace_seconds": 30}, {"disconnect_grace_seconds": 0})
@@ -61,7 +67,7 @@ def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) 
 def test_members_are_noted_when_they_come_change_and_go(admin: Client, caller: Caller) -> None:
     user = User.objects.create(username=unique("user"))
     url = f"/admin/tenants/team/{caller.team.pk}/change/"
-    form = {"name": caller.team.name, "disconnect_grace_seconds": "30", "log_retention_hours": "24"}
+    form = {"name": caller.team.name, "disconnect_grace_seconds": "30", "log_retention_hours": "24", "tools": "*"}
     row: dict[str, Any] = {"team": caller.team.pk, "user": user.pk, "role": "developer"}
     admin.post(url, {**form, **formset("memberships", row)})
     with scope.every_team():
@@ -75,7 +81,7 @@ def test_members_are_noted_when_they_come_change_and_go(admin: Client, caller: C
 
 
 def test_keys_are_noted_with_their_maker(lead: Client, caller: Caller) -> None:
-    form = {"team": caller.team.pk, "name": unique("key"), "scopes": ["*"], "lifetime": ""}
+    form = {"team": caller.team.pk, "name": unique("key"), "scopes": ["*"], "tools": ["*"], "lifetime": ""}
     lead.post("/admin/tenants/apikey/add/", form)
     lead.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")
     with scope.every_team():
@@ -109,7 +115,13 @@ def test_users_are_noted_and_their_passwords_masked(admin: Client) -> None:
 
 
 def test_a_form_with_errors_is_not_noted(admin: Client, caller: Caller) -> None:
-    form = {"name": "", "disconnect_grace_seconds": "-1", "log_retention_hours": "24", **formset("memberships")}
+    form = {
+        "name": "",
+        "disconnect_grace_seconds": "-1",
+        "log_retention_hours": "24",
+        "tools": "*",
+        **formset("memberships"),
+    }
     assert admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form).status_code == 200
     assert events("team.updated", caller.team.pk) == []
 

@@ -22,7 +22,9 @@ ADD = "/admin/tenants/apikey/add/"
 
 def make(client: Client, caller: Caller, **wanted: Any) -> str:
     """The page that answers to the form."""
-    answer = client.post(ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "lifetime": "90", **wanted})
+    answer = client.post(
+        ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "tools": ["*"], "lifetime": "90", **wanted}
+    )
     assert answer.status_code == 200
     return text(answer)
 
@@ -72,7 +74,7 @@ def test_the_secret_is_nowhere_else(lead: Client, caller: Caller, caplog: pytest
 
 
 def test_the_page_with_the_secret_is_kept_by_nobody(lead: Client, caller: Caller) -> None:
-    answer = lead.post(ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "lifetime": ""})
+    answer = lead.post(ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "tools": ["*"], "lifetime": ""})
     assert "no-store" in answer["Cache-Control"]
     assert "private" in answer["Cache-Control"]
 

@@ -173,7 +173,7 @@ def test_a_page_that_raises_leaves_nothing_half_written(caller: Caller) -> None:
 def test_a_form_that_fails_leaves_nothing_half_written(admin: Client, caller: Caller) -> None:
     admin.raise_request_exception = False
     with connection.execute_wrapper(_fail_after_audit):
-        form = {"name": "changed", "disconnect_grace_seconds": "30", "log_retention_hours": "24"}
+        form = {"name": "changed", "disconnect_grace_seconds": "30", "log_retention_hours": "24", "tools": "*"}
         inline = {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
         answer = admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", {**form, **inline})
     assert answer.status_code == 500

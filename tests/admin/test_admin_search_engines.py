@@ -1,0 +1,62 @@
+"""Search engines, and the tools that keys are given. What an engine is authorized with goes in and never comes out."""
+
+import uuid
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tenants import scope
+from tenants.models import ApiKey, SearchEngine
+from tests.admin.rows import text
+from tests.support.api import Caller
+
+ADD = "/admin/tenants/searchengine/add/"
+TEAMS = {"searchenginevisibility_set-TOTAL_FORMS": "0", "searchenginevisibility_set-INITIAL_FORMS": "0"}
+SECRET = "key-of-the-engine"
+
+
+def save(client: Client, url: str = ADD, **fields: Any) -> tuple[Any, str]:
+    """The answer, and the name that the engine was to have."""
+    name = fields.pop("name", uuid.uuid4().hex)
+    return client.post(url, {"name": name, "kind": "tavily", "base_url": "", "enabled": "on", **TEAMS, **fields}), name
+
+
+def test_a_key_is_kept_and_shown_on_no_page(admin: Client, database: None) -> None:
+    answer, name = save(admin, new_api_key=SECRET)
+    assert answer.status_code == 302
+    engine = SearchEngine.objects.get(name=name)
+    assert engine.api_key == SECRET
+    page = f"/admin/tenants/searchengine/{engine.pk}/change/"
+    save(admin, page, name=name, base_url="https://search.example")
+    kept = SearchEngine.objects.get(name=name)
+    assert (kept.api_key, kept.base_url) == (SECRET, "https://search.example")
+    assert SECRET not in text(admin.get(page)) + text(admin.get("/admin/tenants/searchengine/"))
+    kept.delete()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "answers nobody without a key"),
+        ({"kind": "searxng"}, "say where yours is"),
+        ({"kind": "searxng", "base_url": "http://user:secret@searxng"}, "without a name, a password"),
+        ({"kind": "searxng", "base_url": "http://127.1/"}, "plainest spelling"),
+    ],
+)
+def test_what_cannot_work_is_not_saved(admin: Client, fields: dict[str, str], said: str) -> None:
+    answer, name = save(admin, **fields)
+    assert said in text(answer)
+    assert not SearchEngine.objects.filter(name=name).exists()
+
+
+def test_a_lead_gives_a_key_its_tools(lead: Client, caller: Caller) -> None:
+    page = f"/admin/tenants/apikey/{caller.key.pk}/change/"
+    lead.post(page, {"name": "searching", "scopes": ["*"], "tools": ["web_search", "mcp"]})
+    with scope.every_team():
+        assert ApiKey.objects.get(pk=caller.key.pk).tools == ["web_search", "mcp"]
+    assert "web_search, mcp" in text(lead.get("/admin/tenants/apikey/"))
+
+
+def test_search_engines_are_for_administrators(lead: Client) -> None:
+    assert lead.get("/admin/tenants/searchengine/").status_code == 403
