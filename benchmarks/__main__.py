@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from benchmarks import background, report, statements
 from benchmarks.cells import BURST, FULL, SHORT, SMOKE, Cell, Group, Scale, chosen
+from benchmarks.chaos import command as chaos
 from benchmarks.load import Pace
 from benchmarks.profiling import recording, summarised
 from benchmarks.rounds import Results, Session
@@ -30,6 +31,8 @@ PROFILE_SECONDS = 5.0
 def main() -> int:
     if sys.argv[1:2] == ["background"]:
         return background.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
+    if sys.argv[1:2] == ["chaos"]:
+        return chaos.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _end)
     scale, stamp = _scale(options), time.strftime("%Y%m%d-%H%M%S")

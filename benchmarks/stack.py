@@ -68,12 +68,12 @@ def running(*, directory: Path, server: str, proxy_python: str, with_worker: boo
     directory.mkdir(mode=0o711, parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
-        start = _Starter(directory=directory, undo=undo)
+        start = Starter(directory=directory, undo=undo)
         mock = _start_mock(start)
         proxy = _start_proxy(start, upstream=mock.url, python=proxy_python)
-        home = _home(directory, undo)
+        home = home_in(directory, undo)
         cluster, postgres_pid = _start_postgres(start, home)
-        environment = _environment(directory, cluster, redis_url=_start_valkey(start, home))
+        environment = environment_of(directory, cluster, redis_url=_start_valkey(start, home))
         key = _prepare_platform(environment, upstream=mock.url)
         platform = _start_web(start, environment, server=server, key=key, database_pid=postgres_pid)
         yield Stack(
@@ -81,13 +81,13 @@ def running(*, directory: Path, server: str, proxy_python: str, with_worker: boo
             proxy=proxy,
             platform=platform,
             proxy_parts=_proxy_parts(proxy_python),
-            admin=_admin(cluster),
+            admin=superuser(cluster),
             worker_pid=_start_worker(start, environment) if with_worker else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Starter:
+class Starter:
     """Starts processes whose output goes to the directory, and remembers to end them."""
 
     directory: Path
@@ -116,7 +116,7 @@ class _Starter:
             raise LaunchError(f"The {name} did not come up; the end of its log:\n{end}")
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return bool(answer.status == 200)
@@ -124,21 +124,21 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _start_mock(start: _Starter) -> Target:
+def _start_mock(start: Starter) -> Target:
     port = any_free()
     process = start("mock", (str(program("mock")), "--port", str(port)))
     target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat")
-    start.wait_for("mock", ready=partial(_answers, f"{target.url}/health"), process=process)
+    start.wait_for("mock", ready=partial(answers, f"{target.url}/health"), process=process)
     return target
 
 
-def _start_proxy(start: _Starter, *, upstream: str, python: str) -> Target:
+def _start_proxy(start: Starter, *, upstream: str, python: str) -> Target:
     port = any_free()
     options = ("--host", "127.0.0.1", "--port", str(port), "--no-access-log", "--log-level", "warning")
     argv = (python, "-m", "uvicorn", "benchmarks.proxy:app", *options)
     process = start("proxy", argv, environment={"UPSTREAM": upstream})
     target = Target(name="proxy", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat")
-    start.wait_for("proxy", ready=partial(_answers, f"{target.url}/health"), process=process)
+    start.wait_for("proxy", ready=partial(answers, f"{target.url}/health"), process=process)
     return target
 
 
@@ -150,14 +150,14 @@ def _proxy_parts(python: str) -> str:
     return f"uvicorn with {loop} and {parser}"
 
 
-def _home(directory: Path, undo: ExitStack) -> ServerHome:
+def home_in(directory: Path, undo: ExitStack) -> ServerHome:
     """Where the servers' data is; as root and under a closed directory that is elsewhere, and is removed as well."""
     home = server_home(state_dir=directory)
     undo.callback(shutil.rmtree, home.directory, ignore_errors=True)
     return home
 
 
-def _start_postgres(start: _Starter, home: ServerHome) -> tuple[Cluster, int]:
+def _start_postgres(start: Starter, home: ServerHome) -> tuple[Cluster, int]:
     password = credentials.load(state_dir=start.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
     cluster = postgres.open_cluster(home=home, port=any_free(), password=password)
     process = start.run(postgres.command(cluster=cluster, settings=POSTGRES_SETTINGS, log=start.log("postgres")))
@@ -165,7 +165,7 @@ def _start_postgres(start: _Starter, home: ServerHome) -> tuple[Cluster, int]:
     return cluster, process.pid
 
 
-def _start_valkey(start: _Starter, home: ServerHome) -> str:
+def _start_valkey(start: Starter, home: ServerHome) -> str:
     password = credentials.load(state_dir=start.directory, environment={})["VALKEY_PASSWORD"]
     server = Valkey(program=valkey.find_program(home=home), home=home, port=any_free(), password=password)
     process = start.run(valkey.command(valkey=server, log=start.log("valkey")))
@@ -173,13 +173,13 @@ def _start_valkey(start: _Starter, home: ServerHome) -> str:
     return server.url
 
 
-def _environment(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[str, str]:
+def environment_of(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[str, str]:
     """Create roles and database, and say to the platform where everything is."""
     secrets = credentials.load(state_dir=directory, environment={})
     owner = Role(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
     app = Role(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
     database.prepare(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
-    with psycopg.connect(_admin(cluster), autocommit=True) as connection:
+    with psycopg.connect(superuser(cluster), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION pg_stat_statements")
     address = partial(Role.url, host="127.0.0.1", port=cluster.port, database=DATABASE)
     return {
@@ -193,22 +193,20 @@ def _environment(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[s
     }
 
 
-def _admin(cluster: Cluster) -> str:
+def superuser(cluster: Cluster) -> str:
     return psycopg.conninfo.make_conninfo(cluster.admin, dbname=DATABASE)
 
 
 def _prepare_platform(environment: Mapping[str, str], *, upstream: str) -> str:
     """Migrate, make a team with a key and route every model to the mock; returns the key."""
-    _manage(environment, "migrate")
-    made = json.loads(_manage(environment, "create_key", "--team", "bench", "--json"))
+    manage(environment, "migrate")
+    made = json.loads(manage(environment, "create_key", "--team", "bench", "--json"))
     address = f"{upstream}/v1"
-    _manage(
-        environment, "add_upstream", "--name", "mock", "--base-url", address, "--models", "*", "--default", "--json"
-    )
+    manage(environment, "add_upstream", "--name", "mock", "--base-url", address, "--models", "*", "--default", "--json")
     return str(made["key"])
 
 
-def _manage(environment: Mapping[str, str], *arguments: str) -> str:
+def manage(environment: Mapping[str, str], *arguments: str) -> str:
     command = [sys.executable, MANAGE, *arguments]
     done = subprocess.run(
         command,
@@ -223,7 +221,7 @@ def _manage(environment: Mapping[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def _start_web(start: _Starter, environment: Mapping[str, str], *, server: str, key: str, database_pid: int) -> Target:
+def _start_web(start: Starter, environment: Mapping[str, str], *, server: str, key: str, database_pid: int) -> Target:
     port = any_free()
     argv = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", str(port), "--server", server)
     process = start("web", argv, environment={**environment, "PORT": str(port)})
@@ -235,11 +233,11 @@ def _start_web(start: _Starter, environment: Mapping[str, str], *, server: str, 
         headers=(f"Authorization: Bearer {key}",),
         database_pid=database_pid,
     )
-    start.wait_for("web", ready=partial(_answers, f"{target.url}/readyz"), process=process)
+    start.wait_for("web", ready=partial(answers, f"{target.url}/readyz"), process=process)
     return target
 
 
-def _start_worker(start: _Starter, environment: Mapping[str, str]) -> int:
+def _start_worker(start: Starter, environment: Mapping[str, str]) -> int:
     process = start("worker", (sys.executable, MANAGE, "worker"), environment=environment)
     start.wait_for("worker", ready=lambda: "celery@" in start.log("worker").read_text(), process=process)
     return process.pid

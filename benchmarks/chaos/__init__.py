@@ -1,0 +1,1 @@
+"""Background responses while everything that runs them is killed: `python -m benchmarks chaos`."""

@@ -1,0 +1,180 @@
+"""The model and the tools of the runs, which keep count of everything that they are asked.
+
+A run is known by its key, the words of its input. In three turns it calls four tools, in the fourth it ends. What the
+model has read must be exactly what was said so far: an answer that was cut short or made up by somebody is noted.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+Body = dict[str, Any]
+LABEL = "box"
+STEPS = ((0,), (1, 2), (3,))
+"""The steps of each turn with calls; those of one turn are made at the same time."""
+CALLS = sum(map(len, STEPS))
+WRITE = "write"
+_REPEATABLE = {"look": {"readOnlyHint": True}, "put": {"readOnlyHint": False, "idempotentHint": True}}
+_TOOLS = {**_REPEATABLE, WRITE: {"readOnlyHint": False, "destructiveHint": True}}
+_SCHEMA = {"type": "object", "properties": {"run": {"type": "string"}, "step": {"type": "integer"}}}
+_LONGEST_SECONDS = 0.4
+_PIECE_SECONDS = 0.03
+_NO_SUCH_METHOD = -32601
+_USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+
+
+def tool_of(run: str, step: int) -> str:
+    """Which tool a run calls at a step. The last call of every second run must not be repeated."""
+    if step == CALLS - 1 and int(run.split("-")[1]) % 2:
+        return WRITE
+    return ("look", "put")[step % 2]
+
+
+def result_of(run: str, step: int) -> str:
+    """What the tool returns."""
+    return f"{run}: step {step} is done"
+
+
+def words_of(run: str, turn: int) -> str:
+    """What the model says in a turn."""
+    return f"Turn {turn} of {run}."
+
+
+def read_by(run: str, turn: int) -> list[tuple[str, str]]:
+    """What the model has to have read when it is asked for a turn."""
+    read = [("user", run)]
+    for before in range(turn):
+        read.append(("assistant", words_of(run, before)))
+        read += [("tool", result_of(run, step)) for step in STEPS[before]]
+    return read
+
+
+class Partners:
+    """Both servers on one port. `arrivals`: when each call of a tool came, by run and step. `asked`: how often the
+    model was asked for a turn of a run, `wrong`: what it should not have read."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.arrivals: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self.asked: Counter[tuple[str, int]] = Counter()
+        self.wrong: list[str] = []
+        self._random = Random(17)
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """A streamed chat completion."""
+        messages = orjson.loads(await request.read())["messages"]
+        run, turn = self._place(messages)
+        self.asked[run, turn] += 1
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        for chunk in _chunks(run, turn):
+            await answer.write(b"data: %b\n\n" % orjson.dumps(chunk))
+            await asyncio.sleep(self._random.random() * _PIECE_SECONDS)
+        await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    def _place(self, messages: Sequence[Body]) -> tuple[str, int]:
+        """Which run, and which of its turns is due."""
+        read = [(message["role"], _text(message)) for message in messages if _text(message)]
+        run = read[0][1]
+        turn = sum(role == "assistant" for role, _ in read)
+        if read != read_by(run, turn):
+            self.wrong.append(f"{run}: the model has read {read}")
+        return run, min(turn, len(STEPS))
+
+    # -- the tools -----------------------------------------------------------------------------------------------------
+
+    async def serve(self, request: web.Request) -> web.Response:
+        """One message of the MCP protocol, answered as JSON."""
+        asked = orjson.loads(await request.read())
+        if "id" not in asked:
+            return web.Response(status=202)
+        head = {"jsonrpc": "2.0", "id": asked["id"]}
+        match asked["method"], asked.get("params") or {}:
+            case "initialize", parameters:
+                result = _introduction(parameters["protocolVersion"])
+            case "tools/list", _:
+                result = {"tools": [_tool(name, hints) for name, hints in _TOOLS.items()]}
+            case "tools/call", parameters:
+                result = await self._call(parameters["name"], parameters["arguments"])
+            case "ping", _:
+                result = {}
+            case method, _:
+                error = {"code": _NO_SUCH_METHOD, "message": f"There is no method {method}."}
+                return web.json_response({**head, "error": error})
+        return web.json_response({**head, "result": result})
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> Body:
+        run, step = arguments["run"], arguments["step"]
+        self.arrivals[run, step].append(time.time())
+        if name != tool_of(run, step):
+            self.wrong.append(f"{run}: step {step} was {name}")
+        await asyncio.sleep(self._random.random() * _LONGEST_SECONDS)
+        return {"content": [{"type": "text", "text": result_of(run, step)}], "isError": False}
+
+
+def _text(message: Body) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _chunks(run: str, turn: int) -> Iterator[Body]:
+    for word in words_of(run, turn).split(" "):
+        yield _chunk({"content": word if word.startswith("Turn") else f" {word}"})
+    if turn == len(STEPS):
+        yield _chunk({}, finish="stop")
+    else:
+        yield _chunk({"tool_calls": [_asked_for(run, step, index) for index, step in enumerate(STEPS[turn])]})
+        yield _chunk({}, finish="tool_calls")
+    yield {**_chunk({}), "choices": [], "usage": _USAGE}
+
+
+def _chunk(delta: Body, *, finish: str | None = None) -> Body:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"}
+    return {**head, "choices": [choice]}
+
+
+def _asked_for(run: str, step: int, index: int) -> Body:
+    arguments = orjson.dumps({"run": run, "step": step}).decode()
+    function = {"name": f"{LABEL}__{tool_of(run, step)}", "arguments": arguments}
+    return {"index": index, "id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+
+
+def _tool(name: str, hints: Mapping[str, bool]) -> Body:
+    return {"name": name, "description": f"To {name}.", "inputSchema": _SCHEMA, "annotations": hints}
+
+
+def _introduction(version: str) -> Body:
+    return {
+        "protocolVersion": version,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "counting", "version": "1"},
+    }
+
+
+@asynccontextmanager
+async def running_partners() -> AsyncIterator[Partners]:
+    """Both servers, on the running event loop and a free port."""
+    partners = Partners()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", partners.complete)
+    app.router.add_post("/mcp", partners.serve)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        partners.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield partners
+    finally:
+        await runner.cleanup()
