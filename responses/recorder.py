@@ -151,13 +151,15 @@ class Recorder:
     def _submit(self, change: Change) -> "asyncio.Future[None]":
         """Hand the change to the store; who follows a background run hears of it once it is committed."""
         commit = writer.submit(change)
-        if self._bell is not None:
-            commit.add_done_callback(self._tell)
+        commit.add_done_callback(self._tell)
         return commit
 
-    def _tell(self, _: "asyncio.Future[None]") -> None:
+    def _tell(self, commit: "asyncio.Future[None]") -> None:
         if self._bell is not None:
             self._bell.ring()
+        if not commit.cancelled():
+            # Seen, though nobody may wait for it: the run may have been lost by then, and have stopped.
+            commit.exception()
 
     def _take_batch(self) -> list[EventBatch]:
         if self._timer is not None:

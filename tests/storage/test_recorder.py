@@ -1,6 +1,7 @@
 """The recorder: what is stored when, and that nothing is told before it is committed."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -18,7 +19,7 @@ from responses.engine.state import PendingCall
 from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
 from responses.engine.turns import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
-from responses.recorder import FLUSH_BYTES, PREVIEW_LENGTH
+from responses.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Progress, Recorder
 from responses.store import LeaseLost
 from tenants import scope
 from tenants.models import UsageRecord
@@ -129,6 +130,17 @@ async def test_deltas_of_a_run_that_was_lost_never_stand_in_the_log(database: No
         await begun.recorder.record(end)
     await everything_written(begun)
     assert len(await in_db_thread(lambda: log_of(begun))) == 2
+
+
+async def test_a_lost_run_that_has_stopped_does_not_complain_of_its_last_deltas(database: None, caller: Caller) -> None:
+    begun, complaints = await abegin(caller), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    (delta,) = await first_steps(begun, text(LONG), 1)
+    await in_db_thread(lambda: take_over(begun))
+    await Recorder(begun.who, Progress(next_sequence=2)).record(delta)
+    await everything_written(begun)
+    gc.collect()
+    assert (await in_db_thread(lambda: len(log_of(begun))), complaints) == (2, [])
 
 
 def take_over(begun: Begun) -> None:
