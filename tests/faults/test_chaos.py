@@ -1,0 +1,35 @@
+"""Everything that runs background responses is killed while they run: not one is lost, and nothing is done twice."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos.play import Plan, played
+from benchmarks.chaos.verdict import Figure, Verdict
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PLAN = Plan(
+    runs=100,
+    kills=(0.1, 0.25, 0.4, 0.55, 0.7),
+    valkey_restarts=(0.3,),
+    postgres_restarts=(0.5,),
+    concurrency=40,
+    patience=200,
+)
+
+
+async def judged(directory: Path) -> list[Figure]:
+    """What becomes of the runs of the plan."""
+    async with played(PLAN, directory=directory) as play:
+        assert play.course.disasters == {"worker": 5, "valkey": 1, "postgres": 1}
+        return await asyncio.to_thread(lambda: Verdict(play).figures())
+
+
+def test_nothing_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None:
+    figures = asyncio.run(judged(tmp_path / "chaos"))
+    values = {figure.name: figure.value for figure in figures}
+    assert {figure.name: figure.faults for figure in figures if figure.faults} == {}
+    assert values["responses"] >= PLAN.runs
+    assert values["times a run was taken over"] > 0
+    assert values["tool calls whose result was stored"] > 3 * PLAN.runs
