@@ -21,7 +21,7 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import ModelNotFound, Unauthorized
 from tenants import scope
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, Connector, Model, SearchEngine, SearchKind, ToolKind, WireApi
+from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, SearchKind, Team, ToolKind, WireApi
 from tenants.principal import Principal
 
 REMEMBER_SECONDS = 1.0
@@ -70,6 +70,20 @@ class Search:
     kind: str
     base_url: str = field(default="", repr=False)
     api_key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a team's responses are held to; an empty checker looks at nothing. The hook is the team's secret."""
+
+    input_checker: str
+    input_action: str
+    output_checker: str
+    output_action: str
+    model: str
+    hook_url: str = field(repr=False)
+    hook_secret: str = field(repr=False)
+    fails_open: bool
 
 
 class Remembered(Generic[Found]):
@@ -163,11 +177,37 @@ def _find_search(team_id: str) -> Search | None:
     return None
 
 
+def _find_image_model(team_id: str) -> str:
+    """A team's own model for images, or that of the server's configuration; empty: neither."""
+    with scope.every_team():
+        own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
+    return own or settings.IMAGE_MODEL
+
+
+def _find_guard(team_id: str) -> Guard | None:
+    with scope.every_team():
+        found = Guardrail.objects.filter(pk=team_id).first()
+    if found is None:
+        return None
+    return Guard(
+        input_checker=found.input_checker,
+        input_action=found.input_action,
+        output_checker=found.output_checker,
+        output_action=found.output_action,
+        model=found.model,
+        hook_url=found.hook_url,
+        hook_secret=found.hook_secret,
+        fails_open=found.fails_open,
+    )
+
+
 _keys = Remembered(_find_key)
 _keys_by_id = Remembered(_find_key_by_id)
 _routes = Remembered(_find_route)
 _connectors = Remembered(_find_connector)
 _searches = Remembered(_find_search)
+_image_models = Remembered(_find_image_model)
+_guards = Remembered(_find_guard)
 
 
 def principal(bearer: str) -> Principal:
@@ -206,6 +246,21 @@ async def asearch(team_id: str) -> Search | None:
 def search(team_id: str) -> Search | None:
     """`asearch` for synchronous callers."""
     return _searches.get(team_id)
+
+
+async def aimage_model(team_id: str) -> str:
+    """The model that makes a team's images where a request names none; empty: there is none."""
+    return await _image_models.aget(team_id)
+
+
+async def aguard(team_id: str) -> Guard | None:
+    """What a team's responses are held to; None: nothing."""
+    return await _guards.aget(team_id)
+
+
+def guard(team_id: str) -> Guard | None:
+    """`aguard` for synchronous callers."""
+    return _guards.get(team_id)
 
 
 def principal_behind(key_id: str) -> Principal:

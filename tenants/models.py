@@ -97,6 +97,12 @@ class Team(models.Model):
         default="",
         help_text="Makes the vectors of vector stores; empty: EMBEDDING_MODEL of the server's configuration.",
     )
+    image_model = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="Makes the images of requests that name no model; empty: IMAGE_MODEL of the server's configuration.",
+    )
     tools = ToolKindsField(help_text="The server's tools that the team may use.")
 
     @override
@@ -141,6 +147,7 @@ class Scope(models.TextChoices):
     MODELS_READ = "models.read", "List models"
     EMBEDDINGS_WRITE = "embeddings.write", "Create embeddings"
     MODERATIONS_WRITE = "moderations.write", "Create moderations"
+    IMAGES_WRITE = "images.write", "Create and edit images"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
     VECTOR_STORES_READ = "vector_stores.read", "Read and search vector stores"
@@ -344,6 +351,70 @@ class SearchEngineVisibility(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.engine} for {self.team}"
+
+
+class Checker(models.TextChoices):
+    """Who looks at what goes into the responses of a team, or comes out of them."""
+
+    NOBODY = "", "Nobody"
+    MODEL = "model", "A moderation model"
+    HOOK = "hook", "An HTTP hook"
+
+
+class GuardAction(models.TextChoices):
+    """What becomes of something that a guardrail objects to."""
+
+    BLOCK = "block", "It is blocked"
+    SCORE = "score", "It is only noted"
+
+
+class Guardrail(models.Model):
+    """What a team's responses are held to, whatever their requests say."""
+
+    team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="guardrail", primary_key=True)
+    input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NOBODY)
+    input_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
+    output_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NOBODY)
+    output_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
+    model = models.CharField(max_length=200, blank=True, default="", help_text="Judges where a moderation model does.")
+    hook_url = models.CharField(max_length=2000, blank=True, default="", help_text="Asked where a hook is.")
+    hook_secret = EncryptedTextField(
+        blank=True, default="", help_text="Sent as a bearer token. Encrypted at rest, never shown again."
+    )
+    fails_open = models.BooleanField(
+        default=False, help_text="What nobody could look at passes. Otherwise it is stopped where things are blocked."
+    )
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    @override
+    def __str__(self) -> str:
+        return f"guardrail of {self.team}"
+
+
+class GuardrailDecision(models.Model):
+    """What a guardrail said of an input or an answer. Append-only; the response may never have begun."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    occurred_at = models.DateTimeField(default=now)
+    response_id = models.CharField(max_length=64, db_collation="C")
+    stage = models.CharField(max_length=10, choices=[("input", "Input"), ("output", "Output")])
+    checker = models.CharField(max_length=10, choices=Checker.choices)
+    verdict = models.CharField(
+        max_length=10,
+        choices=[("passed", "Passed"), ("noted", "Noted"), ("blocked", "Blocked"), ("failed", "Nobody could look")],
+    )
+    blocked = models.BooleanField(default=False)
+    categories = models.JSONField(default=list)
+    reason = models.CharField(max_length=500, blank=True, default="")
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        verbose_name = "guardrail decision"
+        indexes = [models.Index(fields=["team", "occurred_at"], name="guardrail_decision_by_time")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.stage} of {self.response_id}: {self.verdict}"
 
 
 class UsageRecord(models.Model):

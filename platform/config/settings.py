@@ -35,6 +35,8 @@ UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
 # Embeds the files of vector stores, for teams without a model of their own for it.
 EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
+# Makes images, for teams without a model of their own for it.
+IMAGE_MODEL = env.text("IMAGE_MODEL")
 # The search engine of teams that the admin gives no other.
 SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")
@@ -227,9 +229,9 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
     "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
+    "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
-    "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
 
 # -- safety ------------------------------------------------------------------------------------------------------------
 
@@ -357,6 +359,7 @@ UNFOLD: dict[str, Any] = {
                     _page("API keys", "key", "tenants.ApiKey"),
                     _page("Members", "badge", "tenants.Membership"),
                     _page("Webhooks", "webhook", "responses.WebhookEndpoint"),
+                    _page("Guardrails", "shield", "tenants.Guardrail"),
                 ],
             },
             {
@@ -375,6 +378,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _page("Usage ledger", "receipt_long", "tenants.UsageRecord"),
                     _page("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
+                    _page("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
                     _page("Audit log", "policy", "tenants.AuditEvent"),
                     _page("Users", "person", "auth.User"),
                 ],

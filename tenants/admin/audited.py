@@ -13,7 +13,7 @@ from unfold.admin import ModelAdmin
 from tenants.audit import audit
 from tenants.models import Team
 
-_SECRET = frozenset({"password", "password1", "password2", "new_api_key", "new_authorization"})
+_SECRET = frozenset({"password", "password1", "password2", "new_api_key", "new_authorization", "new_hook_secret"})
 _MASK = "•••"
 
 

@@ -40,7 +40,7 @@ class TeamForm(forms.ModelForm[Team]):
 
     class Meta:
         model = Team
-        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model", "tools"]
+        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model", "image_model", "tools"]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
             "log_retention_hours": "Event log kept (hours)",
@@ -64,7 +64,7 @@ class TeamAdmin(Audited, TeamScoped):
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours")]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
-        ("Tools of the server", {"fields": ["tools"]}),
+        ("Tools of the server", {"fields": ["tools", "image_model"]}),
     ]
 
     @override

@@ -1,0 +1,182 @@
+# mypy: allow-subclassing-any
+"""Guardrails: what a team's responses are held to, and the log of what they decided."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.admin import display, register
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
+
+from kernel import egress
+from kernel.console import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
+from kernel.errors import EgressRefused
+from tenants.admin.audited import Audited
+from tenants.admin.roles import TeamScoped, teams_of
+from tenants.models import Checker, Guardrail, GuardrailDecision, Role, Team
+
+_HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
+_TONES = {"passed": "success", "noted": "warning", "blocked": "danger", "failed": "warning"}
+
+
+class GuardrailForm(forms.ModelForm[Guardrail]):
+    """`new_hook_secret` is write-only: empty keeps what is stored."""
+
+    hook_url = forms.CharField(
+        label="Hook",
+        max_length=2000,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://guard.example.com/check"}),
+        help_text="Asked where a hook looks. At a public address, unless the platform's configuration opens others.",
+    )
+    new_hook_secret = forms.CharField(
+        required=False,
+        strip=True,
+        label="Secret of the hook",
+        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
+        help_text="Sent as a bearer token, encrypted at rest and never shown again. Empty keeps what is stored.",
+    )
+
+    class Meta:
+        model = Guardrail
+        fields = [
+            "team",
+            "input_checker",
+            "input_action",
+            "output_checker",
+            "output_action",
+            "model",
+            "hook_url",
+            "fails_open",
+        ]
+
+    @override
+    def clean(self) -> dict[str, Any]:
+        """Whoever looks has to be named; where a hook is, no token of another address goes."""
+        given = super().clean() or {}
+        checkers = {given.get("input_checker"), given.get("output_checker")}
+        url = given.get("hook_url") or ""
+        if Checker.MODEL.value in checkers and not given.get("model"):
+            self.add_error("model", "Say which moderation model judges.")
+        if Checker.HOOK.value in checkers and not url:
+            self.add_error("hook_url", "Say where the hook is.")
+        if url:
+            try:
+                egress.default().check(url)
+            except EgressRefused as refused:
+                self.add_error("hook_url", refused.message)
+        return given
+
+    @override
+    def save(self, commit: bool = True) -> Guardrail:
+        if secret := self.cleaned_data.get("new_hook_secret"):
+            self.instance.hook_secret = secret
+        elif "hook_url" in self.changed_data:
+            self.instance.hook_secret = ""
+        return super().save(commit)
+
+
+@register(Guardrail)
+class GuardrailAdmin(Audited, TeamScoped):
+    """One for each team that has any. The column of secrets is never read."""
+
+    form = GuardrailForm
+    managers = frozenset({Role.TEAM_LEAD})
+    actions = None
+    list_display = ["team", "input", "output", "secret_state", "fails"]
+    list_select_related = ["team"]
+    search_fields = ["team__name"]
+    ordering = ["team__name"]
+    autocomplete_fields = ["team"]
+    fieldsets = [
+        (None, {"fields": ["team"]}),
+        ("Input", {"fields": [("input_checker", "input_action")]}),
+        ("Answers", {"fields": [("output_checker", "output_action")]}),
+        ("Who looks", {"fields": ["model", "hook_url", "new_hook_secret", "fails_open"]}),
+    ]
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = rows.defer("hook_secret").annotate(has_secret=_HAS_SECRET)
+        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["team"] if obj else []
+
+    @override
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "team" and not request.user.is_superuser:
+            kwargs["queryset"] = Team.objects.filter(pk__in=teams_of(request, self.managers))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_change_permission(request, obj)
+
+    @display(description="Input")
+    def input(self, row: Guardrail) -> SafeString | str:
+        return two_lines(row.get_input_checker_display(), row.get_input_action_display()) if row.input_checker else "–"
+
+    @display(description="Answers")
+    def output(self, row: Guardrail) -> SafeString | str:
+        if not row.output_checker:
+            return "–"
+        return two_lines(row.get_output_checker_display(), row.get_output_action_display())
+
+    @display(description="Secret")
+    def secret_state(self, row: Any) -> SafeString:
+        return badge("set", "success") if row.has_secret else badge("none")
+
+    @display(description="Where nobody can look")
+    def fails(self, row: Guardrail) -> str:
+        return "passes" if row.fails_open else "stopped where things are blocked"
+
+
+@register(GuardrailDecision)
+class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
+    """What was decided, newest first."""
+
+    list_display = ["time", "team_name", "response", "stage", "verdict_badge", "found", "checker"]
+    list_filter = [
+        ("occurred_at", TimeFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("verdict", "verdict"),
+        exact("response_id", "response id"),
+    ]
+    list_prefetch = ("team",)
+    # By id, not by time: rows come in the order of time, and this order has an index.
+    ordering = ["-id"]
+    sortable_by = ()
+    fieldsets = [
+        (
+            None,
+            {"fields": ["time", "response", ("stage", "checker"), ("verdict_badge", "blocked"), "found", "request_id"]},
+        )
+    ]
+    readonly_fields = ["time", "response", "verdict_badge", "found"]
+
+    @display(description="Time")
+    def time(self, row: GuardrailDecision) -> Any:
+        return when(row.occurred_at)
+
+    @display(description="Team")
+    def team_name(self, row: GuardrailDecision) -> str:
+        return row.team.name
+
+    @display(description="Response")
+    def response(self, row: GuardrailDecision) -> SafeString:
+        return copyable(row.response_id)
+
+    @display(description="Verdict")
+    def verdict_badge(self, row: GuardrailDecision) -> SafeString:
+        return tone(_TONES, row.verdict)
+
+    @display(description="Found")
+    def found(self, row: GuardrailDecision) -> SafeString | str:
+        names = ", ".join(map(str, row.categories))
+        return two_lines(names, row.reason) if names or row.reason else "–"
