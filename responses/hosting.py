@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from conversations.items import StoredItem
+from conversations.items import InputImage, StoredItem
 from kernel import egress
 from kernel.dbthreads import in_db_thread
 from kernel.errors import InvalidValue, UnsupportedValue
 from responses import approvals, toolset
 from responses.approvals import Answered, Granted
+from responses.content import TeamContent
 from responses.engine.tools import NoTools, Toolbox
+from responses.images import TeamPainter, check_images
 from responses.models import Response
 from responses.schema import CreateResponse
 from responses.schema.containers import is_built_in
+from responses.schema.images import ImageGenerationParam
 from responses.schema.tools import ToolParam
 from responses.schema.web_search import SEARCHES
 from responses.store import CallUpdate
@@ -27,6 +30,8 @@ from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox
 from responses.tools.hosted_shell.toolbox import HostedShell
+from responses.tools.image_generation.toolbox import NAME as IMAGES
+from responses.tools.image_generation.toolbox import ImageToolbox
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
@@ -39,8 +44,9 @@ from responses.vectors.embedding import Account
 from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from responses.wire import input_items
 from tenants import directory
+from tenants.capabilities import Capabilities
 from tenants.directory import Search
-from tenants.models import ToolKind
+from tenants.models import Scope, ToolKind
 from tenants.principal import Principal
 
 
@@ -70,6 +76,7 @@ class Asked:
     search: Search | None = None
     files: Sequence[StoreSearcher] = ()
     rooms: Sequence[tuple[Place, Room]] = ()
+    account: Account
 
 
 def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
@@ -112,6 +119,15 @@ def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     ]
 
 
+def _images(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    account = asked.account
+    return [
+        ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamContent(account.team_id))
+        for tool in asked.tools
+        if tool["type"] == IMAGES and toolset.allows(asked.choice, IMAGES)
+    ]
+
+
 def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
     shelves = [box for box in before if isinstance(box, Shelf)]
@@ -123,6 +139,7 @@ KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
     _file_search,
     _web_search,
     _containers,
+    _images,
     _tool_search,
 )
 
@@ -144,7 +161,9 @@ async def hosted(
     search = await _searching(principal, tools)
     shown, choice = [tool.shown() for tool in tools], toolset.shown_choice(body)
     await check_rooms(shown, principal=principal)
-    files = await _files(principal, tools, shown, choice, response_id=response_id)
+    account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
+    await _check_images(principal, tools)
+    files = await _files(account, tools, shown, choice)
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
     asked = Asked(
@@ -157,6 +176,7 @@ async def hosted(
         search=search,
         files=files,
         rooms=rooms(shown, team_id=principal.team_id, key_id=principal.key_id),
+        account=account,
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
     return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
@@ -166,6 +186,7 @@ _KINDS = {
     "mcp": ToolKind.MCP,
     "file_search": ToolKind.FILE_SEARCH,
     "code_interpreter": ToolKind.CODE_INTERPRETER,
+    IMAGES: ToolKind.IMAGE_GENERATION,
     **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH),
 }
 
@@ -199,21 +220,28 @@ async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search
     return search
 
 
+async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> None:
+    """Refuse a tool whose model is not there, and a mask that cannot be had."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, ImageGenerationParam):
+            await check_images(principal, tool.model, param=f"tools[{index}]")
+            if tool.input_image_mask is not None:
+                if tool.input_image_mask.file_id is not None:
+                    principal.require(Scope.FILES_READ)
+                mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
+                own = [(f"tools[{index}].input_image_mask", mask)]
+                await TeamContent(principal.team_id).require(own, can=Capabilities(inline_images=True))
+
+
 async def _files(
-    principal: Principal,
-    tools: Sequence[ToolParam],
-    shown: Sequence[Mapping[str, Any]],
-    choice: Any,
-    *,
-    response_id: str,
+    account: Account, tools: Sequence[ToolParam], shown: Sequence[Mapping[str, Any]], choice: Any
 ) -> list[StoreSearcher]:
     """What searches the vector stores that the request names; one that cannot be searched is refused."""
     if not any(tool.type == "file_search" for tool in tools):
         return []
-    account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
 
     def find() -> list[StoreSearcher]:
-        refuse_unusable(principal.team_id, tools)
+        refuse_unusable(account.team_id, tools)
         return searchers(account, shown, choice)
 
     return await in_db_thread(find)
@@ -243,6 +271,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
             search=search,
             files=searchers(account, tools, choice),
             rooms=rooms(tools, team_id=response.team_id, key_id=response.api_key_id),
+            account=account,
         )
     )
 

@@ -290,6 +290,11 @@ class ImageGenerationCall(ItemBase):
     error: ImageError | None = None
     svg_usage: SvgUsage | None = None
 
+    @property
+    def data_url(self) -> str | None:
+        """The picture as a data URL; None: there is none."""
+        return f"data:image/{self.output_format or 'png'};base64,{self.result}" if self.result else None
+
 
 class Program(ItemBase):
     """A program that the model wrote to call tools by itself."""

@@ -4,11 +4,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from hashlib import blake2b
+from typing import Any
 
 import orjson
 from aiohttp import web
 
-from demo_upstream import embeddings, faults, models
+from demo_upstream import embeddings, faults, models, pictures
 from demo_upstream.conversation import Conversation
 from demo_upstream.delivery import deliver
 from demo_upstream.errors import ApiError
@@ -44,6 +45,8 @@ def create_app(*, clock: Clock = time.time) -> web.Application:
             web.get("/v1/models/{id}", _show_model),
             web.post("/v1/chat/completions", _chat),
             web.post("/v1/embeddings", _embed),
+            web.post("/v1/images/generations", _draw),
+            web.post("/v1/images/edits", _draw),
         ]
     )
     return app
@@ -85,7 +88,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
         chat = parse_chat(await request.read())
         model = models.find(chat.model)
         if not model.chats:
-            raise ApiError(f"'{model.id}' makes embeddings only.", param="model", code="unsupported_value")
+            raise ApiError(f"'{model.id}' does not chat.", param="model", code="unsupported_value")
         faults.raise_instead_of_answering(model.fault)
         return await _answer(request, chat, model)
 
@@ -114,6 +117,34 @@ async def _embed(request: web.Request) -> web.StreamResponse:
         faults.raise_instead_of_answering(model.fault)
         steps = faults.whole(embeddings.body(wanted), seconds=0, fault=model.fault)
         return await deliver(request, steps, content_type=JSON)
+
+
+async def _draw(request: web.Request) -> web.StreamResponse:
+    """Pictures; an edit comes as a form, with those that it changes."""
+    with request.app[STATS].counting():
+        fields, given = await _order(request)
+        model = models.find(str(fields.get("model") or ""))
+        faults.raise_instead_of_answering(model.fault)
+        created = int(request.app[CLOCK]())
+        if str(fields.get("stream")).lower() != "true":
+            return _json(pictures.body(fields, pictures=given, created=created))
+        response = web.StreamResponse(headers={"content-type": EVENTS})
+        await response.prepare(request)
+        for event in pictures.events(fields, pictures=given, created=created):
+            await response.write(event)
+        return response
+
+
+async def _order(request: web.Request) -> tuple[dict[str, Any], int]:
+    if request.content_type != "multipart/form-data":
+        try:
+            sent = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as error:
+            raise ApiError("We could not parse the JSON body of your request.") from error
+        return (sent if isinstance(sent, dict) else {}), 0
+    form = await request.post()
+    files = [name for name, value in form.items() if isinstance(value, web.FileField) and name != "mask"]
+    return {name: value for name, value in form.items() if isinstance(value, str)}, len(files)
 
 
 def _json(body: bytes) -> web.Response:

@@ -4,6 +4,7 @@ demo                        answers, about 10 ms per word
 demo-reasoning              thinks aloud first (`reasoning_content`)
 demo-refuse                 declines (`refusal`)
 demo-embedding              embeddings only
+demo-image                  images only
 demo-slow, demo-hang, …     the faults of `faults.py`
 <any of them>-d50           50 ms per word; `-d0` answers in one go
 """
@@ -17,7 +18,7 @@ from demo_upstream.faults import Fault
 
 DEFAULT_PACE_MS = 10
 PACED = re.compile(r"(?P<base>.+?)(?:-d(?P<pace>\d{1,5}))?")
-PLAIN = ("demo", "demo-reasoning", "demo-refuse", "demo-embedding")
+PLAIN = ("demo", "demo-reasoning", "demo-refuse", "demo-embedding", "demo-image")
 LISTED = (*PLAIN, *faults.EXAMPLES)
 
 
@@ -43,7 +44,7 @@ class Model:
     @property
     def chats(self) -> bool:
         """Whether it answers messages at all."""
-        return self.base != "demo-embedding"
+        return self.base not in {"demo-embedding", "demo-image"}
 
 
 def find(name: str) -> Model:

@@ -179,6 +179,8 @@ ENDPOINTS = (
     _endpoint("GET /containers/{id}/files/{file_id}", "containers.read"),
     _endpoint("GET /containers/{id}/files/{file_id}/content", "containers.read"),
     _endpoint("DELETE /containers/{id}/files/{file_id}", "containers.delete"),
+    _endpoint("POST /images/generations", "images.write", "passed on to the same upstreams, see below"),
+    _endpoint("POST /images/edits", "images.write", "multipart, passed on in the same way"),
     _endpoint("POST /embeddings", "embeddings.write", "passed on to the same upstreams, see below"),
     _endpoint("POST /moderations", "moderations.write", "passed on to the same upstreams, see below"),
 )
@@ -318,7 +320,11 @@ TOOLS = (
         note="Python in a container of the sandbox service, without a network",
     ),
     Tool(type="programmatic_tool_calling", support=Support.REFUSED, note="there is no JavaScript"),
-    Tool(type="image_generation", support=Support.REFUSED, note="there is no model that makes images"),
+    Tool(
+        type="image_generation",
+        support=Support.CONFIGURED,
+        note="with a model whose server has `/images/generations`; no SVG, no GIF",
+    ),
 )
 
 
@@ -353,9 +359,9 @@ ITEMS = (
     *_items("counts once, for the call as it was shown", "mcp_approval_response", output=False),
     *_items("with what it found; shown by `include`", "web_search_call", "file_search_call", output=True),
     *_items("with its outputs; shown by `include`", "code_interpreter_call", output=True),
+    *_items("with its picture, which later turns see", "image_generation_call", output=True),
     *_items(
         "as history",
-        "image_generation_call",
         "program",
         "program_output",
         output=False,

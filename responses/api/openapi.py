@@ -105,9 +105,13 @@ def _paths() -> Schema:
 
 def _passed() -> Schema:
     """What is passed on to upstreams, and the names of their models."""
+    edit = _passed_on("Edit images", body="EditImage", answer="Images")
+    edit["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("EditImage")}}}
     return {
         "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
         "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
+        "/images/generations": {"post": _passed_on("Create images", body="CreateImage", answer="Images")},
+        "/images/edits": {"post": edit},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
         "/models/{model}": {
             "get": _operation(

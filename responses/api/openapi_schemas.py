@@ -16,6 +16,7 @@ from responses.chat.requests import UpdateChatCompletion
 from responses.models import Status
 from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
+from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
 from responses.vector_models import EntryStatus
 from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateFile, UpdateStore
 from responses.webhooks.events import EVENT_TYPES
@@ -74,6 +75,9 @@ def schemas() -> Schema:
         **_compaction(create),
         "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
         "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
+        "CreateImage": CreateImage.model_json_schema(ref_template=_REF),
+        "EditImage": _image_form(),
+        "Images": {"type": "object", "description": "The upstream's images, as they came."},
         "CreateModeration": moderation,
         "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
@@ -93,6 +97,15 @@ def schemas() -> Schema:
         **_containers(),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
     }
+
+
+def _image_form() -> Schema:
+    form = EditImage.model_json_schema(ref_template=_REF)
+    file: Schema = {"type": "string", "format": "binary"}
+    images: Schema = {"anyOf": [file, {"type": "array", "items": file, "maxItems": MOST_PICTURES}]}
+    form["properties"] |= {"image": images, "mask": file}
+    form["required"] = ["image", *form["required"]]
+    return form
 
 
 def _models() -> Schema:

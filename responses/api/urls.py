@@ -3,7 +3,7 @@
 from django.urls import path
 
 from kernel.asgi import by_method
-from responses.api import batches, chat_completions, conversations, passthrough, vector_urls, views, webhooks
+from responses.api import batches, chat_completions, conversations, images, passthrough, vector_urls, views, webhooks
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
@@ -26,6 +26,8 @@ urlpatterns = [
     path("batches/<str:batch_id>/cancel", batches.CancelBatch.as_view()),
     path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
     path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
+    path("images/generations", by_method(post=images.GenerateImages.as_view())),
+    path("images/edits", by_method(post=images.EditImages.as_view())),
     path("webhook_endpoints", webhooks.WebhookEndpoints.as_view()),
     path("webhook_endpoints/<str:endpoint_id>", webhooks.OneWebhookEndpoint.as_view()),
     path("webhook_endpoints/<str:endpoint_id>/rotate_secret", webhooks.RotateWebhookSecret.as_view()),

@@ -20,6 +20,8 @@ from responses.engine.mcp_events import McpCallFailed, McpListToolsFailed
 from responses.engine.state import Fragment
 
 _STATELESS = {"mcp_list_tools", "mcp_approval_request", "compaction"}
+# Items whose wire has no `incomplete`.
+_FAILED = {"image_generation_call"}
 _CUT = "The run was stopped before the server had answered."
 
 
@@ -43,7 +45,9 @@ def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
     """The final body of an item that was cut, and the events that close it."""
     if not fragment.is_open:
         return fragment.body, []
-    body = fragment.body if fragment.body["type"] in _STATELESS else {**fragment.body, "status": "incomplete"}
+    kind = fragment.body["type"]
+    status = "failed" if kind in _FAILED else "incomplete"
+    body = fragment.body if kind in _STATELESS else {**fragment.body, "status": status}
     events: list[Event] = []
     index = fragment.output_index
     if body["type"] == "function_call":

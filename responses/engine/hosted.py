@@ -10,13 +10,13 @@ from responses.engine.calls import ToolResult, object_of
 from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.lifecycle import inside
 from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
-from responses.engine.steps import ToolFinished, ToolsReturned, ToolsStarted
-from responses.engine.tools import Toolbox
+from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
+from responses.engine.tools import Narrator, News, Toolbox
 from responses.engine.turns import Call
 
 _NO_OBJECT = "error: the arguments of this call are not a JSON object, so it was not made"
 _CUT = "\n[The output of the tool was cut here: it is too long.]"
-HostedStep = ToolsStarted | ToolsReturned | ToolFinished
+HostedStep = Emitted | ToolsStarted | ToolsReturned | ToolFinished
 
 
 class HostedCalls:
@@ -31,6 +31,10 @@ class HostedCalls:
         self._tools = tools
         self._now = now
         self._opened: Body | None = None
+        self._news: dict[str, list[News]] = {}
+        self._heard = asyncio.Event()
+        if isinstance(tools, Narrator):
+            tools.narrate(self._hear)
 
     def stuck(self) -> Call | None:
         """A call that somebody had begun, and that nobody may begin again."""
@@ -51,14 +55,35 @@ class HostedCalls:
                     for pending in begun.calls:
                         running[pending.call.call_id] = asyncio.create_task(self._make(pending))
                 else:
-                    await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+                    await self._wait(running)
+                    if told := self._told(self._state.pending[0].call):
+                        yield Emitted(told)
                     returned = self._collect(running)
-                    if returned != self._state.pending[:1]:
+                    if returned and returned != self._state.pending[:1]:
                         yield ToolsReturned(calls=returned)
         finally:
             for task in running.values():
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _hear(self, call_id: str, news: News) -> None:
+        self._news.setdefault(call_id, []).append(news)
+        self._heard.set()
+
+    async def _wait(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> None:
+        """Until a call has come back, or has something to tell."""
+        listening = asyncio.create_task(self._heard.wait())
+        try:
+            await asyncio.wait([*running.values(), listening], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listening.cancel()
+            self._heard.clear()
+
+    def _told(self, call: Call) -> list[Event]:
+        """The events of what a call has told since its item was opened; before that, it waits."""
+        if self._opened is None:
+            return []
+        return [news(self._opened, self._state.next_output_index) for news in self._news.pop(call.call_id, ())]
 
     def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
         waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
@@ -113,7 +138,7 @@ class HostedCalls:
             state.asides.append(enclosure(after=len(state.output), parts=result.parts))
         following = state.pending[0] if state.pending else None
         if following and (following.result or following.call.call_id in running):
-            events += self._open(following.call)
+            events += [*self._open(following.call), *self._told(following.call)]
         return ToolFinished(
             call=pending.call,
             turn=pending.turn,
@@ -132,7 +157,7 @@ class HostedCalls:
         return [OutputItemAdded(output_index=index, item=body), *self._tools.begun(body, call, index)]
 
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
-        events = self._open(call)
+        events = [*self._open(call), *self._told(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
         closed = self._tools.closed(opened or {}, call, result, index)
         events += [*closed.events, OutputItemDone(output_index=index, item=project(closed.item, self._include))]

@@ -133,6 +133,21 @@ class ImageGenerationCallCompleted:
 
 
 @dataclass(slots=True)
+class ImageGenerationCallPartialImage:
+    """The picture as far as it is drawn."""
+
+    item_id: str
+    output_index: int
+    partial_image_index: int
+    partial_image_b64: str
+    background: str | None = None
+    output_format: str | None = None
+    quality: str | None = None
+    size: str | None = None
+    type: Literal["response.image_generation_call.partial_image"] = "response.image_generation_call.partial_image"
+
+
+@dataclass(slots=True)
 class CompactionCompacting:
     """What was said is being made short."""
 
@@ -177,6 +192,7 @@ ProgressEvent = (
     | CodeInterpreterCallCompleted
     | ImageGenerationCallInProgress
     | ImageGenerationCallGenerating
+    | ImageGenerationCallPartialImage
     | ImageGenerationCallCompleted
     | CompactionCompacting
 )

@@ -4,8 +4,8 @@ A hosted tool makes its own items (`mcp_call`, `web_search_call`, …). The next
 call and its output from that item alone.
 """
 
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol, runtime_checkable
 
 from responses.engine.calls import Admission, Closed, Refuse, ToolLimits, ToolResult
 from responses.engine.events import Body, Event
@@ -14,6 +14,8 @@ from responses.engine.steps import Emitted, Prepared
 from responses.engine.turns import Call, FunctionTool
 
 _LIMITS = ToolLimits()
+News = Callable[[Body, int], Event]
+"""Makes an event of what a call has to tell: of its item, and of the index of that."""
 
 
 class Toolbox(Protocol):
@@ -68,6 +70,15 @@ class Toolbox(Protocol):
 
     async def close(self) -> None:
         """The run is over, or goes on elsewhere: let go of connections."""
+        ...
+
+
+@runtime_checkable
+class Narrator(Protocol):
+    """A toolbox whose calls have something to tell before they are over."""
+
+    def narrate(self, tell: Callable[[str, News], None]) -> None:
+        """Tell it from now on, by the id of the call. Who is not asked says nothing."""
         ...
 
 

@@ -20,6 +20,8 @@ from conversations.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    ImageGenerationCall,
+    InputImage,
     LocalShellCall,
     LocalShellCallOutput,
     McpApprovalRequest,
@@ -83,8 +85,14 @@ class CallWriter:
                 return _tool(_search_id(item), _json({"loaded": [*map(_named, item.tools)]})), []
             case _:
                 run = hosted_calls.answered(item)
-                return (_tool(*run), []) if run is not None else None
+                return (_tool(*run), self._drawn(item)) if run is not None else None
         return _tool(item.call_id, text), beside
+
+    def _drawn(self, item: StoredItem) -> list[Message]:
+        """The picture that a call made; a model that sees none reads a note in its place."""
+        if not isinstance(item, ImageGenerationCall) or item.data_url is None:
+            return []
+        return [self.parts.part(InputImage(type="input_image", image_url=item.data_url, detail="auto"))]
 
 
 def _function(item: StoredItem) -> tuple[str, str, str] | None:

@@ -8,8 +8,9 @@ they would ask a silent upstream three times and sleep for as long as a full one
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,14 @@ _TOO_LONG = re.compile(
 )
 _Clients = dict[tuple[str, str, str], AsyncOpenAI]
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A body with files: the fields, and each file as its field, name, content and media type."""
+
+    fields: dict[str, str]
+    files: Sequence[tuple[str, tuple[str, bytes, str]]]
 
 
 class UpstreamFailed(Exception):
@@ -75,12 +84,13 @@ def _new_client(upstream: Upstream) -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def post(upstream: Upstream, path: str, body: dict[str, Any]) -> AsyncIterator[httpx2.Response]:
+async def post(upstream: Upstream, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
     """Send a request; the answer has status 200 and an unread body. Raises `UpstreamFailed`.
 
     Leaving the block closes the connection if the body was not read to its end.
     """
-    client, content = client_for(upstream), orjson.dumps(body)
+    client = client_for(upstream)
+    content = body if isinstance(body, Form) else orjson.dumps(body)
     for pause in (*_RETRY_PAUSES, None):
         try:
             raw = await _send(client, path, content)
@@ -96,11 +106,18 @@ async def post(upstream: Upstream, path: str, body: dict[str, Any]) -> AsyncIter
         await response.aclose()
 
 
-async def _send(client: AsyncOpenAI, path: str, content: bytes) -> "AsyncAPIResponse[object]":
+async def _send(client: AsyncOpenAI, path: str, content: bytes | Form) -> "AsyncAPIResponse[object]":
     options: RequestOptions = {
-        "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "application/json"},
+        "headers": {
+            "X-Stainless-Raw-Response": "stream",
+            "Content-Type": "multipart/form-data" if isinstance(content, Form) else "application/json",
+        },
     }
-    return cast("AsyncAPIResponse[object]", await client.post(path, content=content, cast_to=object, options=options))
+    if isinstance(content, Form):
+        sent = client.post(path, body=content.fields, files=content.files, cast_to=object, options=options)
+    else:
+        sent = client.post(path, content=content, cast_to=object, options=options)
+    return cast("AsyncAPIResponse[object]", await sent)
 
 
 def _may_pass(error: openai.APIError) -> bool:

@@ -12,6 +12,7 @@ from conversations.items import (
     CodeLogs,
     FileSearchCall,
     FindInPage,
+    ImageGenerationCall,
     McpApprovalRequest,
     McpCall,
     McpToolExecutionError,
@@ -35,6 +36,8 @@ def called(item: StoredItem) -> tuple[str, str, str] | None:
             return item.id or "web_search", *_step(item.action)
         case CodeInterpreterCall():
             return item.id or "code_interpreter", "code_interpreter", _json({"code": item.code or ""})
+        case ImageGenerationCall():
+            return item.id or "image_generation", "image_generation", _json({"prompt": item.revised_prompt or ""})
     return None
 
 
@@ -49,6 +52,8 @@ def answered(item: StoredItem) -> tuple[str, str] | None:
             return item.id or "web_search", _pages(item)
         case CodeInterpreterCall():
             return item.id or "code_interpreter", _written(item)
+        case ImageGenerationCall():
+            return item.id or "image_generation", _drawn(item)
     return None
 
 
@@ -105,6 +110,12 @@ def _written(item: CodeInterpreterCall) -> str:
     made = [file.path for file in item.files or () if not file.gone]
     files = [f"Files written: {', '.join(made)}"] if made else []
     return "\n".join([*logs, *files]) or "(no output)"
+
+
+def _drawn(item: ImageGenerationCall) -> str:
+    if item.result:
+        return "The image was made, and shown to the user. It is shown next."
+    return f"error: {item.error.message if item.error else 'there is no image'}"
 
 
 def _json(value: Any) -> str:

@@ -23,6 +23,7 @@ from responses.schema.containers import (
     check_container,
 )
 from responses.schema.file_search import FileSearchToolParam
+from responses.schema.images import ImageGenerationParam, check_image_tool
 from responses.schema.mcp import McpToolParam, check_servers
 from responses.schema.web_search import SEARCHES, STEPS, WebSearchParam, WebSearchPreviewParam
 
@@ -31,13 +32,12 @@ MAX_TOOLS = 1_000
 MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
 UNSUPPORTED = {
-    "image_generation": "this server has no model that makes images",
     "programmatic_tool_calling": "this server has no sandbox to run programs in",
     "container_auto": "a shell in the middle of a conversation has only the client's own 'local' environment",
     "container_reference": "a shell in the middle of a conversation has only the client's own 'local' environment",
 }
 """What the wire knows and this server has not got, with the reason."""
-_OF_REQUESTS = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", *SEARCHES})
+_OF_REQUESTS = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *SEARCHES})
 
 
 def _found_tag(tool: Any) -> str:
@@ -297,6 +297,7 @@ ToolParam = Annotated[
     | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
     | Annotated[AnyShellParam, Tag(f"{TAG}shell")]
     | Annotated[CodeInterpreterParam, Tag(f"{TAG}code_interpreter")]
+    | Annotated[ImageGenerationParam, Tag(f"{TAG}image_generation")]
     | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
     Discriminator(by_type),
@@ -375,6 +376,8 @@ def _check_hosted(tool: Any, where: str) -> None:
     """What OpenAI's own tools can do, and the server's cannot."""
     if isinstance(tool, CodeInterpreterParam):
         check_container(tool.container, param=f"{where}.container")
+    if isinstance(tool, ImageGenerationParam):
+        check_image_tool(tool, where=where)
     if isinstance(tool, AnyShellParam):
         check_container(tool.environment, param=f"{where}.environment")
     if isinstance(tool, WebSearchParam) and tool.external_web_access is False:

@@ -1,13 +1,13 @@
 """Several kinds of hosted tools as one toolbox."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from responses.engine.calls import Admission, Closed, Refuse, ToolLimits, ToolResult
 from responses.engine.events import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.tools import NoTools, Toolbox
+from responses.engine.tools import Narrator, News, NoTools, Toolbox
 from responses.engine.turns import Call, FunctionTool
 
 
@@ -38,6 +38,12 @@ class _Combined:
             async with aclosing(box.prepare(context, state)) as preparing:
                 async for step in preparing:
                     yield step
+
+    def narrate(self, tell: Callable[[str, News], None]) -> None:
+        """Let those tell that have something to tell."""
+        for box in self._boxes:
+            if isinstance(box, Narrator):
+                box.narrate(tell)
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """Everything that any of them offers."""

@@ -18,7 +18,8 @@ from tenants.models import ApiKey, Model, Team, Upstream
 _TEAM = "demo"
 _ADMIN = "admin"
 _EMBEDDER = "demo-embedding"
-_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDER)
+_PAINTER = "demo-image"
+_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDER, _PAINTER)
 
 
 class Command(BaseCommand):
@@ -36,7 +37,9 @@ class Command(BaseCommand):
         _route(options["demo_upstream"])
         password = _ensure_admin()
         key = _ensure_key(settings.STATE_DIR / "demo-key")
-        _embed_with_demo(used=bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL)
+        used = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
+        _use_demo("embedding_model", _EMBEDDER, used=used and not settings.EMBEDDING_MODEL)
+        _use_demo("image_model", _PAINTER, used=used and not settings.IMAGE_MODEL)
         shown = {"team": _TEAM, "key": key, "admin_user": _ADMIN, "admin_password": password}
         self.stdout.write(json.dumps(shown) if options["json"] else key)
 
@@ -58,14 +61,11 @@ def _route(demo_upstream: str) -> None:
         Upstream.objects.filter(name="default").update(is_default=False)
 
 
-def _embed_with_demo(*, used: bool) -> None:
-    """The demo team's stores are embedded by the demo, unless somebody has said otherwise."""
+def _use_demo(field: str, model: str, *, used: bool) -> None:
+    """The demo team's stores are embedded, and its images made, by the demo, unless somebody has said otherwise."""
+    before, after = ("", model) if used else (model, "")
     with scope.every_team():
-        team = Team.objects.filter(name=_TEAM)
-        if used and not settings.EMBEDDING_MODEL:
-            team.filter(embedding_model="").update(embedding_model=_EMBEDDER)
-        else:
-            team.filter(embedding_model=_EMBEDDER).update(embedding_model="")
+        Team.objects.filter(name=_TEAM, **{field: before}).update(**{field: after})
 
 
 def _ensure_admin() -> str | None:

@@ -1,0 +1,89 @@
+"""Pictures without a model: stripes whose colours follow from the prompt, as PNG that the standard library can write.
+
+`/v1/images/generations` and `/v1/images/edits` answer at once, or with `stream` by way of partial pictures, which are
+the same one with fewer stripes.
+"""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from demo_upstream import tokens
+from demo_upstream.errors import ApiError
+
+SIDE = 64
+_STRIPES = 8
+_MOST_PARTIAL = 3
+_IMAGE_TOKENS = 64
+Fields = Mapping[str, Any]
+
+
+def body(fields: Fields, *, pictures: int, created: int) -> bytes:
+    """The JSON answer to a request, which came with so many pictures."""
+    prompt = _prompt(fields)
+    return orjson.dumps(
+        {
+            "created": created,
+            "data": [{"b64_json": _picture(prompt, pictures, _STRIPES), "revised_prompt": prompt}],
+            "output_format": "png",
+            "size": f"{SIDE}x{SIDE}",
+            "usage": _usage(prompt, pictures),
+        }
+    )
+
+
+def events(fields: Fields, *, pictures: int, created: int) -> Iterator[bytes]:
+    """The same as server-sent events."""
+    prompt, kind = _prompt(fields), "image_edit" if pictures else "image_generation"
+    common = {"created_at": created, "output_format": "png", "size": f"{SIDE}x{SIDE}"}
+    count = min(int(fields.get("partial_images") or 0), _MOST_PARTIAL)
+    for index in range(count):
+        stripes = _STRIPES * (index + 1) // (count + 1)
+        partial = {"partial_image_index": index, "b64_json": _picture(prompt, pictures, stripes)}
+        yield _event({"type": f"{kind}.partial_image", **common, **partial})
+    whole = {"b64_json": _picture(prompt, pictures, _STRIPES), "usage": _usage(prompt, pictures)}
+    yield _event({"type": f"{kind}.completed", **common, **whole})
+
+
+def png(rows: list[bytes]) -> bytes:
+    """Rows of three bytes a pixel as a PNG."""
+    header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _prompt(fields: Fields) -> str:
+    prompt = fields.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        raise ApiError("Missing required parameter: 'prompt'.", param="prompt")
+    return prompt
+
+
+def _picture(prompt: str, pictures: int, stripes: int) -> str:
+    seed = blake2b(f"{prompt}\n{pictures}".encode(), digest_size=3 * _STRIPES).digest()
+    colours = [seed[3 * index : 3 * index + 3] if index < stripes else b"\xff\xff\xff" for index in range(_STRIPES)]
+    rows = [colours[row * _STRIPES // SIDE] * SIDE for row in range(SIDE)]
+    return base64.b64encode(png(rows)).decode()
+
+
+def _usage(prompt: str, pictures: int) -> dict[str, Any]:
+    words, seen = tokens.count(prompt), pictures * _IMAGE_TOKENS
+    return {
+        "input_tokens": words + seen,
+        "input_tokens_details": {"text_tokens": words, "image_tokens": seen},
+        "output_tokens": _IMAGE_TOKENS,
+        "total_tokens": words + seen + _IMAGE_TOKENS,
+    }
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (str(value["type"]).encode(), orjson.dumps(value))

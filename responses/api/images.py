@@ -1,0 +1,109 @@
+"""`POST /v1/images/generations` and `POST /v1/images/edits`, which store nothing."""
+
+import re
+from io import BytesIO
+from typing import Any, cast
+
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import MemoryFileUploadHandler
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from rest_framework.request import Request
+from rest_framework.response import Response as Answer
+from typing_extensions import override
+
+from kernel.asgi import Scope, header
+from kernel.errors import BadRequest, InvalidMultipart, InvalidValue, MissingParameter, UnknownParameter
+from kernel.validation import parse_json, validate
+from responses.api.requests import info, principal_of, scope_of
+from responses.api.views import AsyncApiView
+from responses.images import Upload, forward_images
+from responses.schema.images import MOST_PICTURES, CreateImage, EditImage, check_image
+from tenants.models import Scope as KeyScope
+
+_NUMBERS = frozenset({"n", "output_compression", "partial_images"})
+_FILES = {"image": "image[]", "image[]": "image[]", "mask": "mask"}
+_INTEGER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+
+
+class GenerateImages(AsyncApiView):
+    """`POST /v1/images/generations`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        principal_of(request).require(KeyScope.IMAGES_WRITE)
+        sent = parse_json(asgi["body"])
+        values = {name: value for name, value in sent.items() if value is not None or name == "prompt"}
+        validate(CreateImage, values)
+        check_image(values)
+        answer = await forward_images(principal=principal_of(request), values=values, uploads=(), request=info(asgi))
+        return Answer(answer)
+
+
+class EditImages(AsyncApiView):
+    """`POST /v1/images/edits`."""
+
+    @override
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+        asgi = scope_of(request)
+        principal_of(request).require(KeyScope.IMAGES_WRITE)
+        values, uploads = read_form(asgi)
+        validate(EditImage, values)
+        check_image(values)
+        answer = await forward_images(
+            principal=principal_of(request), values=values, uploads=uploads, request=info(asgi)
+        )
+        return Answer(answer)
+
+
+def read_form(scope: Scope) -> tuple[dict[str, Any], list[Upload]]:
+    """The fields of an edit, and its pictures."""
+    body: bytes = scope["body"]
+    meta = {"CONTENT_TYPE": header(scope, b"content-type"), "CONTENT_LENGTH": str(len(body))}
+    keeper = MemoryFileUploadHandler()
+    keeper.activated = True
+    try:
+        fields, files = MultiPartParser(meta, cast("Any", BytesIO(body)), [keeper], "utf-8").parse()
+    except (MultiPartParserError, SuspiciousOperation) as error:
+        raise InvalidMultipart from error
+    values: dict[str, Any] = {}
+    for name, given in fields.lists():
+        if len(given) > 1:
+            raise InvalidValue(f"Invalid '{name}': it was sent more than once.", param=name)
+        values[name] = _value(name, str(given[0]))
+    return values, _uploads(files.lists())
+
+
+def _value(name: str, text: str) -> Any:
+    """Forms only know strings."""
+    if name in _NUMBERS and _INTEGER.fullmatch(text):
+        return int(text)
+    if name == "stream" and text in {"true", "false"}:
+        return text == "true"
+    return text
+
+
+def _uploads(files: Any) -> list[Upload]:
+    found = [(name, file) for name, several in files for file in several]
+    uploads = [_upload(name, file) for name, file in found]
+    pictures = [one for one in uploads if one.field != "mask"]
+    if not pictures:
+        raise MissingParameter("image")
+    if len(pictures) > MOST_PICTURES or len(uploads) > len(pictures) + 1:
+        raise InvalidValue(f"An edit takes at most {MOST_PICTURES} images and one mask.", param="image")
+    return uploads
+
+
+def _upload(name: str, file: "UploadedFile[bytes]") -> Upload:
+    if name not in _FILES:
+        raise UnknownParameter(name)
+    content = file.read()
+    if not content:
+        raise BadRequest("File is empty.", param=name)
+    return Upload(
+        field=_FILES[name],
+        filename=file.name or "image.png",
+        content=content,
+        content_type=file.content_type or "image/png",
+    )

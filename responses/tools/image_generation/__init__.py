@@ -1,0 +1,1 @@
+"""The tool `image_generation`: pictures of an image model."""

@@ -1,0 +1,89 @@
+"""A server of images over real HTTP, which notes what it was asked and answers as a test has written down."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tests.support.serving import serving
+from tests.support.upstream import Gate
+
+USAGE = {"input_tokens": 7, "output_tokens": 40, "total_tokens": 47}
+
+
+@dataclass
+class Asked:
+    """One call: its path below /v1, the fields of its body, and the files of its form as field, type and bytes."""
+
+    path: str
+    fields: dict[str, Any]
+    files: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+
+@dataclass
+class ImageServer:
+    """The server. `answers` are taken one after the other: a JSON body, or the events and gates of a stream."""
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+
+    def draw(self, content: str = "UE5H", **fields: Any) -> None:
+        """Answer the next call with this picture."""
+        body = {"created": 1, "data": [{"b64_json": content}], "usage": USAGE, **fields}
+        self.answers.append((200, body))
+
+    def stream(self, *pieces: Any) -> None:
+        """Answer the next call with these events; a `Gate` among them holds the rest back."""
+        self.answers.append((200, list(pieces)))
+
+    def refuse(self, status: int, message: str, **fields: Any) -> None:
+        """Answer the next call with an error."""
+        self.answers.append((status, {"error": {"message": message, "type": "image_generation_user_error", **fields}}))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Serve one call."""
+        self.asked.append(await _read(request))
+        status, content = self.answers.pop(0)
+        if isinstance(content, dict):
+            return web.json_response(content, status=status, headers={"x-should-retry": "false"})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await _send(response, content)
+        return response
+
+
+async def _read(request: web.Request) -> Asked:
+    path = request.path.removeprefix("/v1")
+    if request.content_type != "multipart/form-data":
+        return Asked(path=path, fields=orjson.loads(await request.read()))
+    asked = Asked(path=path, fields={})
+    for name, value in (await request.post()).items():
+        if isinstance(value, web.FileField):
+            asked.files.append((name, value.content_type, value.file.read()))
+        else:
+            asked.fields[name] = value
+    return asked
+
+
+async def _send(response: web.StreamResponse, pieces: Sequence[Any]) -> None:
+    for piece in pieces:
+        if isinstance(piece, Gate):
+            await piece.pass_through()
+        else:
+            await response.write(b"data: %b\n\n" % orjson.dumps(piece))
+
+
+@contextmanager
+def image_server() -> Iterator[ImageServer]:
+    """The running server; every answer that a test has written down was asked for."""
+    server = ImageServer()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post("/v1/images/generations", server.answer)
+    app.router.add_post("/v1/images/edits", server.answer)
+    with serving(app) as server.url:
+        yield server
+    assert server.answers == []
