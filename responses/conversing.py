@@ -74,11 +74,11 @@ def hold_of(who: RunIdentity) -> Hold | None:
     return Hold(response_id=who.response_id, conversation_id=who.conversation_id)
 
 
-def appendix_of(who: RunIdentity, rows: Iterable[models.Model]) -> Appendix | None:
+def appendix_of(who: RunIdentity, reading: Reading, rows: Iterable[models.Model]) -> Appendix | None:
     """What a new run leaves in its conversation, beginning with these rows of its input."""
     if who.conversation_id is None:
         return None
-    appendix = Appendix(conversation_id=who.conversation_id)
+    appendix = Appendix(conversation_id=who.conversation_id, read_to=reading.history_end)
     appendix.add(rows, written=who.stored)
     return appendix
 

@@ -25,24 +25,29 @@ VALUES (%(conversation)s, %(team)s, %(response)s, %(until)s)
 ON CONFLICT (conversation_id) DO NOTHING
 """
 # The conversation's row is locked after the hold and never before it, so that nobody waits in a circle. One that was
-# deleted meanwhile gets nothing.
+# deleted meanwhile gets nothing. Where a client has added something since the run has read it, no notes of the run's
+# tell of that: there the context must not begin at its compaction item.
 _END = f"""conversed AS (
-    SELECT * FROM json_to_recordset(%s::json) AS new (response_id text, conversation_id text, places json, guard text)
+    SELECT * FROM json_to_recordset(%s::json) AS new (
+        response_id text, conversation_id text, read_to integer, places json, guard text
+    )
     WHERE {GUARDED}
 ), released AS (
     DELETE FROM responses_conversationhold AS hold USING conversed
     WHERE hold.conversation_id = conversed.conversation_id AND hold.response_id = conversed.response_id
-    RETURNING conversed.conversation_id, conversed.places, json_array_length(conversed.places) AS length
+    RETURNING conversed.conversation_id, conversed.read_to, conversed.places,
+        json_array_length(conversed.places) AS length
 ), grown AS (
     UPDATE conversations_conversation AS conversation
     SET next_position = conversation.next_position + released.length
     FROM released WHERE conversation.id = released.conversation_id AND released.length > 0
     RETURNING conversation.id, conversation.team_id, conversation.next_position - released.length AS start,
-        released.places
+        released.read_to, released.places
 ), continued AS (
     INSERT INTO conversations_placement (team_id, owner, section, position, item_id, in_context, opens_context)
     SELECT grown.team_id, grown.id, '{Section.ITEMS}', grown.start + place.number - 1,
-        (place.row ->> 'item_id')::uuid, (place.row ->> 'in_context')::boolean, (place.row ->> 'opens_context')::boolean
+        (place.row ->> 'item_id')::uuid, (place.row ->> 'in_context')::boolean,
+        (place.row ->> 'opens_context')::boolean AND grown.start IS NOT DISTINCT FROM grown.read_to
     FROM grown, json_array_elements(grown.places) WITH ORDINALITY AS place (row, number)
 )"""  # noqa: S608 - parts of our own
 
@@ -128,10 +133,12 @@ def drop_stale() -> int:
 class Appendix:
     """What a run leaves in its conversation: the places of its input and output so far, in their order.
 
-    `unwritten` are the items that nothing has stored, because the response itself is not.
+    `read_to` is the position behind what the run has read of it. `unwritten` are the items that nothing has stored,
+    because the response itself is not.
     """
 
     conversation_id: str
+    read_to: int | None
     places: list[Placement] = field(default_factory=list)
     unwritten: list[Item] = field(default_factory=list)
 
@@ -141,7 +148,11 @@ class Appendix:
         if response.conversation_id is None:
             return None
         places = Placement.objects.filter(owner=response.pk, section__in=[Section.INPUT, Section.OUTPUT])
-        return cls(conversation_id=response.conversation_id, places=list(places.order_by("section", "position")))
+        return cls(
+            conversation_id=response.conversation_id,
+            read_to=response.history_end,
+            places=list(places.order_by("section", "position")),
+        )
 
     def add(self, rows: Iterable[models.Model], *, written: bool) -> None:
         """Take in rows of items and of their places in the response."""
@@ -158,5 +169,5 @@ class Appendix:
             {"item_id": place.item_id, "in_context": place.in_context, "opens_context": place.opens_context}
             for place in (self.places if keeps else ())
         ]
-        row = {"response_id": response_id, "conversation_id": self.conversation_id, "places": places}
-        return self.unwritten if keeps else (), Part(_END, row)
+        row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
+        return self.unwritten if keeps else (), Part(_END, {**row, "places": places})

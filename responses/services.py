@@ -172,7 +172,7 @@ async def _plan(
     )
     who = _identity(principal, route, request, reading, parameters=parameters, options=options, created_at=created_at)
     items = _input_rows(who, reading) if who.stored or who.conversation_id else []
-    recorder = Recorder(who, Progress(), conversing.appendix_of(who, items))
+    recorder = Recorder(who, Progress(), conversing.appendix_of(who, reading, items))
     first, batch = recorder.opening((queued if body.background else opening)(parameters))
     row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
     row.secrets = tools.secrets
