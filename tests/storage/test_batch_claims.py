@@ -1,0 +1,85 @@
+"""Which batches workers take first: however many a team has, those of others have their turn."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from kernel.clock import now
+from responses.batch_models import OPEN_BATCHES, Batch, BatchLine, BatchStatus
+from responses.batches import claims
+from tenants import scope
+from tests.support.api import Caller, MakeCaller
+
+
+@pytest.fixture
+def rolled_back(database: None) -> Iterator[None]:
+    """A transaction that sees every team, and leaves nothing behind."""
+    with transaction.atomic(), scope.every_team():
+        # What other tests have left is not of interest.
+        Batch.objects.filter(status__in=OPEN_BATCHES).update(
+            status=BatchStatus.VALIDATING, lease_until=now() + timedelta(hours=1)
+        )
+        yield
+        transaction.set_rollback(True)
+
+
+def batches(caller: Caller, number: int, **columns: Any) -> list[str]:
+    """Batches of this caller, one after the other."""
+    at = now()
+    rows = [
+        Batch(
+            team=caller.team,
+            api_key=caller.key,
+            created_at=at + timedelta(seconds=index),
+            expires_at=at + timedelta(days=1),
+            endpoint="/v1/responses",
+            completion_window="24h",
+            input_file_id="file_1",
+            **columns,
+        )
+        for index in range(number)
+    ]
+    return [batch.pk for batch in Batch.objects.bulk_create(rows)]
+
+
+def begun(caller: Caller, number: int) -> list[str]:
+    """Batches that have begun, with a line each."""
+    made = batches(caller, number, status=BatchStatus.IN_PROGRESS, total=1)
+    lines = [BatchLine(team=caller.team, batch_id=pk, position=0, custom_id="a", body="{}") for pk in made]
+    BatchLine.objects.bulk_create(lines)
+    return made
+
+
+def taken(most: int) -> set[str]:
+    """The batches that a worker begins or ends now."""
+    return {job.batch_id for job in claims.take_batches(most=most, mine=[])}
+
+
+def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:
+    many, few = make_caller(), make_caller()
+    first, second = batches(many, 5), batches(few, 1)
+    assert taken(2) == {first[0], second[0]}
+
+
+def test_a_team_whose_batches_are_under_way_waits_for_those_of_others(
+    rolled_back: None, make_caller: MakeCaller
+) -> None:
+    many, late = make_caller(), make_caller()
+    first = batches(many, 5)
+    assert taken(2) == set(first[:2])
+    second = batches(late, 2)
+    assert taken(1) == {second[0]}
+    assert taken(1) == {second[1]}
+    assert taken(9) == set(first[2:])
+
+
+def test_more_batches_than_anybody_looks_at_do_not_hide_those_of_others(
+    rolled_back: None, make_caller: MakeCaller
+) -> None:
+    many, late = make_caller(), make_caller()
+    begun(many, claims._MOST_BATCHES + 1)
+    (second,) = begun(late, 1)
+    assert second in {line.batch_id for line in claims.take_lines(room=4, mine=[])}
