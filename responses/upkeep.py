@@ -67,11 +67,13 @@ def _end(response_id: str, team_id: str) -> bool:
 
 def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, str]]:
     """Take over dead runs: the lease token counts up, so that a predecessor which is not quite dead writes no more."""
+    # One that was given back holds no lease; it waits for nobody where fewer attempts are allowed by now.
+    free = Q(background=True) & (Q(lease_until__lt=at) | Q(lease_until=None))
     with scope.every_team():
         dead = (
             Response.objects.select_for_update(skip_locked=True, no_key=True)
-            .filter(Q(background=False) | Q(attempt__gte=settings.BACKGROUND_ATTEMPTS))
-            .filter(status__in=RUNNING, lease_until__lt=at)
+            .filter(Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & free))
+            .filter(status__in=RUNNING)
             .order_by("lease_until")
         )
         if response_id is not None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import IntegrityError, connection
 
 from conversations.models import Item, Placement, Section
@@ -170,6 +171,16 @@ def test_a_dead_run_that_cannot_be_read_does_not_keep_the_others_from_ending(dat
     let_die(whole)
     upkeep.sweep_dead_runs()
     assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
+
+
+def test_what_was_given_back_and_may_not_be_tried_any_more_is_ended(database: None, caller: Caller) -> None:
+    """Where fewer attempts are allowed than when the last worker began with it."""
+    begun = begin(caller, background=True)
+    with scope.team(caller.team.pk):
+        waiting = Response.objects.filter(pk=begun.who.response_id)
+        waiting.update(lease_until=None, attempt=settings.BACKGROUND_ATTEMPTS)
+    upkeep.sweep_dead_runs()
+    assert body_of(begun)["status"] == "failed"
 
 
 def ended(begun: Begun, *, hours: float) -> None:
