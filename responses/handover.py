@@ -30,7 +30,7 @@ from responses.holds import Appendix
 from responses.identity import RunIdentity
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.moderated import ModeratedRun
-from responses.moderation import Judge
+from responses.moderation import Judging
 from responses.recorder import Progress, Recorder
 from responses.sealing import TeamSeal
 
@@ -50,7 +50,7 @@ def load(
     lease_token: int | None = None,
     tools: Toolbox | None = None,
     model: Model | None = None,
-    judge: Judge | None = None,
+    judge: Judging | None = None,
 ) -> Taken:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
 

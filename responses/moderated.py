@@ -16,11 +16,11 @@ from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.engine.tools import Toolbox
 from responses.engine.turns import Model
-from responses.moderation import Judge, Judgement
+from responses.moderation import Judgement, Judging
 
 
 class ModeratedRun(Run):
-    """The run of a request with `moderation`."""
+    """The run of a request with `moderation`, or of a team with a guardrail."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ModeratedRun(Run):
         model: Model,
         tools: Toolbox,
         now: Callable[[], datetime],
-        judge: Judge,
+        judge: Judging,
     ) -> None:
         super().__init__(context, state, model=model, tools=tools, now=now)
         self._judge = judge
@@ -69,7 +69,7 @@ class ModeratedRun(Run):
         if (failure := self._judge.objection(found)) is not None:
             return self._withheld(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
         ending = end.ending._replace(moderation=self._judge.shown(found))
-        body = {**end.response, "moderation": ending.moderation}
+        body = end.response if ending.moderation is None else {**end.response, "moderation": ending.moderation}
         before = end.events[: len(end.events) - len(closing(end.ending, end.response))]
         events = [*self._release(), *before, *closing(ending, body)]
         return replace(end, ending=ending, response=body, events=events)

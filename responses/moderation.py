@@ -8,7 +8,7 @@ specification; the shapes are those of `Response.moderation`.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from conversations.items import StoredItem, plain_text
 from kernel.errors import ApiError, ContentFlagged, Failure, ModelNotFound, UnsupportedValue, UpstreamError
@@ -25,6 +25,27 @@ from tenants.models import Scope
 from tenants.principal import Principal
 
 Judgement = dict[str, Any]
+
+
+class Judging(Protocol):
+    """Whoever judges a run's answers."""
+
+    @property
+    def holds_answers_back(self) -> bool:
+        """Whether an answer is sent only after it was judged."""
+        ...
+
+    async def of_output(self, bodies: Sequence[Body]) -> Judgement:
+        """What is found in an answer; never raises."""
+        ...
+
+    def shown(self, of_output: Judgement) -> dict[str, Judgement] | None:
+        """`Response.moderation`; None: nobody asked for it."""
+        ...
+
+    def objection(self, of_output: Judgement) -> Failure | None:
+        """Why an answer is not to be sent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +66,7 @@ class Judge:
         """What it finds in an answer; never raises, as the answer is there by now."""
         words = [text for body in bodies if body["type"] != "reasoning" and (text := plain_text(body))]
         try:
-            return await _judged(self.principal, self.policy.model, self.request, words)
+            return await judged(self.principal, self.policy.model, self.request, words)
         except ApiError as error:
             return _no_judgement(error.message, code=error.code)
         except asyncio.CancelledError:
@@ -73,7 +94,7 @@ class Judge:
         return None
 
 
-def restored(kept: dict[str, Any], *, principal: Principal, request_id: str) -> Judge:
+def restored_judge(kept: dict[str, Any], *, principal: Principal, request_id: str) -> Judge:
     """The judge of a run that is taken over, from what was kept of it."""
     return Judge(
         principal=principal,
@@ -98,13 +119,10 @@ async def judge_input(
     wanted its word before anything else happens.
     """
     principal.require(Scope.MODERATIONS_WRITE)
-    own = reading.own_items[len(reading.own_items) - len(wire.input_items(body)) :]
-    items = [*reading.preface, *own]
-    words = [text for item in items if (text := plain_text(item.wire()))]
-    files, images = await _behind(items, content)
+    words, images = await brought(body, reading, content)
     blocks = policy.blocks("input")
     try:
-        found = await _judged(principal, policy.model, request, [*words, *files], images=images)
+        found = await judged(principal, policy.model, request, words, images=images)
     except (ModelNotFound, UnsupportedValue) as error:
         error.param = "moderation.model"
         raise
@@ -115,6 +133,15 @@ async def judge_input(
     if blocks and found["flagged"]:
         raise ContentFlagged(f"The input was flagged by '{policy.model}'{_named(found)}.", param="input")
     return Judge(principal=principal, policy=policy, request=request, of_input=found)
+
+
+async def brought(body: CreateResponse, reading: Reading, content: TeamContent | None) -> tuple[list[str], list[str]]:
+    """The words that a request brings, those in its files too, and the URLs of its images."""
+    own = reading.own_items[len(reading.own_items) - len(wire.input_items(body)) :]
+    items = [*reading.preface, *own]
+    words = [text for item in items if (text := plain_text(item.wire()))]
+    files, images = await _behind(items, content)
+    return [*words, *files], images
 
 
 async def _behind(items: Sequence[StoredItem], content: TeamContent | None) -> tuple[list[str], list[str]]:
@@ -134,10 +161,10 @@ async def _behind(items: Sequence[StoredItem], content: TeamContent | None) -> t
     return words, images
 
 
-async def _judged(
+async def judged(
     principal: Principal, model: str, request: RequestInfo, words: Sequence[str], *, images: Sequence[str] = ()
 ) -> Judgement:
-    """What a model says, with its row in the ledger; raises `ApiError`."""
+    """What a moderation model says, with its row in the ledger; raises `ApiError`."""
     text = "\n\n".join(words)
     pictures = [{"type": "image_url", "image_url": {"url": url}} for url in images]
     given: Any = [*([{"type": "text", "text": text}] if text else []), *pictures] if images else text
@@ -161,7 +188,12 @@ def _no_judgement(message: str, *, code: str | None = None) -> Judgement:
     return {"type": "error", "code": code or "server_error", "message": message}
 
 
+def names_of(found: Judgement) -> list[str]:
+    """The categories that apply, where a model names them."""
+    return [str(name) for name, applies in found["categories"].items() if applies is True]
+
+
 def _named(found: Judgement) -> str:
     """For which categories, where it says so."""
-    names = [name for name, applies in found["categories"].items() if applies is True]
+    names = names_of(found)
     return f" for {', '.join(names)}" if names else ""

@@ -14,7 +14,7 @@ from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.ids import new_id
-from responses import context, conversing, demands, effective, holds, pairing, prompts, tasks, toolset, wire
+from responses import context, conversing, demands, effective, guardrails, holds, pairing, prompts, tasks, toolset, wire
 from responses.cancelling import cancel_run
 from responses.content import TeamContent, admit
 from responses.context import Reading, Remembered
@@ -27,12 +27,12 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
 from responses.engine.tools import Toolbox
 from responses.engine.turns import Model
+from responses.guardrails import Bench
 from responses.hosting import hosted
 from responses.identity import RunIdentity
 from responses.ledger import RequestInfo
 from responses.models import Mode, Response, Status
 from responses.moderated import ModeratedRun
-from responses.moderation import Judge, judge_input
 from responses.providers.routing import model_for
 from responses.recorder import Progress, Recorder, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
@@ -84,7 +84,7 @@ class _Planned:
     reading: Reading
     route: directory.Route
     toolbox: Toolbox
-    judge: Judge | None
+    judge: Bench | None
     opening: bytes
     change: Change
 
@@ -160,9 +160,11 @@ async def _plan(
     given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
     demands.check_length(given)
     _show_messages(body, given)
-    judge = await _judge(principal, request, body, reading, content)
-    if judge is not None:
-        options["moderation"] = judge.kept()
+    judge = await guardrails.judges(
+        principal=principal, request=request, body=body, reading=reading, content=content, response_id=response_id
+    )
+    if judge is not None and (kept := judge.kept()):
+        options["moderation"] = kept
     tools = await hosted(
         principal=principal,
         body=body,
@@ -195,20 +197,9 @@ async def _plan(
     )
 
 
-async def _judge(
-    principal: Principal, request: RequestInfo, body: CreateResponse, reading: Reading, content: TeamContent | None
-) -> Judge | None:
-    """Who judges the answer, once it has judged the input; None: nobody wants it judged."""
-    if body.moderation is None:
-        return None
-    return await judge_input(
-        principal=principal, policy=body.moderation, request=request, body=body, reading=reading, content=content
-    )
-
-
 def _run(planned: _Planned, state: RunState, *, generates: bool, model: Model) -> Run:
     given, tools = planned.given, planned.toolbox
-    if planned.judge is not None:
+    if planned.judge is not None and generates:
         return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=planned.judge)
     return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
 

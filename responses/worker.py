@@ -18,7 +18,7 @@ from django.db import Error as DatabaseError
 from kernel import workerloop
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, Failure
-from responses import claims, handover, moderation, store
+from responses import claims, guardrails, handover, store
 from responses.claims import Claimed
 from responses.engine.endings import failed
 from responses.handover import Taken
@@ -150,8 +150,7 @@ def _load(claimed: Claimed) -> Taken | None:
     except ApiError as error:
         _fail(claimed, error)
         return None
-    kept = response.options.get("moderation")
-    judge = moderation.restored(kept, principal=principal, request_id=response.request_id) if kept else None
+    judge = guardrails.restored(response, principal)
     with scope.team(claimed.team_id):
         return handover.load(
             response_id=response.pk, lease_token=claimed.lease_token, model=model_for(route), judge=judge

@@ -20,6 +20,7 @@ from responses.chat.requests import ChatRequest
 from responses.engine.converter import Chunk, read_usage
 from responses.engine.events import DONE_FRAME
 from responses.engine.turns import Usage
+from responses.guardrails import refuse_unguarded
 from responses.ledger import RequestInfo, RoutedCall
 from responses.models import ChatCompletion
 from responses.providers.chat_completions import EventLines, decode
@@ -155,6 +156,7 @@ class _Call:
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _Call:
     principal.require(Scope.CHAT_WRITE)
+    await refuse_unguarded(principal)
     route = await directory.aroute(principal, body.body.model)
     demands.check(body, route)
     routed = RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)

@@ -1,0 +1,176 @@
+"""Guardrails of teams: a hook or a moderation model looks at what goes in and what comes out."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web as aiohttp
+
+from responses.models import Response
+from tenants import scope, services
+from tenants.models import Guardrail, GuardrailDecision, Team
+from tests.support.api import Api, error
+from tests.support.background import RUNNING
+from tests.support.chunks import text
+from tests.support.hooks import BAD, FINE, Hook, running_hook
+from tests.support.serving import serving
+from tests.support.streams import types
+from tests.support.upstream import Gate, Script, ScriptedUpstream, stream, whole
+from tests.support.waiting import eventually
+
+SECRET = "hook-secret"
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """A hook on this machine."""
+    with running_hook() as running:
+        yield running
+
+
+def guard(team: Team, **settings: Any) -> None:
+    """Hold the team's responses to this. Before its first request: what is found is remembered for a second."""
+    with scope.every_team():
+        Guardrail.objects.create(team=team, **settings)
+
+
+def decisions(api: Api) -> list[tuple[str, str, list[str]]]:
+    """Stage, verdict and categories of what was decided, in its order."""
+    with scope.team(api.caller.team.pk):
+        rows = GuardrailDecision.objects.order_by("id")
+        return list(rows.values_list("stage", "verdict", "categories"))
+
+
+def test_what_passes_is_as_without(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, input_checker="hook", output_checker="hook", hook_url=hook.url, hook_secret=SECRET)
+    hook.then(FINE, FINE)
+    response = reaching.create(model=script.say("Hello.").model, input="Hi")
+    assert response["output"][0]["content"][0]["text"] == "Hello."
+    assert "moderation" not in response
+    about = {"team": reaching.caller.team.pk, "model": script.model, "response_id": response["id"], "images": []}
+    assert hook.asked == [{**about, "stage": "input", "text": "Hi"}, {**about, "stage": "output", "text": "Hello."}]
+    assert hook.tokens == [f"Bearer {SECRET}"] * 2
+    assert decisions(reaching) == [("input", "passed", []), ("output", "passed", [])]
+
+
+def test_a_blocked_input_is_refused_before_anything_is_stored(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
+    hook.then(BAD)
+    answer = reaching.post("/responses", {"model": script.model, "input": "My password is x."})
+    assert error(answer) == (400, "input", "content_policy_violation")
+    assert "secrets" in answer.json()["error"]["message"]
+    assert decisions(reaching) == [("input", "blocked", ["secrets"])]
+    with scope.team(reaching.caller.team.pk):
+        assert not Response.objects.exists()
+
+
+def test_nothing_of_a_blocked_answer_is_streamed(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
+    hook.then(BAD)
+    events = reaching.events(model=script.say("The ", "secret.").model, input="Hi")
+    assert types(events) == ["response.created", "response.in_progress", "error", "response.failed"]
+    failed = events[-1]["response"]
+    assert (failed["output"], failed["error"]["code"]) == ([], "content_policy_violation")
+    assert decisions(reaching) == [("output", "blocked", ["secrets"])]
+
+
+def test_a_blocked_answer_is_an_error_for_those_who_wait(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
+    hook.then(BAD)
+    answer = reaching.post("/responses", {"model": script.say("The secret.").model, "input": "Hi"})
+    assert error(answer)[::2] == (400, "content_policy_violation")
+
+
+def test_an_answer_that_passes_is_streamed_once_it_was_seen(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
+    hook.then(FINE)
+    events = reaching.events(model=script.say("Hello ", "there.").model, input="Hi")
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert deltas == ["Hello ", "there."]
+
+
+def test_what_is_only_noted_goes_out_as_it_comes(reaching: Api, script: Script, hook: Hook) -> None:
+    settings = {"input_action": "score", "output_action": "score"}
+    guard(reaching.caller.team, input_checker="hook", output_checker="hook", hook_url=hook.url, **settings)
+    hook.then(BAD, BAD)
+    response = reaching.create(model=script.say("The secret.").model, input="Hi")
+    assert response["status"] == "completed"
+    assert [verdict for _, verdict, _ in decisions(reaching)] == ["noted", "noted"]
+
+
+@pytest.mark.parametrize("answer", [(500, {}), (200, {"allow": "maybe"}), (302, FINE)])
+def test_what_nobody_could_look_at_is_stopped(reaching: Api, script: Script, hook: Hook, answer: Any) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
+    hook.then(answer[1], status=answer[0])
+    refused = reaching.post("/responses", {"model": script.model, "input": "Hi"})
+    assert error(refused) == (500, None, "server_error")
+    assert hook.url not in refused.text
+    assert decisions(reaching) == [("input", "failed", [])]
+
+
+def test_where_it_fails_open_it_passes(reaching: Api, script: Script, hook: Hook) -> None:
+    sides = {"input_checker": "hook", "output_checker": "hook"}
+    guard(reaching.caller.team, **sides, hook_url=hook.url, fails_open=True)
+    hook.then({}, {})
+    assert reaching.create(model=script.say("Hello.").model, input="Hi")["status"] == "completed"
+    assert [verdict for _, verdict, _ in decisions(reaching)] == ["failed", "failed"]
+
+
+def test_a_hook_at_a_forbidden_address_is_never_asked(api: Api, script: Script, hook: Hook) -> None:
+    guard(api.caller.team, input_checker="hook", hook_url=hook.url)
+    refused = api.post("/responses", {"model": script.model, "input": "Hi"})
+    assert error(refused)[0] == 500
+    assert hook.asked == []
+
+
+def test_a_moderation_model_judges_whatever_the_key_may(api: Api, script: Script, database: None) -> None:
+    judges, app = ScriptedUpstream(), aiohttp.Application()
+    app.router.add_post("/v1/moderations", judges.answer)
+    with serving(app) as judges.url, judges.script() as judge:
+        services.add_upstream(name=f"judge {uuid.uuid4().hex}", base_url=judges.url, models=[judge.model])
+        guard(api.caller.team, input_checker="model", output_checker="model", model=judge.model)
+        for flagged in (False, True):
+            judge.then(whole({"results": [{"flagged": flagged, "categories": {"violence": flagged}}]}))
+        answer = api.post("/responses", {"model": script.say("I will fight you.").model, "input": "Hi"})
+    assert error(answer)[::2] == (400, "content_policy_violation")
+    assert decisions(api) == [("input", "passed", []), ("output", "blocked", ["violence"])]
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_worker_looks_at_answers_in_the_background(reaching: Api, script: Script, database: None) -> None:
+    judges, app = ScriptedUpstream(), aiohttp.Application()
+    app.router.add_post("/v1/moderations", judges.answer)
+    with serving(app) as judges.url, judges.script() as judge:
+        services.add_upstream(name=f"judge {uuid.uuid4().hex}", base_url=judges.url, models=[judge.model])
+        guard(reaching.caller.team, output_checker="model", model=judge.model)
+        judge.then(whole({"results": [{"flagged": True, "categories": {}}]}))
+        started = reaching.create(model=script.say("I will fight you.").model, input="Hi", background=True)
+        eventually(lambda: reaching.retrieve(started["id"])["status"] not in RUNNING, seconds=20)
+    ended = reaching.retrieve(started["id"])
+    assert (ended["status"], ended["output"]) == ("failed", [])
+    assert decisions(reaching) == [("output", "blocked", [])]
+
+
+def test_a_client_that_leaves_meanwhile_changes_nothing(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
+    hook.then(BAD)
+    gate = Gate()
+    script.then(stream(gate, *text("The secret.")))
+    with reaching.open("/responses", {"model": script.model, "input": "Hi", "stream": True}):
+        gate.wait_until_reached()
+    gate.open()
+    eventually(lambda: decisions(reaching) == [("output", "blocked", ["secrets"])], seconds=10)
+
+
+def test_the_guardrail_of_another_team_is_nobody_elses(outsider: Api, api: Api, script: Script, hook: Hook) -> None:
+    guard(outsider.caller.team, input_checker="hook", hook_url=hook.url)
+    assert api.create(model=script.say("Hello.").model, input="Hi")["status"] == "completed"
+    assert hook.asked == []
+
+
+def test_chat_completions_cannot_get_around_it(api: Api, script: Script, hook: Hook) -> None:
+    guard(api.caller.team, output_checker="hook", hook_url=hook.url)
+    body = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}]}
+    for streamed in (False, True):
+        assert error(api.post("/chat/completions", {**body, "stream": streamed}))[::2] == (403, "guardrail_required")
