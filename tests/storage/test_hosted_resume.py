@@ -1,0 +1,134 @@
+"""Runs with searches and programs are cut after every step and taken over: no result is lost, no program runs twice."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import orjson
+
+from containers import services
+from containers.models import DATA
+from containers.services import Wanted
+from kernel.dbthreads import in_db_thread
+from responses import handover
+from responses.engine.loop import Run
+from responses.engine.steps import RunEnded
+from responses.engine.tools import Toolbox
+from responses.models import Response
+from responses.recorder import Recorder
+from responses.tools.code_interpreter.rooms import rooms
+from responses.tools.code_interpreter.toolbox import CodeInterpreter
+from responses.tools.combined import combined
+from responses.tools.file_search.toolbox import FileSearchToolbox
+from responses.tools.hosted_shell.toolbox import HostedShell
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import Chunk, calls, text
+from tests.support.sandboxes import Sandbox
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, body_of, everything_written
+
+Json = dict[str, Any]
+Turns = Sequence[list[Chunk]]
+SEARCHES: Turns = (
+    calls(file_search='{"queries":["herons"]}'),
+    calls(file_search='{"queries":["oaks"]}'),
+    text("Done."),
+)
+
+
+class Drawer:
+    """Passages that are found by their words; `asked` is what was looked for."""
+
+    about = ""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def search(self, queries: Sequence[str]) -> list[Json]:
+        """One passage."""
+        self.asked += queries
+        result = {"file_id": "file-1", "filename": "a.txt", "score": 1.0, "attributes": {}}
+        return [{**result, "text": f"All about {query}."} for query in queries]
+
+
+async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Toolbox], cut: int) -> bool:
+    """Make so many steps in one process, and the rest in another; whether there was anything left."""
+    run = begun.run(ScriptedModel(*turns), tools())
+    if await lived(begun, run, begun.recorder, cut):
+        return False
+
+    def load() -> handover.Taken:
+        with scope.team(begun.who.team_id):
+            done = Response.objects.get(pk=begun.who.response_id).turns
+            model = ScriptedModel(*turns[done:])
+            return handover.load(response_id=begun.who.response_id, tools=tools(), model=model)
+
+    taken = await in_db_thread(load)
+    assert await lived(begun, taken.run, taken.recorder, 1000)
+    return True
+
+
+async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
+    """Whether the run has ended after so many steps."""
+    ended = False
+    async with aclosing(run.steps()) as made:
+        while steps and not ended:
+            step = await anext(made)
+            await recorder.record(step)
+            ended, steps = isinstance(step, RunEnded), steps - 1
+    recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+    await everything_written(begun)
+    return ended
+
+
+def of(body: Json, kind: str) -> list[Json]:
+    """The items of this type that were not cut."""
+    return [item for item in body["output"] if item["type"] == kind and item["status"] == "completed"]
+
+
+async def test_searches_are_told_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:
+    for cut in itertools.count():
+        drawer = Drawer()
+        begun = await abegin(caller, input="Go.", tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
+        if not await cut_and_taken_over(begun, SEARCHES, partial(FileSearchToolbox, drawer), cut):
+            break
+        body = await in_db_thread(partial(body_of, begun))
+        assert body["status"] == "completed"
+        assert [item["queries"] for item in of(body, "file_search_call")] == [["herons"], ["oaks"]]
+        # A search that was under way may be made again; one whose result is stored is not.
+        assert len(drawer.asked) <= 3
+        assert [*dict.fromkeys(drawer.asked)] == ["herons", "oaks"]
+    assert cut > 8
+
+
+async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, caller: Caller, sandbox: Sandbox) -> None:
+    program = orjson.dumps({"code": "open('log', 'a').write('c')"}).decode()
+    commands = orjson.dumps({"commands": ["printf s >> log"]}).decode()
+    turns = (calls(code_interpreter=program), calls(shell=commands), text("Done."))
+    outcomes = set()
+    for cut in itertools.count():
+        room = await services.create_container(team_id=caller.team.pk, key_id=None, wanted=Wanted(name="log"))
+        shown = [
+            {"type": "code_interpreter", "container": room.pk},
+            {"type": "shell", "environment": {"type": "container_reference", "container_id": room.pk}},
+        ]
+        begun = await abegin(caller, input="Go.", tools=shown)
+        tools = partial(both, shown, caller.team.pk)
+        if not await cut_and_taken_over(begun, turns, tools, cut):
+            break
+        status = (await in_db_thread(partial(body_of, begun)))["status"]
+        outcomes.add(status)
+        written = await sandbox.client.read(room.pk, f"{DATA}/log") if await sandbox.client.files(room.pk) else b""
+        assert b"cs".startswith(written)
+        assert status == "failed" or written == b"cs"
+        await sandbox.client.end(room.pk)
+    assert outcomes == {"completed", "failed"}
+
+
+def both(shown: Sequence[Json], team_id: str) -> Toolbox:
+    """The code interpreter and the shell, as a run has them."""
+    (_, cells), (_, commands) = rooms(shown, team_id=team_id, key_id=None)
+    return combined([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])
