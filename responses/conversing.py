@@ -11,7 +11,7 @@ from django.db import models
 from conversations import access
 from conversations.models import Conversation
 from kernel.dbthreads import in_db_thread
-from kernel.errors import ConversationLocked
+from kernel.errors import ConversationLocked, PreviousResponseNotFound
 from responses import cancelling, context, holds, upkeep
 from responses.context import Reading
 from responses.holds import Abandoned, Appendix
@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 async def holding(*, principal: Principal, body: CreateResponse, response_id: str) -> AsyncIterator[None]:
     """A response is made inside of the block, up to its commit; where it is not, its conversation is given back."""
     if body.conversation is None:
-        yield
+        try:
+            yield
+        except LeaseLost:
+            # What it was to follow was deleted while it was made.
+            raise PreviousResponseNotFound(body.previous_response_id or "") from None
         return
     give_back = partial(
         holds.give_back,

@@ -38,7 +38,7 @@ from responses.recorder import Progress, Recorder, placed, preview
 from responses.runner import PROCESS, LiveRun, lease_until
 from responses.schema import CreateResponse
 from responses.sealing import TeamSeal, refuse_foreign
-from responses.store import CallUpdate, Change, writer
+from responses.store import CallUpdate, Change, Follow, writer
 from tenants import directory, scope
 from tenants.audit import audit
 from tenants.models import Scope
@@ -192,6 +192,7 @@ async def _plan(
             team_id=who.team_id,
             insert=[row, *(items if who.stored else ()), *batch],
             hold=conversing.hold_of(who),
+            follow=_follow(who, reading),
             calls=answers,
         ),
     )
@@ -352,6 +353,13 @@ def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
     return rows
 
 
+def _follow(who: RunIdentity, reading: Reading) -> Follow | None:
+    """What the change that stores a response of a chain depends on."""
+    if reading.follows is None or not who.stored:
+        return None
+    return Follow(response_id=who.response_id, previous_id=reading.follows)
+
+
 def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpdate]:
     """The outputs that this request brings end the waiting calls of the response that it follows."""
     asked = body.previous_response_id or reading.answered
@@ -400,14 +408,18 @@ def _cut_out(response: Response) -> None:
     """Link the followers of a response to what it followed, and free the conversation that it holds.
 
     Two neighbours of a chain that are deleted at once must not link a third to each other, so a team's responses are
-    deleted one after the other. The row is locked first: who ends the run meanwhile finds nothing to end.
+    deleted one after the other. The row is locked before anything is changed: who ends the run meanwhile finds nothing
+    to end, and who makes another follower has stored it, or finds nothing to follow. Followers are locked before it, as
+    groups of commits do.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
+    followers = Response.objects.filter(previous_response_id=response.pk)
+    list(followers.select_for_update(no_key=True).order_by("pk").values_list("pk"))
     fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
     if fresh is None:
         return
-    Response.objects.filter(previous_response_id=fresh.pk).update(
+    followers.update(
         previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
     )
     holds.free(fresh)

@@ -21,7 +21,8 @@ from responses.models import Status
 
 
 class LeaseLost(Exception):
-    """Somebody else has ended or taken over the response, or the conversation that it was to continue."""
+    """Somebody else has ended or taken over the response, or the conversation that it was to continue; or has deleted
+    the response that it was to follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,14 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """What a change needs to be there that makes a response: the one that this one follows."""
+
+    response_id: str
+    previous_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
     """The new state of an open tool call, whichever response made the call. What is None stays as it is."""
 
@@ -100,13 +109,15 @@ class Change:
     advance: Advance | None = None
     lease: Lease | None = None
     hold: Hold | None = None
+    follow: Follow | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
     parts: Sequence[Part] = field(default_factory=tuple)
 
     @property
     def guard(self) -> str | None:
-        """The response whose lease or whose conversation must be held; None: the change counts anyway."""
-        holder = self.advance or self.lease or self.hold
+        """The response whose lease or conversation must be held, or that must find the one it follows; None: the change
+        counts anyway."""
+        holder = self.advance or self.lease or self.hold or self.follow
         return holder.response_id if holder else None
 
 
@@ -160,8 +171,16 @@ _KEPT = """kept AS (
       ON hold.conversation_id = new.conversation_id AND hold.response_id = new.response_id
     FOR UPDATE OF hold
 )"""
-_GUARDS = "SELECT id FROM advanced UNION ALL SELECT id FROM held UNION ALL SELECT id FROM kept"
-# Whether what a row belongs to counts: its response was advanced, or is held, or its conversation is.
+# The lock makes who deletes the response that is followed wait, and find its follower.
+_FOLLOWED = """followed AS (
+    SELECT new.response_id AS id
+    FROM responses_response AS response
+    JOIN json_to_recordset(%s::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
+    FOR KEY SHARE OF response
+)"""
+_GUARDS = " UNION ALL ".join(f"SELECT id FROM {name}" for name in ("advanced", "held", "kept", "followed"))  # noqa: S608
+# Whether what a row belongs to counts: its response was advanced, or is held, or its conversation is, or it follows one
+# that is there.
 GUARDED = f"(guard IS NULL OR guard IN ({_GUARDS}))"
 _CALLED = f"""called AS (
     UPDATE responses_toolcall AS call SET
@@ -250,7 +269,13 @@ def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tup
     advances = [asdict(change.advance) for change in changes if change.advance is not None]
     leases = [asdict(change.lease) for change in changes if change.lease is not None]
     holds = [asdict(change.hold) for change in changes if change.hold is not None]
-    documents: dict[str, list[dict[str, Any]]] = {_ADVANCED: advances, _HELD: leases, _KEPT: holds}
+    follows = [asdict(change.follow) for change in changes if change.follow is not None]
+    documents: dict[str, list[dict[str, Any]]] = {
+        _ADVANCED: advances,
+        _HELD: leases,
+        _KEPT: holds,
+        _FOLLOWED: follows,
+    }
     for change in changes:
         guard = change.guard
         for row in change.insert:

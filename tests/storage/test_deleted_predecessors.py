@@ -1,0 +1,89 @@
+"""A response that is deleted while another one is made that follows it: whoever comes first, the chain has no hole."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from django.db import connections
+
+from responses import services, store
+from responses.ledger import RequestInfo
+from responses.models import Response
+from responses.store import Change, Follow, LeaseLost
+from tenants import directory, scope
+from tests.support.api import Api, Caller, error, ok
+from tests.support.sockets import open_socket
+from tests.support.stored import begin, prepare
+from tests.support.upstream import Script
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
+
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+
+
+def follower(caller: Caller, previous_id: str) -> tuple[str, Change]:
+    """The id of a response that is to follow, and the change that makes it."""
+    begun, change = prepare(caller, previous_response_id=previous_id)
+    response_id = begun.who.response_id
+    return response_id, replace(change, follow=Follow(response_id=response_id, previous_id=previous_id))
+
+
+def delete(caller: Caller, response_id: str) -> None:
+    principal = directory.principal(caller.secret)
+    with scope.team(caller.team.pk):
+        response = Response.objects.get(pk=response_id)
+    request = RequestInfo(request_id="req_test", client_request_id=None)
+    services.delete_response(principal=principal, response=response, request=request)
+
+
+def test_who_comes_after_the_deletion_is_not_made(database: None, caller: Caller) -> None:
+    previous = begin(caller).who.response_id
+    _, change = follower(caller, previous)
+    delete(caller, previous)
+    other, unconcerned = prepare(caller)
+    lost, made = store.apply([change, unconcerned])
+    assert (type(lost), made) == (LeaseLost, None)
+    with scope.team(caller.team.pk):
+        assert list(Response.objects.values_list("pk", flat=True)) == [other.who.response_id]
+
+
+def test_a_deletion_waits_for_who_is_being_made_and_links_it(database: None, caller: Caller) -> None:
+    first = begin(caller).who.response_id
+    second = begin(caller, previous_response_id=first).who.response_id
+    third, change = follower(caller, second)
+
+    def work(*_: Any) -> None:
+        try:
+            delete(caller, second)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as other:
+        with scope.team(caller.team.pk):
+            assert store.apply([change]) == [None]
+            deleting = other.submit(work)
+            eventually(lambda: waiting() == 1 and not deleting.done())
+        deleting.result()
+    with scope.team(caller.team.pk):
+        assert Response.objects.get(pk=third).previous_response_id == first
+
+
+def waiting() -> int:
+    """How many sessions wait for what this one has locked."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(_WAITING)
+        return int(cursor.fetchone()[0])
+
+
+def test_a_socket_does_not_go_on_from_what_was_deleted(api: Api, script: Script, web: WebProcess) -> None:
+    """It has the words in memory still; whoever follows the next response on another node would not."""
+    script.say("1").say("2")
+    first = api.create(model=script.model, input="a")["id"]
+    with open_socket(web.url, secret=api.caller.secret) as socket:
+        unstored = socket.respond(model=script.model, input="b", previous_response_id=first, store=False)["id"]
+        ok(api.delete(f"/responses/{first}"))
+        socket.ask(model=script.model, input="c", previous_response_id=unstored)
+        refused = socket.next()
+    assert (refused["status"], refused["error"]["code"]) == (400, "previous_response_not_found")
+    assert refused["error"]["message"] == f"Previous response with id '{unstored}' not found."
+    assert error(api.post("/responses", {"model": script.model, "input": "c", "previous_response_id": first}))
