@@ -111,7 +111,7 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
     outcomes = set()
     for cut in itertools.count():
         room = await services.create_container(team_id=caller.team.pk, key_id=None, wanted=Wanted(name="log"))
-        shown = [
+        shown: list[Json] = [
             {"type": "code_interpreter", "container": room.pk},
             {"type": "shell", "environment": {"type": "container_reference", "container_id": room.pk}},
         ]
