@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from benchmarks import background, report, statements
+from benchmarks import background, report, statements, vectors
 from benchmarks.cells import BURST, FULL, SHORT, SMOKE, Cell, Group, Scale, chosen
 from benchmarks.chaos import command as chaos
 from benchmarks.load import Pace
@@ -33,6 +33,8 @@ def main() -> int:
         return background.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     if sys.argv[1:2] == ["chaos"]:
         return chaos.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
+    if sys.argv[1:2] == ["vectors"]:
+        return vectors.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _end)
     scale, stamp = _scale(options), time.strftime("%Y%m%d-%H%M%S")

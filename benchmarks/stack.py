@@ -86,6 +86,20 @@ def running(*, directory: Path, server: str, proxy_python: str, with_worker: boo
         )
 
 
+@contextmanager
+def running_database(*, directory: Path) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Run the servers of the platform alone, migrated: its environment, and a superuser's connection string."""
+    directory.mkdir(mode=0o711, parents=True)
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, directory, ignore_errors=True)
+        start = Starter(directory=directory, undo=undo)
+        home = home_in(directory, undo)
+        cluster, _ = _start_postgres(start, home)
+        environment = environment_of(directory, cluster, redis_url=_start_valkey(start, home))
+        manage(environment, "migrate")
+        yield environment, superuser(cluster)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Starter:
     """Starts processes whose output goes to the directory, and remembers to end them."""

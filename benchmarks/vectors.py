@@ -1,0 +1,207 @@
+"""`python -m benchmarks vectors`: whether searches find what is nearest, and how fast, among 100,000 passages.
+
+One store has four fifths of them and 49 share the rest. Their vectors lie in clusters, as those of texts do. What is
+measured is the whole of a search but the embedding of its query: filters, row-level security, candidates, scores. The
+exit code is 1 when a figure is missed.
+"""
+
+import os
+import random
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import django
+import psycopg
+
+from benchmarks.background import Figure
+from benchmarks.stack import running_database
+
+if TYPE_CHECKING:
+    from responses.vector_models import VectorChunk, VectorStore
+
+DIMENSIONS = 384
+CLUSTERS = 400
+SMALL_STORES = 49
+PASSAGES_OF_A_FILE = 20
+MOST_P95_MS, LEAST_SHARE, TOP = 60.0, 0.95, 10
+_WORDS = [f"word{number}" for number in range(2_000)]
+
+Vector = list[float]
+Stores = Sequence["VectorStore"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A search: in which store, near to what, in which words, and in which files (every one of so many)."""
+
+    store: "VectorStore"
+    vector: Vector
+    words: str
+    every: int
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Measure and print; 1 when a figure is missed."""
+    parser = ArgumentParser(prog="python -m benchmarks vectors")
+    parser.add_argument("--queries", type=int, default=200, help="how many searches there are in the large store")
+    parser.add_argument("--passages", type=int, default=100_000, help="how many there are in all stores together")
+    options = parser.parse_args(arguments)
+    dice = random.Random(7)
+    with running_database(directory=directory) as (environment, admin):
+        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
+        django.setup()
+        centres = [_random(dice) for _ in range(CLUSTERS)]
+        stores = _fill(admin, dice, centres, files=options.passages // PASSAGES_OF_A_FILE)
+        figures = list(_measured(dice, centres, stores, queries=options.queries))
+    for figure in figures:
+        print(figure.text())
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+# -- what is searched --------------------------------------------------------------------------------------------------
+
+
+def _fill(admin: str, dice: random.Random, centres: Sequence[Vector], *, files: int) -> Stores:
+    """Write stores, files and passages, then make the index of all at once."""
+    from responses.vectors.schema import index_statement
+
+    with psycopg.connect(admin, autocommit=True) as database:
+        database.execute("SET maintenance_work_mem = '512MB'")
+        database.execute(f"DROP INDEX vector_embedding_hnsw_{DIMENSIONS}")
+        began = time.monotonic()
+        stores, chunks = _written(dice, files)
+        columns = "chunk_id, team_id, store_id, entry_id, dimensions, embedding"
+        with database.cursor() as cursor, cursor.copy(f"COPY responses_vectorembedding ({columns}) FROM STDIN") as copy:
+            for chunk in chunks:
+                vector = _text(_near(dice, dice.choice(centres)))
+                copy.write_row([chunk.pk, chunk.team_id, chunk.store_id, chunk.entry_id, DIMENSIONS, vector])
+        print(f"{len(chunks)} passages were written in {time.monotonic() - began:.0f} s", flush=True)
+        began = time.monotonic()
+        database.execute(index_statement(DIMENSIONS))
+        database.execute("VACUUM ANALYZE")
+        print(f"their index was made in {time.monotonic() - began:.0f} s", flush=True)
+    return stores
+
+
+def _written(dice: random.Random, files: int) -> "tuple[Stores, list[VectorChunk]]":
+    """The stores, the large one first, and the passages; the large one's files stand among the others'."""
+    from conversations.models import File
+    from responses.vector_models import VectorChunk, VectorStore, VectorStoreFile
+    from tenants import scope, services
+
+    team = services.ensure_team(name="bench").pk
+    own: dict[str, Any] = {"team_id": team, "embedding_model": "none", "dimensions": DIMENSIONS}
+    with scope.team(team):
+        stores = [VectorStore.objects.create(**own) for _ in range(1 + SMALL_STORES)]
+        texts = [
+            File(team_id=team, filename=f"{n}.txt", purpose="assistants", size=1, sha256="x", state="ready")
+            for n in range(files)
+        ]
+        entries = [
+            VectorStoreFile(
+                team_id=team,
+                store=stores[0] if number % 5 else stores[1 + (number // 5) % SMALL_STORES],
+                file=file,
+                status="completed",
+                attributes={"part": number % 100},
+                chunks=PASSAGES_OF_A_FILE,
+            )
+            for number, file in enumerate(File.objects.bulk_create(texts))
+        ]
+        VectorStoreFile.objects.bulk_create(entries)
+        chunks = [
+            VectorChunk(
+                team_id=team,
+                store_id=entry.store_id,
+                entry_id=entry.pk,
+                position=position,
+                text=" ".join(dice.choices(_WORDS, k=60)),
+            )
+            for entry in entries
+            for position in range(PASSAGES_OF_A_FILE)
+        ]
+        return stores, VectorChunk.objects.bulk_create(chunks, batch_size=2_000)
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+def _measured(dice: random.Random, centres: Sequence[Vector], stores: Stores, *, queries: int) -> Iterator[Figure]:
+    in_large = [_asked(dice, centres, stores[0], every=(1, 2, 10, 100)[n % 4]) for n in range(queries)]
+    in_small = [_asked(dice, centres, dice.choice(stores[1:]), every=(1, 2)[n % 2]) for n in range(queries)]
+    for where, asked, least in (("large store", in_large, LEAST_SHARE), ("small stores", in_small, 1.0)):
+        yield from _judged(where, asked, least)
+
+
+def _judged(where: str, asked: Sequence[Asked], least: float) -> Iterator[Figure]:
+    """How many searches find other passages than a comparison with all, and how long they take."""
+    for one in asked[:10]:
+        _search(one, by_meaning_alone=True)
+    alone, both, missed = list[float](), list[float](), 0
+    for one in asked:
+        began = time.monotonic()
+        found = _search(one, by_meaning_alone=True)
+        alone.append((time.monotonic() - began) * 1000)
+        missed += found != _exact(one)
+        began = time.monotonic()
+        _search(one, by_meaning_alone=False)
+        both.append((time.monotonic() - began) * 1000)
+    # A figure has to be below its most.
+    most = len(asked) * (1 - least) + 0.5
+    yield Figure(name=f"{where}: top {TOP} other than exact, of {len(asked)}", value=missed, most=most)
+    yield Figure(name=f"{where}: by meaning, p95 ms", value=_p95(alone), most=MOST_P95_MS)
+    yield Figure(name=f"{where}: by meaning and words, p95 ms", value=_p95(both), most=MOST_P95_MS)
+
+
+def _asked(dice: random.Random, centres: Sequence[Vector], store: "VectorStore", *, every: int) -> Asked:
+    words = " ".join(dice.choices(_WORDS, k=4))
+    return Asked(store=store, vector=_near(dice, dice.choice(centres)), words=words, every=every)
+
+
+def _search(asked: Asked, *, by_meaning_alone: bool) -> list[int]:
+    """The passages that the platform finds; what it does once the query has a vector."""
+    from responses.schema.file_search import ComparisonFilter
+    from responses.vectors import search
+
+    narrow = ComparisonFilter(type="lt", key="part", value=100 // asked.every)
+    wanted = search.Wanted(queries=[asked.words], limit=TOP, filters=narrow, by_meaning_alone=by_meaning_alone)
+    scores = search.scored([asked.store], wanted, [asked.vector])
+    return sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:TOP]
+
+
+def _exact(asked: Asked) -> list[int]:
+    """The nearest passages, each compared."""
+    from django.db import connection
+
+    from tenants import scope
+
+    with scope.team(asked.store.team_id), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_indexscan = off")
+        cursor.execute(
+            "SELECT chunk_id FROM responses_vectorembedding AS vector "
+            "JOIN responses_vectorstorefile AS entry ON entry.id = vector.entry_id "
+            "WHERE vector.store_id = %s AND (entry.attributes ->> 'part')::int < %s "
+            "ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s",
+            [asked.store.pk, 100 // asked.every, _text(asked.vector), TOP],
+        )
+        return [chunk for (chunk,) in cursor.fetchall()]
+
+
+def _p95(spent: Sequence[float]) -> float:
+    return sorted(spent)[int(len(spent) * 0.95)]
+
+
+def _random(dice: random.Random) -> Vector:
+    return [dice.gauss(0, 1) for _ in range(DIMENSIONS)]
+
+
+def _near(dice: random.Random, centre: Vector) -> Vector:
+    return [value + dice.gauss(0, 0.8) for value in centre]
+
+
+def _text(vector: Vector) -> str:
+    return "[" + ",".join(f"{value:.4f}" for value in vector) + "]"
