@@ -1,6 +1,7 @@
 """Workers that stop, die or never come: every background response reaches its end, and no stored call is made again."""
 
 import signal
+import time
 from collections.abc import Iterator
 
 import httpx2
@@ -81,6 +82,22 @@ def test_a_worker_that_stops_hands_its_run_on_in_the_middle_of_a_turn(
     make_worker(**BRIEF)
     assert text_of(ended(api, response_id)) == ["Hal", "Hello"]
     assert ledger(api) == ["interrupted", "stop"]
+
+
+def test_a_worker_that_is_told_again_and_again_to_stop_hands_its_run_on_all_the_same(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    gate, first = Gate(), make_worker(**{**BRIEF, "WORKER_DRAIN_SECONDS": "2"})
+    script.then(stream(chunk(content="Hal"), gate))
+    response_id = queue(api, script)
+    gate.wait_until_reached()
+    for _ in range(4):
+        first._process.send_signal(signal.SIGTERM)
+        time.sleep(0.4)
+    first.stop()
+    waiting = row(api, response_id)
+    assert (waiting.status, waiting.lease_until, waiting.attempt) == ("in_progress", None, 0)
+    assert first._process.returncode == 0
 
 
 def test_a_worker_that_stops_waits_for_a_step(

@@ -48,6 +48,7 @@ class Command(BaseCommand):
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
+            _hear_nothing()
             if (stopped := worker.stop()) is not None:
                 stopped.result()
             if (delivering := courier.stop()) is not None:
@@ -61,4 +62,11 @@ def _stop(**_: Any) -> None:
 
 
 def _exit(*_: Any) -> NoReturn:
+    _hear_nothing()
     sys.exit(0)
+
+
+def _hear_nothing() -> None:
+    """Who is told twice to stop must not stop handing its runs on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
