@@ -46,12 +46,14 @@ def _system_trust() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A complete answer. `content_type` is without parameters; `url` is where it came from after all redirects."""
+    """A complete answer. `content_type` is without parameters, `charset` the one that it named; `url` is where it came
+    from after all redirects."""
 
     status: int
     content: bytes
     content_type: str
     url: str
+    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,4 +331,5 @@ def _fetched(response: httpx2.Response, content: bytes) -> Fetched:
         content=content,
         content_type=_media_type(response),
         url=str(response.url),
+        charset=response.charset_encoding or "",
     )

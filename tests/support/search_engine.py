@@ -17,7 +17,8 @@ PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><
 
 @dataclass
 class SearchServer:
-    """`queries` are what it was asked, `pages` what was fetched; `results` override what it answers."""
+    """`queries` are what it was asked, `pages` what was fetched; `results` override what it answers. `more` are further
+    pages by their paths, with their types, `redirects` the paths that lead elsewhere."""
 
     url: str = ""
     queries: list[dict[str, str]] = field(default_factory=list)
@@ -26,6 +27,8 @@ class SearchServer:
     pages: list[str] = field(default_factory=list)
     results: list[dict[str, Any]] | None = None
     status: int = 200
+    more: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
 
     @property
     def page(self) -> str:
@@ -56,12 +59,19 @@ class _Handler(BaseHTTPRequestHandler):
         if address.path == "/cats":
             self._answer(200, PAGE.encode(), "text/html; charset=utf-8")
         elif address.path == "/away":
-            self.send_response(302)
-            self.send_header("location", "http://169.254.169.254/latest/meta-data")
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self._redirect("http://169.254.169.254/latest/meta-data")
+        elif address.path in self.served.redirects:
+            self._redirect(self.served.redirects[address.path])
+        elif address.path in self.served.more:
+            self._answer(200, *self.served.more[address.path])
         else:
             self._answer(404, b"nothing here", "text/plain")
+
+    def _redirect(self, location: str) -> None:
+        self.send_response(302)
+        self.send_header("location", location)
+        self.send_header("content-length", "0")
+        self.end_headers()
 
     def do_POST(self) -> None:
         body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
