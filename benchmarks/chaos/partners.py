@@ -73,7 +73,7 @@ class Partners:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """A streamed chat completion."""
         messages = orjson.loads(await request.read())["messages"]
-        run, turn = self._place(messages)
+        run, turn = self.place(messages)
         self.asked[run, turn] += 1
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await answer.prepare(request)
@@ -83,7 +83,7 @@ class Partners:
         await answer.write(b"data: [DONE]\n\n")
         return answer
 
-    def _place(self, messages: Sequence[Body]) -> tuple[str, int]:
+    def place(self, messages: Sequence[Body]) -> tuple[str, int]:
         """Which run, and which of its turns is due."""
         read = [(message["role"], _text(message)) for message in messages if _text(message)]
         run = read[0][1]

@@ -39,7 +39,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stored:
+class Stored:
     """A response as it is stored. `events`: its log, batch by batch."""
 
     run: str
@@ -55,6 +55,12 @@ class _Stored:
         """What the log says."""
         lines = "".join(frames for _, _, frames in self.batches).split("\n")
         return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+    @property
+    def final(self) -> Mapping[str, Any]:
+        """The response as the last event tells it, if that is one which ends it."""
+        bodies: list[Event] = [event["response"] for event in self.events[-1:] if event["type"] in _TERMINAL]
+        return bodies[0] if bodies else {"output": []}
 
 
 class Verdict:
@@ -86,7 +92,7 @@ class Verdict:
             *self._faults(completed, failed),
         ]
 
-    def _faults(self, completed: Sequence[_Stored], failed: Sequence[_Stored]) -> list[Figure]:
+    def _faults(self, completed: Sequence[Stored], failed: Sequence[Stored]) -> list[Figure]:
         repeated = sum(call.attempt > 1 for calls in self._calls.values() for call in calls)
         return [
             _faulty("lost, or not ended", self._unended()),
@@ -97,7 +103,7 @@ class Verdict:
             Figure(name="tool calls in flight that were made again, as they may be", value=repeated),
             _faulty("tool calls made again that must not be", self._made_twice()),
             _faulty("what a model or a tool was asked wrongly", self._play.partners.wrong),
-            _faulty("event logs with a gap or a duplicate", _each(self._stored, _log_faults)),
+            _faulty("event logs with a gap or a duplicate", _each(self._stored, log_faults)),
             Figure(name="followers, through everything", value=len(self._play.course.heard)),
             _faulty("... that missed an event or got one twice", self._misheard()),
             *self._ledger(),
@@ -111,15 +117,15 @@ class Verdict:
 
     # -- what each run came to -----------------------------------------------------------------------------------------
 
-    def _failed_wrongly(self, one: _Stored) -> Iterator[str]:
+    def _failed_wrongly(self, one: Stored) -> Iterator[str]:
         cut = [call for call in self._calls[one.id] if call.status == "abandoned"]
         if one.error != _CUT or one.attempt < 2:
             yield f"it failed at attempt {one.attempt}: {one.error}"
         elif [call.name for call in cut] != [f"{LABEL}__{WRITE}"] or cut[0].stored_at is not None:
             yield f"it was not in flight: {cut}"
 
-    def _completed_wrongly(self, one: _Stored) -> Iterator[str]:
-        body = one.events[-1]["response"]
+    def _completed_wrongly(self, one: Stored) -> Iterator[str]:
+        body = one.final
         whole = [item for item in body["output"] if item.get("status") == "completed"]
         said = [item["content"][0]["text"] for item in whole if item["type"] == "message"]
         done = [item["output"] for item in whole if item["type"] == "mcp_call"]
@@ -137,7 +143,7 @@ class Verdict:
     def _results(self) -> int:
         return sum(call.stored_at is not None for calls in self._calls.values() for call in calls)
 
-    def _arrivals(self, one: _Stored, step: int) -> list[float]:
+    def _arrivals(self, one: Stored, step: int) -> list[float]:
         return self._play.partners.arrivals.get((one.run, step), [])
 
     def _made_again(self) -> list[str]:
@@ -189,11 +195,11 @@ def _faulty(name: str, faults: Sequence[str]) -> Figure:
     return Figure(name=name, value=len(faults), faults=faults)
 
 
-def _each(runs: Sequence[_Stored], judge: Callable[[_Stored], Iterator[str]]) -> list[str]:
+def _each(runs: Sequence[Stored], judge: Callable[[Stored], Iterator[str]]) -> list[str]:
     return [f"{one.run} ({one.id}): {'; '.join(faults)}" for one in runs if (faults := list(judge(one)))]
 
 
-def _log_faults(one: _Stored) -> Iterator[str]:
+def log_faults(one: Stored) -> Iterator[str]:
     """Numbers without gap or duplicate, in the rows and in the events; what is to be told once is told once."""
     ends = [0, *(last + 1 for _, last, _ in one.batches)]
     if [first for first, _, _ in one.batches] != ends[:-1]:
@@ -203,11 +209,11 @@ def _log_faults(one: _Stored) -> Iterator[str]:
     told = [event["type"] for event in one.events]
     if [kind for kind in told if kind in _ONCE] != list(_ONCE) or tuple(told[:2]) != _ONCE[:2]:
         yield f"it begins with {told[:4]}"
-    if [kind for kind in told if kind in _TERMINAL] != told[-1:]:
+    if [kind for kind in told if kind in _TERMINAL] != told[-1:] or not told:
         yield f"it ends with {told[-3:]}"
     for kind in ("response.output_item.added", "response.output_item.done"):
         places = [event["output_index"] for event in one.events if event["type"] == kind]
-        if places != list(range(len(one.events[-1]["response"]["output"]))):
+        if places != list(range(len(one.final["output"]))):
             yield f"{kind} came for {places}"
 
 
@@ -235,10 +241,10 @@ _TURNS = "SELECT response_id, number, count(*) FROM responses_turn GROUP BY 1, 2
 _LEDGER = "SELECT object_id, turn, count(*) FROM tenants_usagerecord WHERE endpoint = 'responses' GROUP BY 1, 2"
 
 
-def _stored(admin: str) -> Iterator[_Stored]:
+def _stored(admin: str) -> Iterator[Stored]:
     with psycopg.connect(admin) as connection:
         for run, response_id, status, error, attempt, turns, batches in connection.execute(_RESPONSES).fetchall():
-            yield _Stored(
+            yield Stored(
                 run=run,
                 id=response_id,
                 status=status,

@@ -1,0 +1,65 @@
+"""The judge of the chaos benchmark sees what is wrong with a log, its model what it should not have read."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.chaos.partners import Partners, read_by
+from benchmarks.chaos.verdict import Stored, log_faults
+
+TOLD = ("created", "queued", "in_progress", "output_item.added", "output_item.done", "completed")
+Batch = tuple[int, int, str]
+
+
+def batch(first: int, *types: str) -> Batch:
+    """A row of the log with events of these types."""
+    events = [_event(number, kind) for number, kind in enumerate(types, first)]
+    frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    return first, first + len(types) - 1, frames
+
+
+def _event(number: int, kind: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"output_index": 0} if "item" in kind else {"response": {"output": [{}]}}
+    return {"type": f"response.{kind}", "sequence_number": number, **told}
+
+
+WHOLE = Stored(
+    run="run-1-0",
+    id="resp_1",
+    status="completed",
+    error="",
+    attempt=1,
+    turns=1,
+    batches=[batch(0, *TOLD[:2]), batch(2, *TOLD[2:])],
+)
+
+
+def test_a_whole_log_has_no_faults() -> None:
+    assert list(log_faults(WHOLE)) == []
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [batch(0, *TOLD[:2]), batch(3, *TOLD[2:])],
+        [batch(0, *TOLD[:2]), batch(1, *TOLD[2:])],
+        [batch(0, *TOLD[:2]), batch(2, "queued", *TOLD[2:])],
+        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:], "completed")],
+        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:-1])],
+        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:4], "output_item.done", *TOLD[4:])],
+        [],
+    ],
+    ids=["gap", "duplicate", "opened twice", "ended twice", "no end", "item closed twice", "nothing"],
+)
+def test_a_log_with_a_fault_is_seen(batches: list[Batch]) -> None:
+    assert list(log_faults(replace(WHOLE, batches=batches)))
+
+
+def test_a_model_that_reads_what_was_never_said_is_seen() -> None:
+    partners = Partners()
+    messages = [{"role": role, "content": words} for role, words in read_by("run-1-0", 2)]
+    assert (partners.place(messages), partners.wrong) == (("run-1-0", 2), [])
+    partners.place(messages[:-1])
+    assert partners.wrong
