@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from conversations.items import plain_text
+from conversations.items import StoredItem, plain_text
 from kernel import egress
 from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, UpstreamError
 from responses.content import TeamContent
@@ -20,7 +20,7 @@ from responses.context import Reading
 from responses.engine.events import Body
 from responses.ledger import RequestInfo
 from responses.models import Response
-from responses.moderation import Judge, Judgement, brought, judge_input, judged, names_of, restored_judge
+from responses.moderation import Judge, Judgement, judge_input, judged, names_of, restored_judge, said_in
 from responses.schema import CreateResponse
 from responses.store import Change, writer
 from responses.vectors.embedding import Account
@@ -196,8 +196,8 @@ class Bench:
         return {"judge": judge, "guarding": await self.guarding.of_output(bodies) if self.guarding else None}
 
     def kept(self) -> dict[str, Any]:
-        """What a successor of the run has to know; the guardrail is looked up again."""
-        return self.judge.kept() if self.judge else {}
+        """The options of the response, for a successor of the run; the guardrail is looked up again."""
+        return {"moderation": self.judge.kept()} if self.judge else {}
 
     def shown(self, of_output: Judgement) -> dict[str, Judgement] | None:
         """`Response.moderation`, for those who asked for it."""
@@ -228,8 +228,14 @@ async def judges(
         )
     guarding = _guarding(await directory.aguard(principal.team_id), principal, body.model, response_id, request)
     if guarding is not None:
-        await guarding.check_input(*await brought(body, reading, content))
+        words, images = await said_in(_looked_at(reading), content)
+        await guarding.check_input([body.instructions, *words] if body.instructions else words, images)
     return _bench(judge, guarding)
+
+
+def _looked_at(reading: Reading) -> Sequence[StoredItem]:
+    """What a request brings. Items of a conversation may have come without any response: all of them are looked at."""
+    return reading.items if reading.conversation_id else [*reading.preface, *reading.own_items]
 
 
 def restored(response: Response, principal: Principal) -> Bench | None:

@@ -119,7 +119,8 @@ async def judge_input(
     wanted its word before anything else happens.
     """
     principal.require(Scope.MODERATIONS_WRITE)
-    words, images = await brought(body, reading, content)
+    own = reading.own_items[len(reading.own_items) - len(wire.input_items(body)) :]
+    words, images = await said_in([*reading.preface, *own], content)
     blocks = policy.blocks("input")
     try:
         found = await judged(principal, policy.model, request, words, images=images)
@@ -135,10 +136,8 @@ async def judge_input(
     return Judge(principal=principal, policy=policy, request=request, of_input=found)
 
 
-async def brought(body: CreateResponse, reading: Reading, content: TeamContent | None) -> tuple[list[str], list[str]]:
-    """The words that a request brings, those in its files too, and the URLs of its images."""
-    own = reading.own_items[len(reading.own_items) - len(wire.input_items(body)) :]
-    items = [*reading.preface, *own]
+async def said_in(items: Sequence[StoredItem], content: TeamContent | None) -> tuple[list[str], list[str]]:
+    """The words of some items, those in their files too, and the URLs of their images."""
     words = [text for item in items if (text := plain_text(item.wire()))]
     files, images = await _behind(items, content)
     return [*words, *files], images

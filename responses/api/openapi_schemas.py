@@ -36,10 +36,8 @@ def ref(name: str) -> Schema:
 def schemas() -> Schema:
     """All schemas by their names."""
     create = CreateResponse.model_json_schema(ref_template=_REF)
-    moderation = CreateModeration.model_json_schema(ref_template=_REF)
     return {
         **create.pop("$defs"),
-        **moderation.pop("$defs"),
         "CreateResponse": create,
         "Response": _object(_response(), required=list(_response())),
         "ResponseList": _list_of(ref("Response")),
@@ -73,13 +71,7 @@ def schemas() -> Schema:
             required=["object", "input_tokens"],
         ),
         **_compaction(create),
-        "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
-        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
-        "CreateImage": CreateImage.model_json_schema(ref_template=_REF),
-        "EditImage": _image_form(),
-        "Images": {"type": "object", "description": "The upstream's images, as they came."},
-        "CreateModeration": moderation,
-        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
+        **_passed(),
         "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
         **_stored_chat(),
         **_conversations(),
@@ -96,6 +88,21 @@ def schemas() -> Schema:
         **_batches(),
         **_containers(),
         "Error": _object({"error": _object(_error(), required=list(_error()))}, required=["error"]),
+    }
+
+
+def _passed() -> Schema:
+    """What is passed on to upstreams as it is."""
+    moderation = CreateModeration.model_json_schema(ref_template=_REF)
+    return {
+        **moderation.pop("$defs"),
+        "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
+        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
+        "CreateImage": CreateImage.model_json_schema(ref_template=_REF),
+        "EditImage": _image_form(),
+        "Images": {"type": "object", "description": "The upstream's images, as they came."},
+        "CreateModeration": moderation,
+        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
     }
 
 

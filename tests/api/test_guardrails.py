@@ -10,7 +10,7 @@ from aiohttp import web as aiohttp
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import Guardrail, GuardrailDecision, Team
-from tests.support.api import Api, error
+from tests.support.api import Api, error, ok
 from tests.support.background import RUNNING
 from tests.support.chunks import text
 from tests.support.hooks import BAD, FINE, Hook, running_hook
@@ -63,6 +63,15 @@ def test_a_blocked_input_is_refused_before_anything_is_stored(reaching: Api, scr
     assert decisions(reaching) == [("input", "blocked", ["secrets"])]
     with scope.team(reaching.caller.team.pk):
         assert not Response.objects.exists()
+
+
+def test_instructions_and_all_of_a_conversation_are_looked_at(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
+    hook.then(FINE)
+    items = [{"role": "user", "content": "Smuggled in."}]
+    conversation = ok(reaching.post("/conversations", {"items": items}))["id"]
+    reaching.create(model=script.say("Hello.").model, input="Hi", conversation=conversation, instructions="Be bad.")
+    assert hook.asked[0]["text"] == "Be bad.\n\nSmuggled in.\n\nHi"
 
 
 def test_nothing_of_a_blocked_answer_is_streamed(reaching: Api, script: Script, hook: Hook) -> None:
