@@ -15,6 +15,8 @@ def plain_text(body: Body) -> str:
 
 def image_details(body: Body) -> list[str]:
     """For each picture that a model sees in an item, in how much detail."""
+    if body.get("type") == "image_generation_call":
+        return ["auto"] if body.get("result") else []
     content = body.get("content") or body.get("output")
     if isinstance(content, dict):
         return ["original"] if content.get("type") == "computer_screenshot" else []

@@ -1,0 +1,51 @@
+"""The pictures of the demo upstream: deterministic PNGs, at once or by way of partial ones."""
+
+import base64
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from demo_upstream import pictures
+from demo_upstream.pictures import SIDE
+from demo_upstream.testing import Demo, talking
+
+
+@pytest.fixture
+async def demo() -> AsyncIterator[Demo]:
+    async with talking() as demo:
+        yield demo
+
+
+async def drawn(demo: Demo, prompt: str) -> bytes:
+    """The picture of a prompt."""
+    answer = await demo.post("/images/generations", {"model": "demo-image", "prompt": prompt})
+    assert answer.json["usage"]["output_tokens"] > 0
+    return base64.b64decode(answer.json["data"][0]["b64_json"])
+
+
+async def test_a_picture_is_a_png_of_its_size(demo: Demo) -> None:
+    picture = await drawn(demo, "A cat")
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", picture[16:24]) == (SIDE, SIDE)
+    length = struct.unpack(">I", picture[33:37])[0]
+    assert len(zlib.decompress(picture[41 : 41 + length])) == SIDE * (1 + 3 * SIDE)
+
+
+async def test_a_prompt_is_always_the_same_picture(demo: Demo) -> None:
+    assert await drawn(demo, "A cat") == await drawn(demo, "A cat") != await drawn(demo, "A dog")
+
+
+async def test_a_picture_wants_a_prompt(demo: Demo) -> None:
+    answer = await demo.post("/images/generations", {"model": "demo-image"})
+    assert (answer.status, answer.json["error"]["param"]) == (400, "prompt")
+
+
+def test_partial_pictures_come_before_the_whole_one() -> None:
+    raw = pictures.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1)
+    events: list[dict[str, Any]] = [orjson.loads(line.split(b"data: ")[1]) for line in raw]
+    assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image", "partial_image", "completed"]
+    assert len({event["b64_json"] for event in events}) == 3

@@ -1,0 +1,95 @@
+"""Pictures of a run whose painter is in the hands of a test: what is told meanwhile, and in which order."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from conversations.items import StoredItem
+from kernel.clock import now
+from responses.engine.attachments import Attachments
+from responses.engine.body import Ending
+from responses.engine.endings import opening
+from responses.engine.loop import Run
+from responses.engine.state import RunState
+from responses.engine.steps import Step, ToolsReturned
+from responses.tools.combined import combined
+from responses.tools.image_generation.toolbox import ImageToolbox, Order, Picture
+from tests.support.chunks import text
+from tests.support.mcp_requests import calling
+from tests.support.runs import context, events_of, on_the_wire
+from tests.support.scripted import ScriptedModel, ScriptedTools
+from tests.support.streams import assert_well_formed
+
+TOOL = {"type": "image_generation", "partial_images": 2}
+ASKED = calling(("image_generation", '{"prompt":"A"}'), ("image_generation", '{"prompt":"B"}'))
+TWO = [piece for piece in ASKED.pieces if isinstance(piece, dict)]
+
+
+class NoContent:
+    """A run without images of its own."""
+
+    async def attachments(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> Attachments:
+        """None."""
+        return {}
+
+    def words(self, items: Iterable[StoredItem]) -> list[str]:
+        """None."""
+        return []
+
+
+class Painter:
+    """Tells two partial pictures of each order, and ends it when its door is open."""
+
+    def __init__(self) -> None:
+        self.doors = {"A": asyncio.Event(), "B": asyncio.Event()}
+
+    async def paint(self, order: Order, partial: Callable[[int, Picture], None]) -> Picture:
+        """A picture whose content is its prompt."""
+        for index in range(2):
+            partial(index, Picture(content=f"{order.prompt}{index}"))
+        await self.doors[order.prompt].wait()
+        return Picture(content=order.prompt)
+
+
+def drawing(painter: Painter, **options: Any) -> tuple[Run, list[Any]]:
+    """A run that draws two pictures at once, beside another tool; and its first events."""
+    given = context(tools=[TOOL], **options)
+    images = ImageToolbox(TOOL, painter=painter, content=NoContent())
+    tools = combined([ScriptedTools(), images])
+    run = Run(given, RunState(), model=ScriptedModel(TWO, text("Done.")), tools=tools, now=now)
+    return run, opening(given.parameters)
+
+
+def told(events: Sequence[dict[str, Any]]) -> list[str]:
+    """The pictures in events, in their order; a whole one as its prompt."""
+    partial = [event.get("partial_image_b64") or event.get("item", {}).get("result") for event in events]
+    return [content for content in partial if content]
+
+
+async def test_a_picture_that_is_ready_early_tells_of_itself_in_its_turn() -> None:
+    painter, steps = Painter(), list[Step]()
+    run, first = drawing(painter)
+    painter.doors["B"].set()
+    async for step in run.steps():
+        steps.append(step)
+        if isinstance(step, ToolsReturned):
+            painter.doors["A"].set()
+    events = on_the_wire([*first, *events_of(steps)])
+    assert_well_formed(events)
+    assert told(events) == ["A0", "A1", "A", "B0", "B1", "B"]
+
+
+async def test_a_picture_that_is_cut_ends_as_failed() -> None:
+    run, first = drawing(Painter())
+    steps = run.steps()
+    begun: list[Step] = []
+    async for step in steps:
+        begun.append(step)
+        if told(on_the_wire(events_of(begun))):
+            break
+    await steps.aclose()
+    end = run.interrupt(Ending(status="incomplete", incomplete_reason="max_output_tokens"))
+    events = on_the_wire([*first, *events_of([*begun, end])])
+    assert_well_formed(events)
+    (item,) = end.response["output"]
+    assert (item["type"], item["status"], item["result"]) == ("image_generation_call", "failed", None)
