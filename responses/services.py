@@ -163,8 +163,7 @@ async def _plan(
     judge = await guardrails.judges(
         principal=principal, request=request, body=body, reading=reading, content=content, response_id=response_id
     )
-    if judge is not None and (kept := judge.kept()):
-        options["moderation"] = kept
+    options |= judge.kept() if judge is not None else {}
     tools = await hosted(
         principal=principal,
         body=body,
