@@ -114,6 +114,22 @@ class Conversation(models.Model):
         return self.id
 
 
+class RemovedItem(models.Model):
+    """Where an item stood in a conversation that was taken out of it: who pages through the list has it as a cursor."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="removed", db_index=False)
+    item_id = models.CharField(max_length=255, db_collation="C")
+    position = models.PositiveIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=["conversation", "item_id", "position"], name="removed_item_by_wire_id")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.item_id} of {self.conversation_id}"
+
+
 class Purpose(models.TextChoices):
     """What a file is for."""
 

@@ -10,7 +10,7 @@ from django.db.models import QuerySet, Value
 from django.db.models.functions import Concat
 
 from conversations.items import InputItem
-from conversations.models import Conversation, Item, Placement, Section
+from conversations.models import Conversation, Item, Placement, RemovedItem, Section
 from kernel.clock import unix
 from kernel.errors import BadRequest, NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
@@ -63,6 +63,13 @@ def find_place(*, conversation: Conversation, item_id: str) -> Placement | None:
     return next(iter(found.select_related("item")), None)
 
 
+def _removed(conversation: Conversation, item_id: str) -> RemovedItem | None:
+    """Where the item of this wire id stood last."""
+    if "\x00" in item_id:
+        return None
+    return RemovedItem.objects.filter(conversation=conversation, item_id=item_id).order_by("position").last()
+
+
 def _named(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
     """Where the items of these wire ids stand in a conversation.
 
@@ -74,10 +81,10 @@ def _named(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> Query
 
 
 def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placement]:
-    """A page of a conversation."""
+    """A page of a conversation. An item that was deleted since it was shown is as good a cursor as any other."""
 
     def position(item_id: str, param: str) -> Position:
-        found = find_place(conversation=conversation, item_id=item_id)
+        found = find_place(conversation=conversation, item_id=item_id) or _removed(conversation, item_id)
         if found is None:
             raise unknown_item(item_id, param=param)
         return (found.position,)

@@ -8,7 +8,7 @@ from django.db import connection
 
 from conversations import access, selectors
 from conversations.items import CompactionTrigger, InputItem, ItemReference, StoredItem
-from conversations.models import Conversation, Item, Placement, Section, opens_context
+from conversations.models import Conversation, Item, Placement, RemovedItem, Section, opens_context
 from conversations.signals import items_offered
 from kernel.errors import UnsupportedValue
 from tenants import scope
@@ -131,6 +131,9 @@ def delete_item(*, principal: Principal, conversation_id: str, item_id: str, req
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
         place = access.get_place(conversation=conversation, item_id=item_id)
+        RemovedItem.objects.create(
+            team_id=conversation.team_id, conversation=conversation, item_id=item_id, position=place.position
+        )
         place.delete()
         remove_unplaced([place.item_id])
         _audit(principal, "conversation.item_deleted", conversation.pk, request_id, before={"item": item_id})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, MakeApi, error, ok
-from tests.support.conversations import add, begin, ids, items, words
+from tests.support.conversations import add, begin, ids, items, said, words
 
 
 def page(api: Api, conversation_id: str, **query: Any) -> dict[str, Any]:
@@ -81,6 +81,17 @@ def test_what_survives_is_shown_once_while_others_add_and_delete(api: Api, order
     assert [name for name in before if name not in gone] == [
         name for name in seen if name in before and name not in gone
     ]
+
+
+@pytest.mark.parametrize(("order", "rest"), [("asc", ["c", "d"]), ("desc", ["a"])])
+def test_an_item_that_was_deleted_is_a_cursor_still(api: Api, order: str, rest: list[str]) -> None:
+    name = begin(api, "a", "b", "c")
+    _, deleted, _ = ids(api, name)
+    ok(api.delete(f"/conversations/{name}/items/{deleted}"))
+    add(api, name, "d") if order == "asc" else None
+    assert words(api, name, order=order, after=deleted) == rest
+    ok(api.post(f"/conversations/{name}/items", {"items": [said("b", id=deleted)]}))
+    assert words(api, name, after=deleted) == []
 
 
 def test_an_unknown_cursor_is_not_found(api: Api, outsider: Api) -> None:

@@ -128,11 +128,7 @@ def every_id(api: Api, name: str, order: str) -> list[str]:
     found: list[str] = []
     while True:
         cursor = {"after": found[-1]} if found else {}
-        page = api.get(f"/conversations/{name}/items", order=order, limit=20, **cursor)
-        if page.status_code == 404:
-            # The item of the cursor was deleted; the one before it is as good.
-            found.pop()
-            continue
-        found += [item["id"] for item in ok(page)["data"]]
-        if not page.json()["has_more"]:
+        page = ok(api.get(f"/conversations/{name}/items", order=order, limit=20, **cursor))
+        found += [item["id"] for item in page["data"]]
+        if not page["has_more"]:
             return found

@@ -32,7 +32,7 @@ def delete(caller: Caller, response_id: str) -> None:
     principal = directory.principal(caller.secret)
     with scope.team(caller.team.pk):
         response = Response.objects.get(pk=response_id)
-    request = RequestInfo(request_id="req_test", client_request_id=None)
+    request = RequestInfo(request_id="req_test")
     services.delete_response(principal=principal, response=response, request=request)
 
 
