@@ -140,6 +140,7 @@ def test_conversations_are_what_plain_lists_would_be(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_conversations_are_what_plain_lists_would_be(
