@@ -193,6 +193,16 @@ def test_a_broker_that_forgets_everything_loses_nothing(api: Api, script: Script
     assert {ended(api, response_id)["status"] for response_id in queued} == {"completed"}
 
 
+def test_a_worker_that_finds_no_broker_runs_what_there_is_and_stops_when_it_is_told(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    lonely = make_worker(**BRIEF, REDIS_URL="redis://127.0.0.1:1/0")
+    response_id = queue(api, script.say("Hello"))
+    assert text_of(ended(api, response_id)) == ["Hello"]
+    assert lonely.stop() < 6
+    assert lonely._process.returncode == 0
+
+
 def test_a_team_with_many_runs_does_not_delay_the_first_of_another(
     api: Api, script: Script, other_script: Script, make_api: MakeApi, make_worker: MakeWorker
 ) -> None:

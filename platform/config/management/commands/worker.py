@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 from argparse import ArgumentParser
 from concurrent.futures import wait
 from functools import partial
@@ -22,6 +23,7 @@ from responses.webhooks import courier
 # Tasks are short: what waits on networks runs on the worker's event loop.
 _THREADS = 4
 _LAST_DELIVERIES_SECONDS = 1.0
+_LAST_MESSAGE_SECONDS = 1.0
 
 
 class Command(BaseCommand):
@@ -53,7 +55,7 @@ class Command(BaseCommand):
                 stopped.result()
             if (delivering := courier.stop()) is not None:
                 wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
-            tasks.wake_another_worker()
+            _wake_another()
 
 
 def _stop(**_: Any) -> None:
@@ -64,6 +66,14 @@ def _stop(**_: Any) -> None:
 def _exit(*_: Any) -> NoReturn:
     _hear_nothing()
     sys.exit(0)
+
+
+def _wake_another() -> None:
+    """Others have at once what was given back. Where Redis is away they look by themselves; sending would take long to
+    find that out."""
+    sending = threading.Thread(target=tasks.wake_another_worker, name="wake-another-worker", daemon=True)
+    sending.start()
+    sending.join(_LAST_MESSAGE_SECONDS)
 
 
 def _hear_nothing() -> None:
