@@ -116,12 +116,18 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-def make_worker(upstream: ScriptedUpstream) -> Iterator[MakeWorker]:
-    """Starts workers of this test's own; the others stand still meanwhile."""
-    others = [process for process in _processes if isinstance(process, WorkerProcess)]
+def no_worker() -> Iterator[None]:
+    """The workers of other tests stand still: what waits for one is left to this test."""
     with ExitStack() as stack:
-        for process in others:
+        for process in [process for process in _processes if isinstance(process, WorkerProcess)]:
             stack.enter_context(process.standing_still())
+        yield
+
+
+@pytest.fixture
+def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWorker]:
+    """Starts workers of this test's own; the others stand still meanwhile."""
+    with ExitStack() as stack:
 
         def make(**options: Any) -> WorkerProcess:
             process = stack.enter_context(running_worker(**options))

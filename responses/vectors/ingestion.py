@@ -99,6 +99,9 @@ async def ingest_next() -> bool:
 
 async def _read(claim: _Claim) -> Callable[[], None] | None:
     """Read a file; where that did not work, what is to be noted of it."""
+    if claim.entry.attempt > _MOST_ATTEMPTS:
+        # Whoever noted nothing before has died, perhaps of this file.
+        return partial(_fail, claim, _Unreadable("server_error", "The file could not be processed."))
     try:
         async with _renewed(claim):
             texts = await _passages(claim)

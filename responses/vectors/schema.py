@@ -61,13 +61,22 @@ def _has_extension(using: str) -> bool:
     """Whether pgvector is there; where the owner may, it is installed."""
     try:
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
-            if cursor.fetchone() is None:
+            cursor.execute(
+                "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
+            )
+            found = cursor.fetchone()
+            if found is None or not is_new_enough(found[0]):
                 return False
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except DatabaseError:
         return False  # only a superuser may
     return True
+
+
+def is_new_enough(version: str) -> bool:
+    """Whether a pgvector has all that is needed; distributions keep older ones, which must not break `migrate`."""
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    return numbers >= [0, 8]
 
 
 def _exists(using: str) -> bool:

@@ -1,7 +1,8 @@
 """Searches vector stores: by likeness of meaning and by words, both weighed together.
 
-A passage's score is the weighted mean of two numbers between 0 and 1: the cosine similarity of its vector to the
-query's, and the share of the query's words that it holds. So a threshold means the same in every search.
+A passage's score is the weighted mean of the cosine similarity of its vector to the query's, and of the share of the
+query's words that it holds. So a threshold means the same in every search. What is below 0 is shown as 0, and keeps its
+order.
 
 Of few passages each is compared. Of many an HNSW index finds the nearest; should it find too few, since the filter
 leaves out most of what is near, each is compared after all.
@@ -79,8 +80,8 @@ async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) 
     scores: dict[int, float] = {}
     for searched in alike.values():
         scores |= await _search_alike(account, searched, wanted)
-    best = sorted(((score, -chunk) for chunk, score in scores.items() if score >= wanted.threshold), reverse=True)
-    kept = {-negative: score for score, negative in best[: wanted.limit]}
+    found = ((score, -chunk) for chunk, score in scores.items() if max(score, 0.0) >= wanted.threshold)
+    kept = {-negative: min(max(score, 0.0), 1.0) for score, negative in sorted(found, reverse=True)[: wanted.limit]}
     return await in_db_thread(lambda: _hits(account.team_id, kept)) if kept else []
 
 
@@ -90,6 +91,9 @@ async def _search_alike(account: Account, stores: Sequence[VectorStore], wanted:
         vectors = await embedding.embed(wanted.queries, model=stores[0].embedding_model, account=account)
     except UpstreamFailed as failed:
         raise failed.failure.as_api_error() from failed
+    if any(len(vector) != stores[0].dimensions for vector in vectors):
+        message = f"The embedding model '{stores[0].embedding_model}' makes other vectors than those in the store."
+        raise InvalidValue(message)
     return await in_db_thread(lambda: scored(stores, wanted, vectors))
 
 
@@ -121,7 +125,7 @@ def scored(stores: Sequence[VectorStore], wanted: Wanted, vectors: Sequence[Vect
             return scores
         for query, vector in zip(wanted.queries, vectors, strict=True):
             for chunk, score in _ranked(field, query, vector, weights, wanted.limit).items():
-                scores[chunk] = max(score, scores.get(chunk, 0.0))
+                scores[chunk] = max(score, scores.get(chunk, score))
     return scores
 
 
@@ -227,8 +231,7 @@ def _weighed(chunks: Sequence[int], vector: Vector, words: Sequence[str], weight
     scores = {}
     for chunk, similarity, held in _rows(_WEIGH, [_text(vector), quoted, sorted(set(chunks))]):
         share = held / len(words) if words else 0.0
-        likeness = min(max(similarity, 0.0), 1.0)
-        scores[chunk] = (by_meaning * likeness + by_words * share) / (by_meaning + by_words)
+        scores[chunk] = (by_meaning * similarity + by_words * share) / (by_meaning + by_words)
     return scores
 
 

@@ -15,6 +15,7 @@ from tests.support import documents
 from tests.support.api import Api, error, ok
 from tests.support.libraries import Library, read_waiting_files, upload
 
+pytestmark = pytest.mark.usefixtures("no_worker")
 WORDS = "Herons nest in old oaks."
 
 
@@ -197,6 +198,15 @@ def test_a_file_whose_worker_died_is_read_by_another(library: Library) -> None:
     assert library.entry(file_id)["status"] == "completed"
     ingestion._finish(claimed, ["late"], [[1.0]])  # the first one was only slow
     assert [one["content"][0]["text"] for one in library.search("herons")] == [WORDS]
+
+
+def test_a_file_of_which_workers_die_is_given_up(library: Library) -> None:
+    file_id = library.upload("a.txt", WORDS)
+    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+    change(library, attempt=5)
+    read_waiting_files()
+    entry = library.entry(file_id)
+    assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 
 
 def test_an_upstream_that_is_away_is_asked_again_later(library: Library, api: Api) -> None:

@@ -12,7 +12,9 @@ from demo_upstream.embeddings import embed
 from tenants import services
 from tests.support.api import Api, Caller, error, ok
 from tests.support.libraries import Library, equip
+from tests.support.waiting import eventually
 from tests.support.web import WebProcess
+from tests.support.workers import WorkerProcess
 
 TOPICS = ["herons", "oaks", "rivers", "ferries", "lanterns", "kites", "drums", "bread", "clocks", "snow"]
 
@@ -50,6 +52,7 @@ def fill(library: Library) -> Library:
     ]
     ok(library.api.post(f"{library.path}/file_batches", {"files": files}))
     library.add("last.txt", words_of(30))
+    eventually(lambda: ok(library.api.get(library.path))["file_counts"]["in_progress"] == 0, seconds=30)
     return library
 
 
@@ -157,3 +160,10 @@ def test_what_has_no_such_attribute_is_unequal(filled: Library) -> None:
 )
 def test_it_refuses_what_makes_no_sense(library: Library, body: dict[str, Any], param: str, code: str) -> None:
     assert error(library.api.post(f"{library.path}/search", body)) == (400, param, code)
+
+
+def test_a_worker_reads_the_files_that_wait(library: Library, worker: WorkerProcess) -> None:
+    file_ids = [library.upload(f"{number}.txt", f"Bird number {number}.") for number in range(3)]
+    ok(library.api.post(f"{library.path}/file_batches", {"file_ids": file_ids}))
+    eventually(lambda: ok(library.api.get(library.path))["file_counts"]["completed"] == 3, seconds=60)
+    assert library.search("Bird number 2.")[0]["file_id"] == file_ids[2]

@@ -11,9 +11,11 @@ from kernel.clock import now
 from responses.vector_models import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import services
 from tenants import scope
+from tenants.models import Team
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.libraries import EMBEDDER, Library, equip, read_waiting_files, upload
 
+pytestmark = pytest.mark.usefixtures("no_worker")
 NOTHING = {"in_progress": 0, "completed": 0, "failed": 0, "cancelled": 0, "total": 0}
 
 
@@ -168,6 +170,22 @@ def test_each_call_wants_its_scope(make_api: MakeApi, library: Library, scopes: 
     ]
     assert sum(answer.status_code == 200 for answer in answers) == allowed
     assert all(answer.status_code in {200, 403} for answer in answers)
+
+
+def test_a_model_that_makes_other_vectors_by_now_is_told(library: Library) -> None:
+    library.add("a.txt", "Cats purr.")
+    with scope.every_team():
+        VectorStore.objects.filter(pk=library.id).update(dimensions=128)
+    answer = library.api.post(f"{library.path}/search", {"query": "cats"})
+    assert error(answer)[0] == 400
+    assert "makes other vectors" in answer.json()["error"]["message"]
+
+
+def test_another_model_of_the_team_leaves_its_stores_their_own(library: Library) -> None:
+    library.add("a.txt", "Cats purr.")
+    with scope.every_team():
+        Team.objects.filter(pk=library.api.caller.team.pk).update(embedding_model="another")
+    assert len(library.search("cats")) == 1
 
 
 def test_the_model_of_a_team_is_that_of_its_stores(library: Library) -> None:

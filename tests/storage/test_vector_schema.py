@@ -21,6 +21,11 @@ def test_without_the_table_of_vectors_it_says_what_is_missing(database: None) ->
             schema.require_vectors()
 
 
+@pytest.mark.parametrize(("version", "enough"), [("0.4.4", False), ("0.6.0", False), ("0.8.0", True), ("1.0", True)])
+def test_an_old_extension_is_as_good_as_none(version: str, *, enough: bool) -> None:
+    assert schema.is_new_enough(version) is enough
+
+
 def test_it_can_be_prepared_again(database: None) -> None:
     schema.prepare("owner")
     with connection.cursor() as cursor:

@@ -9,6 +9,7 @@ from responses.vectors import ingestion
 from tenants import scope, services
 from tenants.models import Team
 from tests.support.api import Api, ok
+from tests.support.waiting import eventually
 
 EMBEDDER = "demo-embedding-d0"
 """The demo's model under a name that no other test routes."""
@@ -55,6 +56,8 @@ class Library:
         file_id = self.upload(name, content)
         ok(self.api.post(f"{self.path}/files", {"file_id": file_id, **settings}))
         read_waiting_files()
+        # A worker of another test's may have been faster.
+        eventually(lambda: self.entry(file_id)["status"] != "in_progress", seconds=30)
         return file_id
 
     def entry(self, file_id: str) -> dict[str, Any]:
