@@ -199,3 +199,8 @@ def test_a_mask_that_is_no_image_is_refused(api: Api, script: Script, drawing: I
     answer = api.post("/responses", {"model": script.model, "input": "Draw.", "tools": tools})
     assert error(answer)[1] == "tools[0].input_image_mask.image_url"
     assert drawing.asked == []
+
+
+def test_a_key_without_the_tool_is_refused(make_api: MakeApi) -> None:
+    answer = make_api(tools=["shell"]).post("/responses", {"model": "m", **ASKED})
+    assert error(answer) == (403, "tools[0].type", "tool_not_allowed")

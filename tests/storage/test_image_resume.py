@@ -1,0 +1,77 @@
+"""A run that draws is cut after every step and taken over: the picture stands in the output once, and is whole."""
+
+import itertools
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from kernel.dbthreads import in_db_thread
+from responses import handover
+from responses.content import TeamContent
+from responses.engine.loop import Run
+from responses.engine.steps import RunEnded
+from responses.models import Response
+from responses.recorder import Recorder
+from responses.tools.image_generation.toolbox import ImageToolbox, Order, Picture
+from tenants import scope
+from tests.support.api import Caller
+from tests.support.chunks import calls, text
+from tests.support.scripted import ScriptedModel
+from tests.support.stored import Begun, abegin, body_of, everything_written
+
+TOOL: dict[str, Any] = {"type": "image_generation", "partial_images": 1}
+TURNS = (calls(image_generation='{"prompt":"A cat"}'), text("Done."))
+
+
+class Painter:
+    """Tells one partial picture of each order; `drawn` is how many orders it has had."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    async def paint(self, order: Order, partial: Callable[[int, Picture], None]) -> Picture:
+        """A picture."""
+        self.drawn += 1
+        partial(0, Picture(content="SEFMRg=="))
+        return Picture(content="V0hPTEU=")
+
+
+async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
+    """Whether the run has ended after so many steps."""
+    ended = False
+    async with aclosing(run.steps()) as made:
+        while steps and not ended:
+            step = await anext(made)
+            await recorder.record(step)
+            ended, steps = isinstance(step, RunEnded), steps - 1
+    await recorder.settle()
+    await everything_written(begun)
+    return ended
+
+
+def taken(begun: Begun, painter: Painter) -> handover.Taken:
+    """The rest of the run."""
+    tools = ImageToolbox(TOOL, painter=painter, content=TeamContent(begun.who.team_id))
+    with scope.team(begun.who.team_id):
+        done = Response.objects.get(pk=begun.who.response_id).turns
+        model = ScriptedModel(*TURNS[done:])
+        return handover.load(response_id=begun.who.response_id, tools=tools, model=model)
+
+
+async def test_a_picture_stands_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:
+    for cut in itertools.count():
+        painter = Painter()
+        begun = await abegin(caller, input="Draw.", tools=[TOOL])
+        tools = ImageToolbox(TOOL, painter=painter, content=TeamContent(begun.who.team_id))
+        if await lived(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
+            break
+        rest = await in_db_thread(partial(taken, begun, painter))
+        assert await lived(begun, rest.run, rest.recorder, 1000)
+        body = await in_db_thread(partial(body_of, begun))
+        pictures = [item for item in body["output"] if item["type"] == "image_generation_call"]
+        assert [item["result"] for item in pictures if item["status"] == "completed"] == ["V0hPTEU="]
+        # One that was being drawn is drawn again; what was cut of it is shown as failed.
+        assert {item["status"] for item in pictures} <= {"completed", "failed"}
+        assert painter.drawn <= 2
+    assert cut > 4
