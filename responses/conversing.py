@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -62,13 +62,23 @@ async def read(*, principal: Principal, body: CreateResponse, response_id: str) 
     principal.require(Scope.CONVERSATIONS_WRITE)
     take = partial(context.read, principal=principal, body=body, holder=response_id)
     try:
-        return await in_db_thread(take)
+        return await _to_its_end(take)
     except Abandoned as held:
         await in_db_thread(partial(upkeep.end_dead_run, response_id=held.response_id))
     try:
-        return await in_db_thread(take)
+        return await _to_its_end(take)
     except Abandoned:
         raise ConversationLocked from None
+
+
+async def _to_its_end(take: Callable[[], Reading]) -> Reading:
+    """What a thread takes hold of can be given back only when it has done so, whoever has gone meanwhile."""
+    taking = asyncio.ensure_future(in_db_thread(take))
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        await asyncio.gather(taking, return_exceptions=True)
+        raise
 
 
 def hold_of(who: RunIdentity) -> Hold | None:

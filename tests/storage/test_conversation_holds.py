@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from conversations import selectors as conversation_selectors
@@ -28,6 +29,7 @@ from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller
 from tests.support.stored import prepare
+from tests.support.waiting import eventually
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
@@ -109,6 +111,35 @@ def test_a_response_that_was_made_is_not_given_back(principal: Principal, caller
     response_id = made(principal, caller, conversation_id)
     holds.give_back(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
     assert holder(principal, conversation_id) == response_id
+
+
+def test_who_leaves_while_it_takes_hold_gives_it_back(principal: Principal, conversation_id: str) -> None:
+    body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
+    loop = asyncio.new_event_loop()
+
+    async def ask() -> None:
+        async with conversing.holding(principal=principal, body=body, response_id="resp_2"):
+            await conversing.read(principal=principal, body=body, response_id="resp_2")
+
+    asking = loop.create_task(ask())
+    with ThreadPoolExecutor(1) as other:
+        with scope.team(principal.team_id):
+            take(principal, conversation_id, "resp_1")
+            asked = other.submit(loop.run_until_complete, asyncio.wait([asking]))
+            eventually(lambda: waiting() == 1)
+            loop.call_soon_threadsafe(asking.cancel)
+            transaction.set_rollback(True)
+        asked.result()
+    loop.close()
+    assert asking.cancelled()
+    assert holder(principal, conversation_id) is None
+
+
+def waiting() -> int:
+    """How many sessions wait for what this one has locked."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
+        return int(cursor.fetchone()[0])
 
 
 def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
