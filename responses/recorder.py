@@ -76,7 +76,6 @@ class Recorder:
         self._buffer_first = progress.next_sequence
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: list[asyncio.Future[None]] = []
-
         self._bell = Bell(identity.channel) if identity.background else None
 
     async def record(self, step: Step) -> bytes:
@@ -216,7 +215,9 @@ class Recorder:
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
             case TurnDiscarded() | ContextCompacted():
                 return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
-            case FragmentsClosed() | ToolFinished():
+            case ToolFinished():
+                return [*self._item_rows(step.items), *self._cost_rows(step)]
+            case FragmentsClosed():
                 return self._item_rows(step.items)
             case Began() | ToolsStarted() | ToolsReturned() | Emitted():
                 return []
@@ -265,6 +266,27 @@ class Recorder:
         )
         return [row, ledger]
 
+    def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
+        """The ledger line of a hosted call that somebody has to pay for."""
+        who, result = self._identity, step.result
+        if result.cost is None:
+            return []
+        return [
+            UsageRecord(
+                team_id=who.team_id,
+                api_key_id=who.key_id,
+                occurred_at=step.ended_at,
+                endpoint=result.cost,
+                object_id=who.response_id,
+                turn=step.turn,
+                model=who.model,
+                upstream_id="",
+                upstream_model=step.call.name[:200],
+                outcome="failed" if result.error else "completed",
+                request_id=who.request_id,
+            )
+        ]
+
     def _count(self, turn: TurnRecord) -> None:
         progress = self._progress
         progress.turns += 1
@@ -279,7 +301,7 @@ class Recorder:
             return []
         rows: list[models.Model] = []
         for item in items:
-            self._progress.preview = _telling(self._progress.preview, item.body)
+            self._progress.preview = _telling(self._progress.preview, item.body) if stored else ""
             position = self._progress.next_position
             rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
             self._progress.next_position += 1
