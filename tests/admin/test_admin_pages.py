@@ -11,7 +11,19 @@ from django.test import Client
 from responses.models import PromptTemplate, Response
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope, services
-from tenants.models import ApiKey, AuditEvent, Connector, Membership, Model, Team, Upstream, UsageRecord
+from tenants.models import (
+    ApiKey,
+    AuditEvent,
+    Connector,
+    Guardrail,
+    GuardrailDecision,
+    Membership,
+    Model,
+    SearchEngine,
+    Team,
+    Upstream,
+    UsageRecord,
+)
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_of, sign_in, text
 from tests.support.api import Caller, MakeCaller
@@ -25,6 +37,9 @@ PAGES = {
     "tenants/model": Model,
     "tenants/upstream": Upstream,
     "tenants/connector": Connector,
+    "tenants/searchengine": SearchEngine,
+    "tenants/guardrail": Guardrail,
+    "tenants/guardraildecision": GuardrailDecision,
     "tenants/usagerecord": UsageRecord,
     "tenants/auditevent": AuditEvent,
     "responses/response": Response,
@@ -40,6 +55,8 @@ FORMS = [
     "tenants/model",
     "tenants/upstream",
     "tenants/connector",
+    "tenants/searchengine",
+    "tenants/guardrail",
     "responses/prompttemplate",
     "responses/webhookendpoint",
     "auth/user",
@@ -52,6 +69,9 @@ def some(model: type, caller: Caller) -> str:
         upstream, _ = Upstream.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9/v1")
         Model.objects.get_or_create(name="pages", upstream=upstream)
         Connector.objects.get_or_create(name="pages", url="http://127.0.0.1:9/mcp")
+        SearchEngine.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9", enabled=False)
+        Guardrail.objects.get_or_create(team=caller.team)
+        GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", stage="input", verdict="passed")
         Membership.objects.get_or_create(team=caller.team, user=User.objects.first())
         UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
         add_response(caller)
