@@ -7,6 +7,7 @@ may go away; then the run's team says how much longer it goes on.
 import asyncio
 import logging
 import os
+import secrets
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
@@ -38,11 +39,18 @@ logger = logging.getLogger(__name__)
 # A comment: keeps proxies from closing a connection on which a slow model has nothing to say yet.
 PING = b": ping\n\n"
 PING_SECONDS = 10
-PROCESS = f"{socket.gethostname()}:{os.getpid()}"
 # How often a process looks for runs that are not its own any more, if nobody tells it to.
 _LOOK_SECONDS = 0.5
 _BUG = Failure(code="server_error", message="The server had an error while processing your request.")
 _GONE = Failure(code="server_error", message="The run was ended by another process.")
+
+
+def process_name() -> str:
+    """A name that no other process has: containers that share a host's name may all be its process 1."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+PROCESS = process_name()
 
 
 class LiveRun:

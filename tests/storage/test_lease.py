@@ -16,7 +16,7 @@ from kernel.dbthreads import in_db_thread
 from responses import store
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
-from responses.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until
+from responses.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until, process_name
 from responses.store import Advance, Change, LeaseLost
 from tenants import scope
 from tests.support.api import Caller
@@ -212,3 +212,7 @@ def renew_often(response_ids: list[str]) -> None:
             assert _renew(random.sample(response_ids, len(response_ids))) == []
     finally:
         connection.close()
+
+
+def test_no_two_processes_have_one_name() -> None:
+    assert process_name() != process_name()
