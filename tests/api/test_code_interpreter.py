@@ -10,9 +10,10 @@ from conversations.models import Item
 from tenants import scope
 from tests.support.api import Api, MakeApi, ok
 from tests.support.background import ended
-from tests.support.sandboxes import Sandbox, asked, fault
+from tests.support.sandboxes import Sandbox, asked, fault, names
 from tests.support.streams import types
 from tests.support.upstream import Script
+from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess
 
 TOOL: dict[str, Any] = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -141,6 +142,16 @@ def test_it_works_in_the_background(api: Api, script: Script, sandbox: Sandbox, 
     assert [item["type"] for item in done["output"]] == ["code_interpreter_call", "message"]
     shown = ok(api.get(f"/responses/{done['id']}?include[]={OUTPUTS[0]}"))
     assert logs(shown["output"][0]) == "42"
+
+
+def test_a_program_ends_with_its_response(api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess) -> None:
+    container = ok(api.post("/containers", {"name": "work"}))["id"]
+    script.call(code_interpreter=code("import subprocess\nsubprocess.run(['sleep', '50'])"))
+    queued = ask(api, script, tools=[{"type": "code_interpreter", "container": container}], background=True)
+    eventually(lambda: "sleep" in names(sandbox), seconds=20)
+    ok(api.post(f"/responses/{queued['id']}/cancel", {}))
+    eventually(lambda: "sleep" not in names(sandbox), seconds=20)
+    assert asked(sandbox.client.run(container, "6 * 7", seconds=10)).value == "42"
 
 
 def test_a_container_can_be_named(api: Api, script: Script, sandbox: Sandbox) -> None:

@@ -18,10 +18,15 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 
 
+def other_than(kind: str) -> list[str]:
+    """A tool that is allowed, and does not help."""
+    return ["web_search"] if kind == "mcp" else ["mcp"]
+
+
 @pytest.mark.parametrize("kind", list(TOOLS))
-@pytest.mark.parametrize("others", [[], ["image_generation"]])
-def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, others: list[str]) -> None:
-    api = make_api(tools=others)
+@pytest.mark.parametrize("nothing", [False, True])
+def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, *, nothing: bool) -> None:
+    api = make_api(tools=[] if nothing else other_than(kind))
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS[kind]]})
     assert error(answer) == (403, "tools[0].type", "tool_not_allowed")
     assert answer.json()["error"]["type"] == "permission_error"
@@ -31,7 +36,7 @@ def test_a_key_without_the_tool_is_refused(make_api: MakeApi, kind: str, others:
 def test_a_team_without_the_tool_is_refused(make_api: MakeApi, kind: str) -> None:
     api = make_api()
     with scope.every_team():
-        Team.objects.filter(pk=api.caller.team.pk).update(tools=["image_generation"])
+        Team.objects.filter(pk=api.caller.team.pk).update(tools=other_than(kind))
     client_tool = {"type": "function", "name": "f", "parameters": None, "strict": None}
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [client_tool, TOOLS[kind]]})
     assert error(answer) == (403, "tools[1].type", "tool_not_allowed")

@@ -15,7 +15,7 @@ import pytest
 from sandbox.client import Client, Failed, Full, Gone, Unavailable
 from sandbox.frames import receive
 from sandbox.service import Configuration, Misconfigured
-from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
+from tests.support.sandboxes import Sandbox, asked, family, names, running_sandbox
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -105,12 +105,12 @@ def test_one_owner_gets_half_of_the_containers(own: Sandbox) -> None:
 
 def test_a_call_that_nobody_waits_for_is_stopped(own: Sandbox) -> None:
     """Long before its time, and the container with its files stays."""
-    client, before = make(own, "cntr_1"), len(family(own.process.pid))
+    client = make(own, "cntr_1")
 
     async def leave() -> None:
         code = "open('begun', 'w').close()\nimport subprocess\nsubprocess.run(['sleep', '60'])"
         call = asyncio.create_task(client.run("cntr_1", code, seconds=60))
-        await asyncio.to_thread(eventually, lambda: len(family(own.process.pid)) > before, seconds=20)
+        await asyncio.to_thread(eventually, lambda: "sleep" in names(own), seconds=20)
         call.cancel()
         await asyncio.wait({call})
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -270,11 +271,21 @@ def demo_upstream_of(up: Up) -> str:
     return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
 
 
-def test_it_says_in_a_line_when_code_cannot_be_run(start: Start, tmp_path: Path) -> None:
-    for name in ("sh", "ps", "env"):
-        if (found := shutil.which(name)) is not None:
-            (tmp_path / name).symlink_to(found)
-    up = start("--port", str(any_free()), PATH=str(tmp_path)).wait_until_ready()
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """All programs but bubblewrap, in a folder that the servers' account may enter, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]
+        found = {program.name: program for place in reversed(places) if place.is_dir() for program in place.iterdir()}
+        for name, program in found.items():
+            if name != "bwrap":
+                Path(folder, name).symlink_to(program)
+        yield Path(folder)
+
+
+def test_it_says_in_a_line_when_code_cannot_be_run(start: Start, programs: Path) -> None:
+    up = start("--port", str(any_free()), PATH=str(programs)).wait_until_ready()
     assert "bubblewrap is not installed (apt-get install bubblewrap)" in up.output
     assert "sandbox" not in up.children()
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,6 +59,15 @@ def family(pid: int) -> set[int]:
         more = {child for child, parent in parents.items() if parent in found} - found
         grew, found = bool(more), found | more
     return found - {pid}
+
+
+def names(service: Sandbox) -> set[str]:
+    """The names of all programs that a service runs now."""
+    found = set()
+    for pid in family(service.process.pid):
+        with suppress(OSError):
+            found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
 
 
 @contextmanager
