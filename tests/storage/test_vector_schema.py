@@ -68,3 +68,14 @@ def test_the_index_finds_what_comparing_all_finds_and_other_stores_do_not_get_be
         cursor.execute("SET LOCAL enable_bitmapscan = off")
         cursor.execute("SET LOCAL enable_sort = off")
         assert search.nearest_by_index(field, query, 10) == expected
+
+
+def test_what_is_unlike_a_query_has_an_order_too(caller: Caller) -> None:
+    unlike = [[-number / 10, (1 - number**2 / 100) ** 0.5, *[0.0] * 254] for number in (7, 3, 9, 1, 5)]
+    with scope.team(caller.team.pk):
+        entry = fill(caller, unlike)
+        store = VectorStore.objects.get(pk=entry.store_id)
+        places = dict(VectorChunk.objects.filter(entry=entry).values_list("pk", "position"))
+    wanted = search.Wanted(queries=["words"], limit=3, by_meaning_alone=True)
+    scores = search.scored([store], wanted, [[1.0, *[0.0] * 255]])
+    assert [places[chunk] for chunk in sorted(scores, key=lambda chunk: -scores[chunk])] == [3, 1, 4, 0, 2]
