@@ -1,7 +1,6 @@
 """Workers that stop, die or never come: every background response reaches its end, and no stored call is made again."""
 
 import signal
-import time
 from collections.abc import Iterator
 
 import httpx2
@@ -91,10 +90,12 @@ def test_a_worker_that_is_told_again_and_again_to_stop_hands_its_run_on_all_the_
     script.then(stream(chunk(content="Hal"), gate))
     response_id = queue(api, script)
     gate.wait_until_reached()
-    for _ in range(4):
+
+    def has_ended() -> bool:
         first._process.send_signal(signal.SIGTERM)
-        time.sleep(0.4)
-    first.stop()
+        return first._process.poll() is not None
+
+    eventually(has_ended, seconds=15)
     waiting = row(api, response_id)
     assert (waiting.status, waiting.lease_until, waiting.attempt) == ("in_progress", None, 0)
     assert first._process.returncode == 0
