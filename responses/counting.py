@@ -97,6 +97,8 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
 
 async def _read(principal: Principal, body: CreateResponse) -> Reading:
     refuse_foreign(wire.input_items(body), team_id=principal.team_id)
+    if body.conversation is not None:
+        principal.require(Scope.CONVERSATIONS_READ)
     if not context.needs_database(body):
         return context.read(principal=principal, body=body)
     return await in_db_thread(lambda: context.read(principal=principal, body=body))
