@@ -22,9 +22,18 @@ from tests.support.api import MakeCaller
 
 Model = type[models.Model]
 APPS = ("tenants", "conversations", "containers", "responses")
-GLOBAL = {"tenants_upstream", "tenants_model", "tenants_connector", "responses_commitmark"}
+GLOBAL = {
+    "tenants_upstream",
+    "tenants_model",
+    "tenants_connector",
+    "tenants_searchengine",
+    "responses_commitmark",
+}
 """Tables of the operator's and of the platform's own: no team owns their rows."""
-CONSTRAINED = {"conversations_file": {"sweep_at": now() + timedelta(days=1)}}
+CONSTRAINED = {
+    "conversations_file": {"sweep_at": now() + timedelta(days=1)},
+    "tenants_searchengine": {"base_url": "http://127.0.0.1"},
+}
 """What a table's constraints demand beside its required fields."""
 
 
