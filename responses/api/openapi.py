@@ -293,7 +293,7 @@ def _vector_stores() -> Schema:
         },
         "/vector_stores/{store_id}/files/{file_id}": {
             "get": operation("Retrieve an attached file", "VectorStoreFile", store, file_id),
-            "post": operation("Update an attached file", "VectorStoreFile", store, file_id, body="UpdateFile"),
+            "post": operation("Update an attached file", "VectorStoreFile", store, file_id, body="UpdateStoreFile"),
             "delete": operation("Detach a file", "DeletedVectorStoreFile", store, file_id),
         },
         "/vector_stores/{store_id}/files/{file_id}/content": {

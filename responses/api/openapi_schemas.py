@@ -18,7 +18,7 @@ from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
 from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
 from responses.vector_models import EntryStatus
-from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateFile, UpdateStore
+from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStoreFile, UpdateStore
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
 
@@ -344,7 +344,7 @@ def _vector_stores() -> Schema:
             CreateStore=CreateStore,
             UpdateStore=UpdateStore,
             AttachFile=AttachFile,
-            UpdateFile=UpdateFile,
+            UpdateStoreFile=UpdateStoreFile,
             AttachFiles=AttachFiles,
             SearchStore=SearchStore,
         ),

@@ -22,7 +22,7 @@ from responses.vectors.requests import (
     CreateStore,
     SearchRanking,
     SearchStore,
-    UpdateFile,
+    UpdateStoreFile,
     UpdateStore,
     read,
 )
@@ -107,7 +107,7 @@ class OneStoreFile(ApiView):
 
     def post(self, request: Request, store_id: str, file_id: str) -> Answer:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        body = read(UpdateFile, scope_of(request)["body"])
+        body = read(UpdateStoreFile, scope_of(request)["body"])
         changed = services.update_entry(
             principal=principal, store_id=store_id, file_id=file_id, attributes=body.attributes
         )

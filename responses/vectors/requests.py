@@ -111,7 +111,7 @@ class AttachFile(Wire):
     chunking_strategy: Chunking | None = None
 
 
-class UpdateFile(Wire):
+class UpdateStoreFile(Wire):
     """What a file of a store can be changed in; null takes all attributes away."""
 
     attributes: ShortAttributes | None
