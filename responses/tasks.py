@@ -6,8 +6,8 @@ import threading
 from celery import shared_task
 from kombu.exceptions import KombuError
 
-from containers import services as containers
 from responses import upkeep, worker
+from responses.containers import services as containers
 from responses.vectors import ingestion
 from responses.vectors import services as stores
 from responses.webhooks import upkeep as deliveries

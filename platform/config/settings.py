@@ -60,7 +60,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "tenants",
     "conversations",
-    "containers",
+    "responses.containers",
     "responses",
 ]
 

@@ -17,6 +17,6 @@ urlpatterns = [
     path("openapi.json", docs.openapi, name="openapi"),
     path("docs", docs.page, name="docs"),
     path("v1/", include("conversations.api.urls")),
-    path("v1/", include("containers.api.urls")),
+    path("v1/", include("responses.containers.api.urls")),
     path("v1/", include("responses.api.urls")),
 ]

@@ -4,7 +4,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from containers.api.schema import CreateContainer
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.api.uploads import CompleteUpload, CreateUpload
 from conversations.models import Purpose
@@ -13,12 +12,13 @@ from responses.batch_models import BatchStatus
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.chat.messages import ROLES
 from responses.chat.requests import UpdateChatCompletion
+from responses.containers.api.schema import CreateContainer
 from responses.models import Status
 from responses.passthrough import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
 from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
 from responses.vector_models import EntryStatus
-from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStoreFile, UpdateStore
+from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStore, UpdateStoreFile
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
 

@@ -22,8 +22,8 @@ from responses.vectors.requests import (
     CreateStore,
     SearchRanking,
     SearchStore,
-    UpdateStoreFile,
     UpdateStore,
+    UpdateStoreFile,
     read,
 )
 from responses.vectors.search import Hit, Wanted

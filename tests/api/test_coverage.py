@@ -16,6 +16,7 @@ from conversations.api import urls as file_urls
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
 from responses.api import urls as response_urls
 from responses.api.coverage import ENDPOINTS, EVENTS, ITEMS, PARAMETERS, TOOLS, Parameter, Support, written_into
+from responses.containers.api import urls as container_urls
 from responses.schema import CreateResponse
 from responses.schema import create as schema
 from tests.support.api import Api, error
@@ -126,7 +127,7 @@ def test_the_events_are_events_of_the_sdk() -> None:
 
 
 def test_it_has_every_endpoint() -> None:
-    patterns = [*response_urls.urlpatterns, *file_urls.urlpatterns]
+    patterns = [*response_urls.urlpatterns, *file_urls.urlpatterns, *container_urls.urlpatterns]
     known = {"/" + _plain(pattern) for pattern in patterns if isinstance(pattern, URLPattern)}
     assert {re.sub(r"{\w+}", "{}", one.path) for one in ENDPOINTS} == known
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("platform", "tenants", "conversations", "containers", "responses")
+PRODUCT = ("platform", "tenants", "conversations", "responses")
 READERS = {"text", "required", "flag", "integer", "integers", "names"}
 MAY_READ = ("platform/config/env.py", "platform/launcher/")
 ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("platform", "tenants", "conversations", "containers", "responses")
+FOLDERS = ("platform", "tenants", "conversations", "responses")
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_LINES_OF_A_FILE = 500
 

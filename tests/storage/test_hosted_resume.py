@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from containers import services
-from containers.models import DATA
-from containers.services import Wanted
 from kernel.dbthreads import in_db_thread
 from responses import handover
+from responses.containers import services
+from responses.containers.models import DATA
+from responses.containers.services import Wanted
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.engine.tools import Toolbox

@@ -38,7 +38,9 @@ UNCHECKED: Mapping[str, str] = {
     "GET /files/[^/]+/content": "the bytes of a file",
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
     "GET /conversations/[^/]+/export": "lines of JSON, each an item",
-    "POST /(embeddings|moderations|images/generations|images/edits)": "the upstream's own answer; tests script short ones, test_types.py complete ones",
+    "POST /(embeddings|moderations|images/generations|images/edits)": (
+        "the upstream's own answer; tests script short ones, test_types.py complete ones"
+    ),
 }
 """Answers that have no type to be held to, as patterns of method and path."""
 

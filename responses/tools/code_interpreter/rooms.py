@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from containers import access, selectors, services
-from containers.models import Container, container_id
-from containers.services import Outcome, Wanted
 from conversations.items import CodeInterpreterCall, ShellCall, StoredItem
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, ContainerExpired
+from responses.containers import access, selectors, services
+from responses.containers.models import Container, container_id
+from responses.containers.services import Outcome, Wanted
 from sandbox.client import Ability, Unavailable
 from tenants import scope
 from tenants.principal import Principal

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from containers.models import ContainerFile
-from containers.services import Outcome
 from kernel.errors import ApiError
 from kernel.ids import new_id
+from responses.containers.models import ContainerFile
+from responses.containers.services import Outcome
 from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
 from responses.engine.events import Body, Event
 from responses.engine.forms import qualified

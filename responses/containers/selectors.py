@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from containers.models import Container, ContainerFile
 from kernel.clock import now, unix
 from kernel.errors import NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
+from responses.containers.models import Container, ContainerFile
 
 
 def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Page[Container]:

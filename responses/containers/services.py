@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from django.conf import settings
 
-from containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
 from conversations import files
 from conversations.models import File
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
+from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
 from sandbox.client import Ability, Client, Entry, Failed, Full, Gone, Ran, Unavailable
 from tenants import scope
 from tenants.audit import audit

@@ -1,9 +1,9 @@
 """The door for containers and their files: an object enters with the principal that asks for it, or not at all."""
 
-from containers import selectors
-from containers.models import Container, ContainerFile
 from kernel.clock import now
 from kernel.errors import ContainerExpired
+from responses.containers import selectors
+from responses.containers.models import Container, ContainerFile
 from tenants.principal import Principal
 
 

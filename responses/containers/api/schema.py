@@ -13,11 +13,11 @@ from django.core.files.uploadhandler import MemoryFileUploadHandler
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from pydantic import Field, ValidationError
 
-from containers.models import IDLE_MINUTES
 from conversations.items import Wire
 from kernel.errors import BadRequest, InvalidMultipart, MissingParameter, MutuallyExclusive, UnsupportedParameter
 from kernel.nulls import validate_without_nulls
 from kernel.validation import first_defect, parse_json
+from responses.containers.models import IDLE_MINUTES
 
 MAX_FILES = 50
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]

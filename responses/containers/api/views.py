@@ -13,10 +13,6 @@ from django.utils.http import content_disposition_header
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
-from containers import access, selectors, services
-from containers.api.schema import read_container, read_file
-from containers.models import Container, ContainerFile
-from containers.services import Wanted
 from conversations.api.requests import principal_of
 from kernel.dbthreads import in_db_thread
 from kernel.errors import NotFound
@@ -24,6 +20,10 @@ from kernel.http import JSON
 from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.views import ApiView
+from responses.containers import access, selectors, services
+from responses.containers.api.schema import read_container, read_file
+from responses.containers.models import Container, ContainerFile
+from responses.containers.services import Wanted
 from sandbox.client import Failed
 from tenants import scope
 from tenants.authentication import authenticate

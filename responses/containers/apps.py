@@ -6,5 +6,6 @@ from django.apps import AppConfig
 class ContainersConfig(AppConfig):
     """Containers and their files."""
 
-    name = "containers"
+    name = "responses.containers"
+    label = "containers"
     verbose_name = "Containers"

@@ -2,8 +2,8 @@
 
 from django.urls import path
 
-from containers.api import views
 from kernel.asgi import by_method
+from responses.containers.api import views
 
 urlpatterns = [
     path("containers", by_method(get=views.ListContainers.as_view(), post=views.create_container)),
