@@ -32,8 +32,9 @@ _USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
 
 
 def tool_of(run: str, step: int) -> str:
-    """Which tool a run calls at a step. The last call of every second run must not be repeated."""
-    if step == CALLS - 1 and int(run.split("-")[1]) % 2:
+    """Which tool a run calls at a step. One of the calls of every second run must not be repeated."""
+    number = int(run.split("-")[1])
+    if number % 2 and number // 2 % CALLS == step:
         return WRITE
     return ("look", "put")[step % 2]
 
@@ -59,13 +60,16 @@ def read_by(run: str, turn: int) -> list[tuple[str, str]]:
 
 class Partners:
     """Both servers on one port. `arrivals`: when each call of a tool came, by run and step. `asked`: how often the
-    model was asked for a turn of a run, `wrong`: what it should not have read."""
+    model was asked for a turn of a run, `wrong`: what it should not have read. While `flowing` is not set, nothing is
+    answered."""
 
     def __init__(self) -> None:
         self.url = ""
         self.arrivals: dict[tuple[str, int], list[float]] = defaultdict(list)
         self.asked: Counter[tuple[str, int]] = Counter()
         self.wrong: list[str] = []
+        self.flowing = asyncio.Event()
+        self.flowing.set()
         self._random = Random(17)
 
     # -- the model -----------------------------------------------------------------------------------------------------
@@ -75,6 +79,7 @@ class Partners:
         messages = orjson.loads(await request.read())["messages"]
         run, turn = self.place(messages)
         self.asked[run, turn] += 1
+        await self.flowing.wait()
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await answer.prepare(request)
         for chunk in _chunks(run, turn):
@@ -119,6 +124,7 @@ class Partners:
         self.arrivals[run, step].append(time.time())
         if name != tool_of(run, step):
             self.wrong.append(f"{run}: step {step} was {name}")
+        await self.flowing.wait()
         await asyncio.sleep(self._random.random() * _LONGEST_SECONDS)
         return {"content": [{"type": "text", "text": result_of(run, step)}], "isError": False}
 

@@ -21,6 +21,7 @@ from benchmarks.chaos.stage import Stage, running_stage, until
 _AT_ONCE = 8
 _AGAIN_SECONDS = 0.5
 _FOLLOWED = 10
+_FLOW_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,7 @@ class _Play:
     def _disasters(self) -> list[Coroutine[Any, Any, None]]:
         stage, plan = self._stage, self._plan
         return [
-            self._strike("worker", plan.kills, stage.kill_worker),
+            self._strike("worker", plan.kills, self._kill_in_full_flow),
             self._strike("valkey", plan.valkey_restarts, stage.restart_valkey),
             self._strike("postgres", plan.postgres_restarts, stage.restart_postgres),
         ]
@@ -174,6 +175,16 @@ class _Play:
             await until(partial(self._has_come_to, share), seconds=self._plan.patience)
             await strike()
             self._note(kind)
+
+    async def _kill_in_full_flow(self) -> None:
+        """However fast the machine is, no run ends before all workers are there; and however slow, all runs get on."""
+        self._partners.flowing.clear()
+        try:
+            await self._stage.all_working()
+        finally:
+            self._partners.flowing.set()
+        await asyncio.sleep(random.uniform(0, _FLOW_SECONDS))
+        await self._stage.kill_worker()
 
     async def _kill_on(self) -> None:
         every = self._plan.kill_every or 0

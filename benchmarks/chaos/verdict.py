@@ -118,11 +118,11 @@ class Verdict:
     # -- what each run came to -----------------------------------------------------------------------------------------
 
     def _failed_wrongly(self, one: Stored) -> Iterator[str]:
-        cut = [call for call in self._calls[one.id] if call.status == "abandoned"]
+        writes = [call for call in self._calls[one.id] if call.name == f"{LABEL}__{WRITE}"]
         if one.error != _CUT or one.attempt < 2:
             yield f"it failed at attempt {one.attempt}: {one.error}"
-        elif [call.name for call in cut] != [f"{LABEL}__{WRITE}"] or cut[0].stored_at is not None:
-            yield f"it was not in flight: {cut}"
+        elif [(call.status, call.stored_at) for call in writes] != [("abandoned", None)]:
+            yield f"it was not in flight: {writes}"
 
     def _completed_wrongly(self, one: Stored) -> Iterator[str]:
         body = one.final
