@@ -30,7 +30,7 @@ GLOBAL = {
     "responses_commitmark",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""
-CONSTRAINED = {
+CONSTRAINED: dict[str, dict[str, Any]] = {
     "conversations_file": {"sweep_at": now() + timedelta(days=1)},
     "tenants_searchengine": {"base_url": "http://127.0.0.1"},
 }
