@@ -1,6 +1,7 @@
 """Calls that the server ran → the function that stands for each, and what it answered.
 
-An item of such a call has its own result, so that later turns read both from it.
+An item of such a call has its own result, so that later turns read both from it. A search whose results are not there
+(a client may have left them out, an upstream may have searched) is not told of: a model would take it for a vain one.
 """
 
 from typing import Any
@@ -30,9 +31,9 @@ def called(item: StoredItem) -> tuple[str, str, str] | None:
     match item:
         case McpCall() | McpApprovalRequest():
             return item.id or "mcp", qualified(item.server_label, item.name), item.arguments or "{}"
-        case FileSearchCall():
+        case FileSearchCall(results=list()):
             return item.id or "file_search", "file_search", _json({"queries": item.queries})
-        case WebSearchCall():
+        case WebSearchCall(results=list()):
             return item.id or "web_search", *_step(item.action)
         case CodeInterpreterCall():
             return item.id or "code_interpreter", "code_interpreter", _json({"code": item.code or ""})
@@ -46,9 +47,9 @@ def answered(item: StoredItem) -> tuple[str, str] | None:
     match item:
         case McpCall():
             return item.id or "mcp", item.output or _mcp_error(item)
-        case FileSearchCall():
+        case FileSearchCall(results=list()):
             return item.id or "file_search", _passages(item)
-        case WebSearchCall():
+        case WebSearchCall(results=list()):
             return item.id or "web_search", _pages(item)
         case CodeInterpreterCall():
             return item.id or "code_interpreter", _written(item)
@@ -78,11 +79,11 @@ def _step(action: WebSearch | OpenPage | FindInPage) -> tuple[str, str]:
 
 
 def _passages(item: FileSearchCall) -> str:
-    """What a search in files found, each passage behind its mark; a client may have left the results out."""
+    """What a search in files found, each passage behind its mark."""
     if item.status == "failed":
         return "\n".join(["error: the search failed", *(one.text or "" for one in item.results or ())])
     if not item.results:
-        return "Nothing was found." if item.results == [] else "The results were not kept."
+        return "Nothing was found."
     return "\n\n".join(
         f"{mark(item.id or '', number)} {one.filename or one.file_id}\n{one.text or ''}"
         for number, one in enumerate(item.results, start=1)
@@ -93,13 +94,12 @@ def _pages(item: WebSearchCall) -> str:
     """What a step in the web brought, each page behind its mark."""
     if item.status == "failed":
         return "\n".join(["error: this did not work", *(one.text or "" for one in item.results or ())])
-    if item.results:
-        return "\n\n".join(
-            f"{mark(item.id or '', number)} {one.title or ''}\n{one.url}\n{one.text or ''}"
-            for number, one in enumerate(item.results, start=1)
-        )
-    sources = item.action.sources if isinstance(item.action, WebSearch) else None
-    return "\n".join(source.url for source in sources) if sources else "Nothing was found."
+    if not item.results:
+        return "Nothing was found."
+    return "\n\n".join(
+        f"{mark(item.id or '', number)} {one.title or ''}\n{one.url}\n{one.text or ''}"
+        for number, one in enumerate(item.results, start=1)
+    )
 
 
 def _written(item: CodeInterpreterCall) -> str:

@@ -131,7 +131,7 @@ def test_27_a_tool_that_is_not_there_is_answered_for_the_model(api: Api, script:
 @pytest.mark.parametrize(
     ("tool", "param", "code"),
     [
-        ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment.type", "invalid_value"),
+        ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment", "invalid_value"),
         ({"type": "code_interpreter"}, "tools[0].container", "missing_required_parameter"),
         ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),

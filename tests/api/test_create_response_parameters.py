@@ -176,8 +176,6 @@ def test_null_is_nothing_for_what_is_refused_otherwise(api: Api, script: Script)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "conversation": ("conv_1", "conversation"),
-    "context_management": ([], "context_management"),
     "multi_agent": ({}, "multi_agent"),
 }
 
