@@ -54,7 +54,7 @@ def test_runs_are_created_followed_and_cancelled_anywhere(nodes: list[Api], scri
     assert {body["status"] for body in bodies[::4]} <= {"cancelled", "completed"}
     kept = [body for number, body in enumerate(bodies) if number % 4]
     assert {(body["status"], *text_of(body)) for body in kept} == {("completed", "Hello")}
-    assert len(workers_of(nodes[0])) == 2
+    assert 1 <= len(workers_of(nodes[0])) <= 2  # one of them may have been quick enough for all
 
 
 def workers_of(api: Api) -> set[str | None]:
