@@ -8,6 +8,7 @@ import pytest
 
 from demo_upstream.app import create_app
 from tests.support.api import Api, MakeCaller, ok
+from tests.support.background import ended
 from tests.support.libraries import Library, equip
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.serving import serving
@@ -65,3 +66,20 @@ def library(api: Api, embedder: str) -> Library:
     """An empty vector store of a team that can fill it."""
     equip(api.caller.team, url=embedder)
     return Library(api, ok(api.post("/vector_stores", {"name": "Library"}))["id"])
+
+
+@pytest.fixture(params=["json", "stream", "background"])
+def ask(request: pytest.FixtureRequest, api: Api) -> Callable[..., dict[str, Any]]:
+    """Makes a response, by each of the three ways, and returns it as it ended."""
+    if request.param == "background":
+        request.getfixturevalue("worker")
+
+    def background(**body: Any) -> dict[str, Any]:
+        return ended(api, api.create(**body, background=True)["id"])
+
+    def streamed(**body: Any) -> dict[str, Any]:
+        response: dict[str, Any] = api.events(**body)[-1]["response"]
+        return response
+
+    ways: dict[str, Callable[..., dict[str, Any]]] = {"json": api.create, "stream": streamed, "background": background}
+    return ways[request.param]

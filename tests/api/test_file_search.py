@@ -12,7 +12,6 @@ from responses.vector_models import VectorStore
 from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, error
-from tests.support.background import ended
 from tests.support.chunks import chunk, usage
 from tests.support.libraries import Library
 from tests.support.upstream import Gate, Piece, Script, stream
@@ -30,23 +29,6 @@ def birds(library: Library) -> Library:
     library.add("herons.txt", HERONS, attributes={"kind": "bird"})
     library.add("oaks.txt", OAKS, attributes={"kind": "tree"})
     return library
-
-
-@pytest.fixture(params=["json", "stream", "background"])
-def ask(request: pytest.FixtureRequest, api: Api) -> Ask:
-    """Makes a response, by each of the three ways, and returns it as it ended."""
-    if request.param == "background":
-        request.getfixturevalue("worker")
-
-    def background(**body: Any) -> Json:
-        return ended(api, api.create(**body, background=True)["id"])
-
-    def streamed(**body: Any) -> Json:
-        response: Json = api.events(**body)[-1]["response"]
-        return response
-
-    ways: dict[str, Ask] = {"json": api.create, "stream": streamed, "background": background}
-    return ways[request.param]
 
 
 def tool(*stores: Library, **options: Any) -> Json:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from kernel.errors import EgressRefused
-from tests.api.test_web_search import engine
 from tests.support.api import Api
 from tests.support.capable import describe
 from tests.support.mcp_requests import calling
-from tests.support.search_engine import search_server
+from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Script
 
 REFUSED = str(EgressRefused())

@@ -11,7 +11,6 @@ import pytest
 from tenants import scope, services
 from tenants.models import Team, UsageRecord
 from tests.support.api import Api, MakeApi, error
-from tests.support.background import ended
 from tests.support.capable import describe
 from tests.support.image_server import USAGE, ImageServer, image_server
 from tests.support.streams import types
@@ -33,23 +32,6 @@ def drawing(api: Api) -> Iterator[ImageServer]:
         with scope.every_team():
             Team.objects.filter(pk=api.caller.team.pk).update(image_model=model)
         yield running
-
-
-@pytest.fixture(params=["json", "stream", "background"])
-def ask(request: pytest.FixtureRequest, api: Api) -> Ask:
-    """Makes a response, by each of the three ways, and returns it as it ended."""
-    if request.param == "background":
-        request.getfixturevalue("worker")
-
-    def background(**body: Any) -> Json:
-        return ended(api, api.create(**body, background=True)["id"])
-
-    def streamed(**body: Any) -> Json:
-        response: Json = api.events(**body)[-1]["response"]
-        return response
-
-    ways: dict[str, Ask] = {"json": api.create, "stream": streamed, "background": background}
-    return ways[request.param]
 
 
 def painting(script: Script, **arguments: Any) -> Script:

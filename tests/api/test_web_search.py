@@ -1,6 +1,5 @@
 """The tool `web_search` over a search engine on this machine, and the pages that it finds."""
 
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,26 +8,18 @@ import pytest
 
 from responses.engine.citing import mark
 from tenants import scope
-from tenants.models import SearchEngine, Team, UsageRecord
+from tenants.models import UsageRecord
 from tests.support.api import Api, error
 from tests.support.background import ended
 from tests.support.chunks import text
 from tests.support.mcp_requests import of
-from tests.support.search_engine import SearchServer, search_server
+from tests.support.search_engine import SearchServer, engine, search_server
 from tests.support.streams import types
 from tests.support.upstream import Answer, Gate, Piece, Script
 
 TOOL = {"type": "web_search"}
 ASKED: dict[str, Any] = {"input": "Do cats purr?", "tools": [TOOL]}
 Respond = Callable[..., dict[str, Any]]
-
-
-def engine(team: Team, served: SearchServer, **fields: Any) -> SearchEngine:
-    """An engine of the team's own."""
-    with scope.every_team():
-        made = SearchEngine.objects.create(name=uuid.uuid4().hex, **{"base_url": served.url, **fields})
-        made.teams.add(team)
-    return made
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A search engine shaped like a SearXNG, with the pages that it finds, served over a real socket."""
 
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 from typing_extensions import override
+
+from tenants import scope
+from tenants.models import SearchEngine, Team
 
 PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><style>p {}</style></head>
 <body><h1>Cats</h1><p>Cats purr at 25 hertz.</p><script>evil()</script><p>Nobody knows why.</p></body></html>"""
@@ -112,3 +116,11 @@ def search_server() -> Iterator[SearchServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def engine(team: Team, served: SearchServer, **fields: Any) -> SearchEngine:
+    """An engine of the team's own."""
+    with scope.every_team():
+        made = SearchEngine.objects.create(name=uuid.uuid4().hex, **{"base_url": served.url, **fields})
+        made.teams.add(team)
+    return made
