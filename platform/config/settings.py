@@ -2,20 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import django_stubs_ext
 import structlog
-from django.apps import apps
-from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest
-from django.templatetags.static import static
-from django.urls import reverse_lazy
 
-from config import env
+from config import console, env
 from kernel.addresses import AllowList
 
 django_stubs_ext.monkeypatch()
@@ -299,90 +293,5 @@ LOGGING: dict[str, Any] = {
 
 # -- the admin ---------------------------------------------------------------------------------------------------------
 
-
-def _static(name: str) -> Callable[[HttpRequest], str]:
-    return lambda _: static(name)
-
-
-def _page(title: str, icon: str, model: str) -> dict[str, Any]:
-    """An entry of the sidebar, for those who may see the model's page."""
-
-    def may_see(request: HttpRequest) -> bool:
-        # Unfold puts a site of its own in the place of Django's once the apps are loaded.
-        return admin.site.get_model_admin(apps.get_model(model)).has_view_permission(request)
-
-    name = model.lower().replace(".", "_")
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{name}_changelist"), "permission": may_see}
-
-
 LOGIN_REDIRECT_URL = "admin:index"
-UNFOLD: dict[str, Any] = {
-    "SITE_TITLE": "Responses Platform",
-    "SITE_HEADER": "Responses Platform",
-    "SITE_URL": None,
-    "SITE_ICON": _static("console/mark.svg"),
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _static("console/mark.svg")}],
-    "STYLES": [_static("console/console.css")],
-    "LOGIN": {"image": _static("console/login.svg")},
-    "DASHBOARD_CALLBACK": "responses.admin.home.dashboard",
-    "SHOW_VIEW_ON_SITE": False,
-    "SHOW_HISTORY": False,  # the audit log is the history
-    "COLORS": {
-        "primary": {
-            "50": "oklch(96.2% .018 272.3)",
-            "100": "oklch(93% .034 272.8)",
-            "200": "oklch(87% .065 274)",
-            "300": "oklch(78.5% .115 274.7)",
-            "400": "oklch(67.3% .182 276.9)",
-            "500": "oklch(58.5% .233 277.1)",
-            "600": "oklch(51.1% .262 277)",
-            "700": "oklch(45.7% .24 277)",
-            "800": "oklch(39.8% .195 277.4)",
-            "900": "oklch(35.9% .144 278.7)",
-            "950": "oklch(25.7% .09 281.3)",
-        },
-    },
-    "SIDEBAR": {
-        "navigation": [
-            {
-                "items": [
-                    {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
-                    _page("Responses", "forum", "responses.Response"),
-                    _page("Prompts", "edit_note", "responses.PromptTemplate"),
-                ],
-            },
-            {
-                "title": "Access",
-                "separator": True,
-                "items": [
-                    _page("Teams", "groups", "tenants.Team"),
-                    _page("API keys", "key", "tenants.ApiKey"),
-                    _page("Members", "badge", "tenants.Membership"),
-                    _page("Webhooks", "webhook", "responses.WebhookEndpoint"),
-                    _page("Guardrails", "shield", "tenants.Guardrail"),
-                ],
-            },
-            {
-                "title": "Routing",
-                "separator": True,
-                "items": [
-                    _page("Models", "neurology", "tenants.Model"),
-                    _page("Upstreams", "dns", "tenants.Upstream"),
-                    _page("Connectors", "cable", "tenants.Connector"),
-                    _page("Search engines", "travel_explore", "tenants.SearchEngine"),
-                ],
-            },
-            {
-                "title": "Records",
-                "separator": True,
-                "items": [
-                    _page("Usage ledger", "receipt_long", "tenants.UsageRecord"),
-                    _page("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
-                    _page("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
-                    _page("Audit log", "policy", "tenants.AuditEvent"),
-                    _page("Users", "person", "auth.User"),
-                ],
-            },
-        ],
-    },
-}
+UNFOLD: dict[str, Any] = console.UNFOLD
