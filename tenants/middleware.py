@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from django.db import transaction
-from django.db.models import prefetch_related_objects
 from django.http import HttpRequest, HttpResponse
 
 from tenants import scope
+from tenants.viewer import viewer
 
 
 class TeamScopeMiddleware:
-    """Opens row-level security for the whole of a page's request: all teams for administrators, their own for members.
+    """Opens row-level security for the whole of a page's request: all teams for staff, their own for members.
 
     Everybody else sees no row, whatever a page may forget to filter. The request is one transaction: a page that raises
     leaves nothing half written.
@@ -22,22 +22,11 @@ class TeamScopeMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if not request.path.startswith("/admin/"):
             return self.get_response(request)
-        with scope.team(*_visible_teams(request)):
+        # Read here once for the whole request; pages decide by it without another query.
+        with scope.team(*viewer(request).visible_teams):
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Roll back: by the time the exception would pass through `__call__`, it has become a 500 page."""
         if request.path.startswith("/admin/"):
             transaction.set_rollback(True)
-
-
-def _visible_teams(request: HttpRequest) -> list[str]:
-    user = request.user
-    if not user.is_authenticated:
-        return []
-    # Read here once for the whole request; `tenants.admin.roles` decides by them without another query.
-    with scope.every_team():
-        prefetch_related_objects([user], "memberships")
-    if user.is_superuser:
-        return ["*"]
-    return [membership.team_id for membership in user.memberships.all()]

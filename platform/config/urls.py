@@ -6,9 +6,11 @@ from django.views.generic import RedirectView
 
 from config import health
 from responses.api import docs
+from tenants.admin.site import page_urls
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("admin/", include((page_urls(), "console"))),
     path("admin/", admin.site.urls),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),

@@ -20,8 +20,7 @@ from kernel.errors import BadRequest
 from responses import prompts
 from responses.models import PromptTemplate, PromptVersion
 from tenants.admin.audited import Audited
-from tenants.admin.roles import ByRole, TeamScoped, teams_of
-from tenants.models import Role, Team
+from tenants.admin.roles import LEADS, ByRole, TeamScoped, teams_for
 
 _CONTENT = ("messages", "model", "parameters")
 _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentence."}]
@@ -140,7 +139,7 @@ class VersionInline(ByRole, TabularInline):
 class PromptAdmin(Audited, TeamScoped):
     """A team lead writes the prompts of the team; everybody in it sees them."""
 
-    managers = frozenset({Role.TEAM_LEAD})
+    managers = LEADS
     form = PromptForm
     actions = None
     list_display = ["name", "public_id", "team", "current", "version_count", "created"]
@@ -173,8 +172,8 @@ class PromptAdmin(Audited, TeamScoped):
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "team" and not request.user.is_superuser:
-            kwargs["queryset"] = Team.objects.filter(pk__in=teams_of(request, self.managers)).order_by("name")
+        if db_field.name == "team":
+            kwargs["queryset"] = teams_for(request, self.managers)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @override

@@ -38,10 +38,10 @@ from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookD
 from responses.webhooks.services import Actor, NewSecret
 from responses.webhooks.signing import hint
 from tenants.admin.audited import actor
-from tenants.admin.roles import TeamScoped, may, teams_of
-from tenants.models import Role, Team
+from tenants.admin.roles import LEADS, TeamScoped, may, teams_for
+from tenants.models import Team
 
-MANAGERS = frozenset({Role.TEAM_LEAD})
+MANAGERS = LEADS
 FORM_PAGE = "admin/responses/webhookendpoint/form.html"
 _SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - the page of one
 _EVENTS = [(name, name) for name in EVENT_TYPES]
@@ -179,7 +179,7 @@ class EndpointAdmin(TeamScoped):
         """The form, and on success the page with the secret: it is in that answer and nowhere else."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        form = NewEndpointForm(request.POST or None, teams=self._teams(request))
+        form = NewEndpointForm(request.POST or None, teams=teams_for(request, self.managers))
         if request.method == "POST" and form.is_valid():
             wanted = form.cleaned_data
             try:
@@ -304,10 +304,6 @@ class EndpointAdmin(TeamScoped):
 
     def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "media": self.media}
-
-    def _teams(self, request: HttpRequest) -> QuerySet[Team]:
-        teams = Team.objects.order_by("name")
-        return teams if request.user.is_superuser else teams.filter(pk__in=teams_of(request, self.managers))
 
     def _url(self, endpoint: WebhookEndpoint) -> str:
         return reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk])

@@ -29,14 +29,17 @@ def note(
     *,
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
+    action: str = "",
+    team_id: str | None = None,
+    target: str = "",
 ) -> None:
-    """Write `<kind>.<verb>` about a row."""
+    """Write `<kind>.<verb>` about a row, or another `action`; team and target are the row's unless they are given."""
     kind = str(row._meta.verbose_name).lower().replace(" ", "_")  # noqa: SLF001 - Django's documented API for models
     audit(
-        team_id=row.pk if isinstance(row, Team) else getattr(row, "team_id", None),
+        team_id=team_id or (row.pk if isinstance(row, Team) else getattr(row, "team_id", None)),
         actor=actor(request),
-        action=f"{kind}.{verb}",
-        target=str(row.pk),
+        action=action or f"{kind}.{verb}",
+        target=target or str(row.pk),
         before=before,
         after=after,
         request_id=getattr(request, "scope", {}).get("request_id", ""),

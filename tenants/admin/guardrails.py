@@ -16,8 +16,8 @@ from kernel import egress
 from kernel.console import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
 from kernel.errors import EgressRefused
 from tenants.admin.audited import Audited
-from tenants.admin.roles import TeamScoped, teams_of
-from tenants.models import Checker, Guardrail, GuardrailDecision, Role, Team
+from tenants.admin.roles import LEADS, TeamScoped, teams_for
+from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
 _TONES = {"passed": "success", "noted": "warning", "blocked": "danger", "failed": "warning"}
@@ -85,7 +85,7 @@ class GuardrailAdmin(Audited, TeamScoped):
     """One for each team that has any. The column of secrets is never read."""
 
     form = GuardrailForm
-    managers = frozenset({Role.TEAM_LEAD})
+    managers = LEADS
     actions = None
     list_display = ["team", "input", "output", "secret_state", "fails"]
     list_select_related = ["team"]
@@ -110,8 +110,8 @@ class GuardrailAdmin(Audited, TeamScoped):
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "team" and not request.user.is_superuser:
-            kwargs["queryset"] = Team.objects.filter(pk__in=teams_of(request, self.managers))
+        if db_field.name == "team":
+            kwargs["queryset"] = teams_for(request, self.managers)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @override

@@ -30,8 +30,8 @@ from kernel.clock import now
 from kernel.console import badge, copyable, when
 from tenants import scope, services
 from tenants.admin.audited import Audited, actor
-from tenants.admin.roles import TeamScoped, may, teams_of
-from tenants.models import ApiKey, Model, Role, Scope, Team, ToolKind
+from tenants.admin.roles import LEADS, TeamScoped, may, teams_for
+from tenants.models import ApiKey, Model, Scope, Team, ToolKind
 
 _LIFETIMES = (("30", "30 days"), ("60", "60 days"), ("90", "90 days"), ("365", "1 year"), ("", "Never"))
 
@@ -155,7 +155,7 @@ class StatusFilter(DropdownFilter):
 class KeyAdmin(Audited, TeamScoped):
     """A team lead makes, changes and revokes the keys of the team; everybody in it sees them."""
 
-    managers = frozenset({Role.TEAM_LEAD})
+    managers = LEADS
     form = KeyForm
     actions = None
     list_display = [
@@ -219,7 +219,7 @@ class KeyAdmin(Audited, TeamScoped):
         if not self.has_add_permission(request):
             raise PermissionDenied
         initial = {"team": request.GET.get("team")}
-        form = NewKeyForm(request.POST or None, teams=self._teams(request), initial=initial)
+        form = NewKeyForm(request.POST or None, teams=teams_for(request, self.managers), initial=initial)
         if request.method == "POST" and form.is_valid():
             return self._created(request, self._create(request, form))
         context = {**self._context(request, "Create an API key"), "form": form}
@@ -247,10 +247,6 @@ class KeyAdmin(Audited, TeamScoped):
             "url": self._url("change", made.key.pk),
         }
         return TemplateResponse(request, "admin/tenants/apikey/created.html", context)
-
-    def _teams(self, request: HttpRequest) -> QuerySet[Team]:
-        teams = Team.objects.order_by("name")
-        return teams if request.user.is_superuser else teams.filter(pk__in=teams_of(request, self.managers))
 
     # -- revoking ------------------------------------------------------------------------------------------------------
 

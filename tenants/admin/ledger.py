@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, json_block, tone, two_lines, when
-from tenants.admin.roles import TeamScoped
+from tenants.admin.roles import STAFF, TeamScoped
 from tenants.models import AuditEvent, Role, UsageRecord
 
 OUTCOME_TONES = {
@@ -121,7 +121,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
 class AuditAdmin(LogAdmin, TeamScoped):
     """Who did what. Team leads and auditors read it."""
 
-    viewers = frozenset({Role.TEAM_LEAD, Role.AUDITOR})
+    viewers = STAFF | {Role.TEAM_LEAD, Role.AUDITOR}
     list_display = ["time", "who", "what", "target_id", "team_name", "request_link"]
     list_filter = [
         ("occurred_at", TimeFilter),

@@ -1,8 +1,9 @@
 # mypy: allow-subclassing-any
 """Who may do what in the admin: the one place where roles become permissions.
 
-Administrators (superusers) may do everything that a page offers. Members see the rows of their teams, read-only; on a
-page that names `managers`, those roles also write. The database enforces the same once more (`TeamScopeMiddleware`).
+Administrators (superusers) may do everything that a page offers. Operators and platform auditors see every team,
+members the rows of their own; on a page that names `managers`, those roles also write. The database enforces the same
+once more (`TeamScopeMiddleware`). Who may read what was said is a question of its own: `tenants.admin.content`.
 """
 
 from collections.abc import Set as AbstractSet
@@ -12,25 +13,44 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
-from tenants.models import Role, Team
+from tenants.models import Role, StaffRole, Team
+from tenants.viewer import viewer
 
-EVERY_ROLE = frozenset(Role)
-NOBODY: frozenset[Role] = frozenset()
+AnyRole = Role | StaffRole
+Roles = AbstractSet[AnyRole]
+
+STAFF: frozenset[AnyRole] = frozenset(StaffRole)
+MEMBERS: frozenset[AnyRole] = frozenset(Role)
+EVERY_ROLE: frozenset[AnyRole] = STAFF | MEMBERS
+NOBODY: frozenset[AnyRole] = frozenset()
+LEADS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD})
+OPERATORS: frozenset[AnyRole] = frozenset({StaffRole.OPERATOR})
+MAKERS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD, Role.DEVELOPER})
 
 
-def teams_of(request: HttpRequest, roles: AbstractSet[Role] = EVERY_ROLE) -> list[str]:
-    """The teams in which the user has one of these roles. No query: the middleware has read the memberships."""
-    if not request.user.is_authenticated:
-        return []
-    return [membership.team_id for membership in request.user.memberships.all() if membership.role in roles]
+def everywhere(request: HttpRequest, roles: Roles = EVERY_ROLE) -> bool:
+    """Whether the user may in every team: administrators always, staff where their role is named."""
+    who = viewer(request)
+    return who.is_administrator or who.staff in roles
 
 
-def may(request: HttpRequest, roles: AbstractSet[Role], row: Model | None = None) -> bool:
+def teams_of(request: HttpRequest, roles: Roles = EVERY_ROLE) -> list[str]:
+    """The teams of which the user is a member with one of these roles."""
+    return [team_id for team_id, role in viewer(request).roles.items() if role in roles]
+
+
+def teams_for(request: HttpRequest, roles: Roles = EVERY_ROLE) -> QuerySet[Team]:
+    """The teams that the user may choose in a form, by name."""
+    teams = Team.objects.order_by("name")
+    return teams if everywhere(request, roles) else teams.filter(pk__in=teams_of(request, roles))
+
+
+def may(request: HttpRequest, roles: Roles, row: Model | None = None) -> bool:
     """Whether the user may: administrators always, others where one of their roles is among these.
 
-    Without a row: in any team. With a row that belongs to no team: administrators only.
+    Without a row: in any team. With a row that belongs to no team: administrators and staff only.
     """
-    if request.user.is_superuser:
+    if everywhere(request, roles):
         return True
     teams = teams_of(request, roles)
     return bool(teams) if row is None else _team_of(row) in teams
@@ -43,8 +63,8 @@ def _team_of(row: Model) -> str | None:
 class ByRole:
     """The permissions of a page or an inline by role; comes before Django's class in the bases."""
 
-    viewers: AbstractSet[Role] = EVERY_ROLE
-    managers: AbstractSet[Role] = NOBODY
+    viewers: Roles = EVERY_ROLE
+    managers: Roles = NOBODY
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, self.viewers)
@@ -69,12 +89,13 @@ class TeamScoped(ByRole, ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
-        if request.user.is_superuser:
+        if everywhere(request, self.viewers):
             return rows
         return rows.filter(**{f"{self.team_field}__in": teams_of(request, self.viewers)})
 
 
 class PlatformOnly(ByRole, ModelAdmin):
-    """A page for administrators: what it shows belongs to no team."""
+    """A page of what belongs to no team: staff look at it, operators keep it."""
 
-    viewers = NOBODY
+    viewers = STAFF
+    managers = OPERATORS

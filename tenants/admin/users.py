@@ -17,7 +17,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from kernel.console import badge, when
 from tenants.admin.audited import Audited, note
 from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
-from tenants.models import Membership
+from tenants.models import Membership, StaffMember
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -34,10 +34,22 @@ class TeamInline(ByRole, TabularInline):
     verbose_name_plural = "teams"
 
 
+class StaffInline(ByRole, TabularInline):
+    """The role of a person on the whole platform."""
+
+    viewers = NOBODY
+    model = StaffMember
+    extra = 0
+    max_num = 1
+    verbose_name = "role on the platform"
+    verbose_name_plural = "role on the platform (sees every team)"
+
+
 @register(User)
 class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
-    """Administrators, and members of teams."""
+    """Administrators, staff, and members of teams. Roles are given by administrators alone."""
 
+    managers = NOBODY
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -47,7 +59,7 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
     search_fields = ["username", "email", "first_name", "last_name"]
     show_facets = admin.ShowFacets.NEVER
     filter_horizontal = ()
-    inlines = [TeamInline]
+    inlines = [StaffInline, TeamInline]
     fieldsets = (
         (None, {"fields": ["username", "password"]}),
         ("Person", {"fields": [("first_name", "last_name"), "email"]}),
@@ -57,11 +69,11 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).prefetch_related("memberships__team")
+        return super().get_queryset(request).select_related("staff_member").prefetch_related("memberships__team")
 
     @override
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
-        return [TeamInline] if obj else []
+        return self.inlines if obj else []
 
     @override
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
@@ -75,6 +87,9 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
     def kind(self, user: User) -> SafeString:
         if user.is_superuser:
             return badge("administrator", "primary")
+        staff = getattr(user, "staff_member", None)
+        if staff is not None and user.is_staff:
+            return badge(staff.get_role_display().lower(), "warning")
         return badge("member", "info") if user.is_staff else badge("no sign-in")
 
     @display(description="Teams")

@@ -4,6 +4,7 @@ import django.db.models.deletion
 import django.utils.timezone
 import kernel.crypto
 import tenants.models
+import tenants.team_models
 from django.db import migrations, models
 
 from kernel.rowsecurity import lock_table
@@ -34,12 +35,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apikey',
             name='tools',
-            field=tenants.models.ToolKindsField(base_field=models.CharField(choices=[('*', 'Every tool'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.models._all_tools, help_text="The server's tools that the key may use, where the team may.", size=None),
+            field=tenants.models.ToolKindsField(base_field=models.CharField(choices=[('*', 'Every tool'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text="The server's tools that the key may use, where the team may.", size=None),
         ),
         migrations.AddField(
             model_name='team',
             name='tools',
-            field=tenants.models.ToolKindsField(base_field=models.CharField(choices=[('*', 'Every tool'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.models._all_tools, help_text="The server's tools that the team may use.", size=None),
+            field=tenants.models.ToolKindsField(base_field=models.CharField(choices=[('*', 'Every tool'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text="The server's tools that the team may use.", size=None),
         ),
         migrations.CreateModel(
             name='SearchEngineVisibility',

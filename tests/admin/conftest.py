@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tenants.models import Role
+from tenants.models import Role, StaffRole
 from tests.admin.rows import member, sign_in
 from tests.support.api import Caller, MakeCaller
 
@@ -31,6 +31,24 @@ def lead(caller: Caller) -> Client:
 def developer(caller: Caller) -> Client:
     """The browser of a developer in `caller`'s team."""
     return member(caller.team, Role.DEVELOPER)
+
+
+@pytest.fixture
+def auditor(caller: Caller) -> Client:
+    """The browser of an auditor of `caller`'s team: content is hidden from it."""
+    return member(caller.team, Role.AUDITOR)
+
+
+@pytest.fixture
+def operator(database: None) -> Client:
+    """The browser of an operator of the platform: sees every team, and no content."""
+    return sign_in(staff=StaffRole.OPERATOR)
+
+
+@pytest.fixture
+def platform_auditor(database: None) -> Client:
+    """The browser of an auditor of the whole platform: sees every team, no content, and changes nothing."""
+    return sign_in(staff=StaffRole.AUDITOR)
 
 
 @pytest.fixture

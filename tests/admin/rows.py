@@ -13,17 +13,21 @@ from kernel.clock import now
 from kernel.ids import new_id
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
-from tenants.models import Membership, Role, Team
+from tenants.models import Membership, Role, StaffMember, StaffRole, Team
 from tests.support.api import Caller
 
 
-def sign_in(roles: Mapping[str, Role] | None = None, *, superuser: bool = False) -> Client:
-    """The browser of somebody new who may sign in. `roles` maps a team's id to a role in it."""
+def sign_in(
+    roles: Mapping[str, Role] | None = None, *, superuser: bool = False, staff: StaffRole | None = None
+) -> Client:
+    """The browser of somebody new who may sign in. `roles` maps a team's id to a role in it; `staff` sees all teams."""
     name = f"user-{uuid.uuid4().hex}"
     user = User.objects.create(username=name, is_staff=True, is_superuser=superuser)
     with scope.every_team():
         for team_id, role in (roles or {}).items():
             Membership.objects.create(team_id=team_id, user=user, role=role)
+    if staff is not None:
+        StaffMember.objects.create(user=user, role=staff)
     client = Client()
     client.force_login(user)
     return client

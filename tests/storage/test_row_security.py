@@ -28,6 +28,7 @@ GLOBAL = {
     "tenants_connector",
     "tenants_searchengine",
     "responses_commitmark",
+    "tenants_staffmember",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""
 CONSTRAINED: dict[str, dict[str, Any]] = {

@@ -1,0 +1,162 @@
+"""Teams and the people in them: who they are, and what they may see."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.timezone import now
+from typing_extensions import override
+
+from kernel.ids import new_id
+
+
+def team_id() -> str:
+    """A fresh id of a team."""
+    return new_id("team")
+
+
+class IdField(models.CharField[str, str]):
+    """A wire id as primary key: byte order, so that ids of one kind sort by age on every server."""
+
+    def __init__(self, **options: object) -> None:
+        defaults = {"max_length": 64, "primary_key": True, "editable": False, "db_collation": "C"}
+        super().__init__(**{**defaults, **options})  # type: ignore[arg-type]  # Django's stubs want literal keywords
+
+    @override
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Django's own spelling, `varchar`, would get a second index for LIKE, which nothing asks of ids."""
+        return f"character varying({self.max_length})"
+
+
+class ToolKind(models.TextChoices):
+    """The tools that run on the server, as what teams and keys are allowed."""
+
+    ALL = "*", "Every tool"
+    WEB_SEARCH = "web_search", "Web search"
+    FILE_SEARCH = "file_search", "File search"
+    CODE_INTERPRETER = "code_interpreter", "Code interpreter"
+    IMAGE_GENERATION = "image_generation", "Image generation"
+    MCP = "mcp", "MCP servers"
+    SHELL = "shell", "Shell in a container"
+
+
+def _all_tools() -> list[str]:
+    return [ToolKind.ALL.value]
+
+
+class ToolKindsField(ArrayField[Any, Any]):
+    """Kinds of tools that are allowed; none of them means none."""
+
+    def __init__(self, **options: Any) -> None:
+        kinds = models.CharField(max_length=40, choices=ToolKind.choices)
+        super().__init__(**{"base_field": kinds, "default": _all_tools, "blank": True, **options})
+
+
+class Team(models.Model):
+    """A tenant."""
+
+    id = IdField(default=team_id)
+    name = models.CharField(max_length=120, unique=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+    disconnect_grace_seconds = models.PositiveIntegerField(
+        default=30,
+        null=True,
+        blank=True,
+        help_text="How long a stored run goes on after its client has gone. 0: not at all; empty: to its end.",
+    )
+    log_retention_hours = models.PositiveIntegerField(
+        default=24, help_text="How long the event log of a response can be replayed after its end."
+    )
+    embedding_model = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="Makes the vectors of vector stores; empty: EMBEDDING_MODEL of the server's configuration.",
+    )
+    image_model = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="Makes the images of requests that name no model; empty: IMAGE_MODEL of the server's configuration.",
+    )
+    tools = ToolKindsField(help_text="The server's tools that the team may use.")
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class Role(models.TextChoices):
+    """What a member may do in a team."""
+
+    TEAM_LEAD = "team_lead", "Team lead"
+    DEVELOPER = "developer", "Developer"
+    AUDITOR = "auditor", "Auditor"
+
+
+class StaffRole(models.TextChoices):
+    """What somebody may do on the whole platform, without being its administrator (a superuser)."""
+
+    OPERATOR = "operator", "Operator"
+    AUDITOR = "platform_auditor", "Platform auditor"
+
+
+_CONTENT = "Prompts, answers, arguments and outputs of tools."
+
+
+class StaffMember(models.Model):
+    """A person's role on the platform: sees every team."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="staff_member"
+    )
+    role = models.CharField(max_length=20, choices=StaffRole.choices, default=StaffRole.OPERATOR)
+    view_content = models.BooleanField(default=False, help_text=f"{_CONTENT} Without it, only after a reveal.")
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.user}, {self.get_role_display().lower()}"
+
+
+class Membership(models.Model):
+    """A person's role in a team."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=20, choices=Role.choices, default=Role.DEVELOPER)
+    view_content = models.BooleanField(
+        null=True, blank=True, help_text=f"{_CONTENT} Unknown: as the role has it; auditors only after a reveal."
+    )
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "user"], name="membership_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.user} in {self.team}"
+
+    @property
+    def reads_content(self) -> bool:
+        """Whether the member may read the team's content without a reveal."""
+        return self.role != Role.AUDITOR if self.view_content is None else self.view_content
+
+
+class Reveal(models.Model):
+    """Somebody who may not read a team's content has been shown it for a while, and has said why."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="reveals", db_index=False)
+    reason = models.CharField(max_length=500)
+    revealed_at = models.DateTimeField(default=now)
+    until = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["user", "until"], name="reveal_by_user")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.team} to {self.user} until {self.until:%H:%M}"

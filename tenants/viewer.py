@@ -1,0 +1,77 @@
+"""Who looks at the admin: read once for each request (or each socket), and asked by everything else without a query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import User as DjangoUser
+from django.http import HttpRequest
+
+from kernel.clock import now
+from kernel.rowsecurity import EVERY_TEAM
+from tenants import scope
+from tenants.models import Membership, Reveal, Role, StaffMember, StaffRole
+
+User = DjangoUser | AnonymousUser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """A person, as roles see one. `reading` are the teams whose content may be read; `*` is every team."""
+
+    name: str = ""
+    is_administrator: bool = False
+    staff: StaffRole | None = None
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    reading: frozenset[str] = frozenset()
+
+    @property
+    def sees_every_team(self) -> bool:
+        """Whether rows of all teams may be shown."""
+        return self.is_administrator or self.staff is not None
+
+    @property
+    def visible_teams(self) -> list[str]:
+        """What row-level security is opened to."""
+        return [EVERY_TEAM] if self.sees_every_team else [*self.roles]
+
+    def may_read(self, team_id: str) -> bool:
+        """Whether the content of this team may be shown: prompts, answers, arguments and outputs of tools."""
+        return EVERY_TEAM in self.reading or team_id in self.reading
+
+
+def viewer_of(user: User) -> Viewer:
+    """The viewer behind a user; nobody for one who has not signed in or may not."""
+    if not (user.is_authenticated and user.is_active and user.is_staff):
+        return Viewer()
+    if user.is_superuser:
+        everything = frozenset([EVERY_TEAM])
+        return Viewer(name=user.get_username(), is_administrator=True, roles=_roles(user), reading=everything)
+    with scope.every_team():
+        memberships = list(Membership.objects.filter(user=user))
+        staff = StaffMember.objects.filter(user=user).first()
+        revealed = Reveal.objects.filter(user=user, until__gt=now()).values_list("team_id", flat=True)
+        reading = {*revealed, *(row.team_id for row in memberships if row.reads_content)}
+    if staff is not None and staff.view_content:
+        reading.add(EVERY_TEAM)
+    return Viewer(
+        name=user.get_username(),
+        staff=StaffRole(staff.role) if staff else None,
+        roles={row.team_id: Role(row.role) for row in memberships},
+        reading=frozenset(reading),
+    )
+
+
+def viewer(request: HttpRequest) -> Viewer:
+    """The viewer of a page; read by the middleware, else now."""
+    held: Any = request
+    if not isinstance(getattr(held, "viewer", None), Viewer):
+        held.viewer = viewer_of(request.user)
+    found: Viewer = held.viewer
+    return found
+
+
+def _roles(user: DjangoUser) -> dict[str, Role]:
+    with scope.every_team():
+        return {row.team_id: Role(row.role) for row in Membership.objects.filter(user=user)}

@@ -1,0 +1,120 @@
+"""Staff see every team and write what their role says; what was said is a right of its own."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, RequestFactory
+
+from kernel.clock import now
+from tenants import scope
+from tenants.admin.content import may_read, note_read
+from tenants.models import AuditEvent, Membership, Reveal, Role, StaffMember, StaffRole, Team
+from tests.admin.rows import add_response, sign_in, text
+from tests.support.api import Caller
+
+REASON = "a customer asks why the answer was cut"
+
+
+def request_of(client: Client, path: str = "/admin/") -> object:
+    """A request in the name of a browser's user."""
+    request = RequestFactory().get(path)
+    request.user = User.objects.get(pk=client.session["_auth_user_id"])
+    return request
+
+
+def reveal(client: Client, team: Team, **fields: str) -> int:
+    """The status of asking for a team's content."""
+    return client.post("/admin/content/reveal/", {"team": team.pk, "reason": REASON, **fields}).status_code
+
+
+def reads(client: Client, team: Team) -> bool:
+    """Whether the content of a team is shown."""
+    return may_read(request_of(client), team.pk)  # type: ignore[arg-type]  # a request is all that it is
+
+
+@pytest.mark.parametrize("staff", list(StaffRole))
+def test_staff_see_the_rows_of_every_team(staff: StaffRole, caller: Caller) -> None:
+    response = add_response(caller)
+    seen = sign_in(staff=staff)
+    assert response.pk in text(seen.get("/admin/responses/response/"))
+    for page in ("tenants/team", "tenants/apikey", "tenants/auditevent", "tenants/upstream", "auth/user"):
+        assert seen.get(f"/admin/{page}/").status_code == 200, page
+
+
+def test_an_operator_keeps_upstreams_and_gives_no_roles(operator: Client, caller: Caller) -> None:
+    assert operator.get("/admin/tenants/upstream/add/").status_code == 200
+    assert operator.get("/admin/auth/user/add/").status_code == 403
+    assert operator.get("/admin/tenants/membership/add/").status_code == 403
+
+
+def test_an_auditor_of_the_platform_changes_nothing(platform_auditor: Client, caller: Caller) -> None:
+    for page in ("tenants/upstream", "tenants/model", "tenants/team", "tenants/apikey", "tenants/guardrail"):
+        assert platform_auditor.get(f"/admin/{page}/add/").status_code == 403, page
+
+
+def test_somebody_without_a_role_sees_no_row(caller: Caller) -> None:
+    response = add_response(caller)
+    assert response.pk not in text(sign_in().get("/admin/responses/response/", follow=True))
+
+
+def test_content_is_for_members_who_work_with_it(
+    lead: Client, developer: Client, auditor: Client, operator: Client, admin: Client, caller: Caller
+) -> None:
+    people = [admin, lead, developer, auditor, operator]
+    assert [reads(client, caller.team) for client in people] == [True, True, True, False, False]
+
+
+def test_the_right_to_read_can_be_given_and_taken(developer: Client, operator: Client, caller: Caller) -> None:
+    with scope.every_team():
+        Membership.objects.filter(user_id=developer.session["_auth_user_id"]).update(view_content=False)
+    StaffMember.objects.filter(user_id=operator.session["_auth_user_id"]).update(view_content=True)
+    assert not reads(developer, caller.team)
+    assert reads(operator, caller.team)
+
+
+def test_a_reveal_shows_one_team_for_half_an_hour_and_is_noted(
+    operator: Client, caller: Caller, make_caller: object
+) -> None:
+    assert reveal(operator, caller.team) == 302
+    assert reads(operator, caller.team)
+    with scope.every_team():
+        row = Reveal.objects.get(team=caller.team)
+        noted = AuditEvent.objects.get(team=caller.team, action="content.revealed")
+        assert timedelta(minutes=29) < row.until - now() <= timedelta(minutes=30)
+        assert (noted.after["reason"], noted.target) == (REASON, caller.team.pk)
+        Reveal.objects.filter(pk=row.pk).update(until=now())
+    assert not reads(operator, caller.team)
+
+
+def test_a_reveal_needs_a_reason(operator: Client, caller: Caller) -> None:
+    assert reveal(operator, caller.team, reason="") == 200
+    assert not reads(operator, caller.team)
+
+
+def test_a_team_that_one_cannot_see_is_not_revealed(stranger: Client, caller: Caller) -> None:
+    assert reveal(stranger, caller.team) == 403
+    assert not reads(stranger, caller.team)
+
+
+def test_a_reveal_leads_back_and_never_elsewhere(operator: Client, caller: Caller) -> None:
+    for onward, led in (("/admin/tenants/team/", "/admin/tenants/team/"), ("https://evil.example/", "/admin/")):
+        form = {"team": caller.team.pk, "reason": REASON, "next": onward}
+        assert operator.post("/admin/content/reveal/", form)["Location"] == led
+
+
+def test_who_reads_the_content_of_a_team_without_being_in_it_is_noted_once(
+    admin: Client, developer: Client, caller: Caller
+) -> None:
+    response = add_response(caller)
+    with scope.every_team():
+        for client in (admin, admin, developer):
+            note_read(request_of(client), response, team_id=caller.team.pk)  # type: ignore[arg-type]
+        noted = AuditEvent.objects.filter(action="content.viewed", target=response.pk)
+        assert [event.actor for event in noted] == [f"user:{User.objects.get(pk=admin.session['_auth_user_id'])}"]
+
+
+def test_the_auditor_of_a_team_reads_its_log_and_writes_nothing(auditor: Client, caller: Caller) -> None:
+    assert auditor.get("/admin/tenants/auditevent/").status_code == 200
+    assert auditor.get("/admin/tenants/apikey/add/").status_code == 403
+    assert Role.AUDITOR.value != StaffRole.AUDITOR.value
