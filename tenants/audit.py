@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kernel.origin import origin
 from tenants.models import AuditEvent
 
 
@@ -15,7 +16,8 @@ def audit(
     after: dict[str, Any] | None = None,
     request_id: str = "",
 ) -> None:
-    """Note who did what to which object. Callers leave secrets out of `before` and `after`."""
+    """Note who did what to which object, and from where. Callers leave secrets out of `before` and `after`."""
+    sender = origin()
     AuditEvent.objects.create(
         team_id=team_id,
         actor=actor,
@@ -23,5 +25,7 @@ def audit(
         target=target,
         before=before or {},
         after=after or {},
-        request_id=request_id,
+        request_id=request_id or sender.request_id,
+        address=sender.address or None,
+        agent=sender.agent,
     )

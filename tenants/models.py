@@ -379,9 +379,15 @@ class AuditEvent(models.Model):
     before = models.JSONField(default=dict)
     after = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, default="")
+    address = models.GenericIPAddressField(null=True)
+    agent = models.CharField(max_length=200, default="", help_text="The User-Agent of the request.")
 
     class Meta:
-        indexes = [models.Index(fields=["team", "occurred_at"], name="audit_by_team_and_time")]
+        indexes = [
+            models.Index(fields=["team", "occurred_at"], name="audit_by_team_and_time"),
+            models.Index(fields=["occurred_at"], name="audit_by_time"),
+            models.Index(fields=["target"], name="audit_by_target"),
+        ]
 
     @override
     def __str__(self) -> str:

@@ -80,4 +80,10 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": identified(_http), "websocket": identified(ResponseSocket.as_asgi())})
+_proxies = settings.TRUSTED_PROXIES
+application = ProtocolTypeRouter(
+    {
+        "http": identified(_http, trusted_proxies=_proxies),
+        "websocket": identified(ResponseSocket.as_asgi(), trusted_proxies=_proxies),
+    }
+)

@@ -25,6 +25,8 @@ API_KEY_PEPPER = env.required("API_KEY_PEPPER", why=_HINT)
 ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
 PORT = env.integer("PORT", default=8000, minimum=0)
+# How many proxies of ours stand before the platform: so many entries of X-Forwarded-For are believed, from the right.
+TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
 # Embeds the files of vector stores, for teams without a model of their own for it.

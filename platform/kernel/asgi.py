@@ -23,6 +23,7 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
 from kernel.http import as_api_error, error_response, unknown_url
 from kernel.ids import new_id
+from kernel.origin import Origin, coming_from, sender
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -47,8 +48,11 @@ def header(scope: Scope, name: bytes) -> str:
     return ""
 
 
-def identified(app: App) -> App:
-    """Gives every request an id, `scope["request_id"]`, which every answer carries as `x-request-id`."""
+def identified(app: App, *, trusted_proxies: int = 0) -> App:
+    """Gives every request an id, `scope["request_id"]`, which every answer carries as `x-request-id`.
+
+    Where the request comes from is known below, too (`kernel.origin`).
+    """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
         scope["request_id"] = request_id = new_id("req")
@@ -59,9 +63,21 @@ def identified(app: App) -> App:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await app(scope, receive, send_with_id)
+        with coming_from(_sender(scope, trusted_proxies)):
+            await app(scope, receive, send_with_id)
 
     return with_id
+
+
+def _sender(scope: Scope, trusted_proxies: int) -> Origin:
+    peer = scope.get("client")
+    return sender(
+        peer=peer[0] if peer else "",
+        forwarded_for=header(scope, b"x-forwarded-for"),
+        agent=header(scope, b"user-agent"),
+        request_id=scope["request_id"],
+        trusted_proxies=trusted_proxies,
+    )
 
 
 class ApiShell:
