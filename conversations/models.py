@@ -173,6 +173,7 @@ class File(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="file_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="file_by_time"),
             models.Index(fields=["sweep_at"], name="file_by_sweep", condition=models.Q(sweep_at__isnull=False)),
         ]
         constraints = [

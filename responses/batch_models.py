@@ -79,6 +79,7 @@ class Batch(models.Model):
         verbose_name_plural = "batches"
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="batch_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="batch_by_time"),
             models.Index(fields=["created_at"], condition=Q(status__in=OPEN_BATCHES), name="batch_open_by_time"),
         ]
 

@@ -17,7 +17,6 @@ from responses.batch_models import Batch, BatchLine  # noqa: F401 - Django finds
 from responses.vector_models import VectorStore, VectorStoreFile  # noqa: F401 - the same
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint  # noqa: F401 - the same
 from tenants.models import ApiKey, IdField, Team
-from tenants.prices import CostField
 
 
 def response_id() -> str:
@@ -97,7 +96,6 @@ class Response(models.Model):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
-    cost = CostField(null=True, help_text="US dollars, as far as prices were known; empty: none was.")
     error = models.JSONField(null=True)
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
@@ -217,7 +215,10 @@ class ToolCall(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]
-        indexes = [models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time")]
+        indexes = [
+            models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time"),
+            models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
+        ]
 
     @override
     def __str__(self) -> str:
@@ -318,6 +319,7 @@ class ChatCompletion(models.Model):
         verbose_name = "chat completion"
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="chat_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="chat_by_time"),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="chat_by_metadata"),
         ]
 

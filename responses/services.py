@@ -156,7 +156,7 @@ async def _plan(
     await toolset.check_grammars(body)
     created_at = now()
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
-    options = {**wire.hidden_options(body), **_of_route(route)}
+    options = {**wire.hidden_options(body), "traits": asdict(demands.traits(route.capabilities))}
     given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
     demands.check_length(given)
     _show_messages(body, given)
@@ -195,11 +195,6 @@ async def _plan(
             calls=answers,
         ),
     )
-
-
-def _of_route(route: directory.Route) -> dict[str, Any]:
-    """What the run keeps of its model, whatever is said of that later."""
-    return {"traits": asdict(demands.traits(route.capabilities)), "prices": route.prices.noted()}
 
 
 def _run(planned: _Planned, state: RunState, *, generates: bool, model: Model) -> Run:
@@ -259,7 +254,6 @@ def _identity(
         created_at=created_at,
         background=bool(parameters["background"]),
         conversation_id=reading.conversation_id,
-        prices=route.prices,
     )
 
 
@@ -384,28 +378,26 @@ def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpda
     ]
 
 
-def delete_response(*, actor: str, response: Response, request: RequestInfo, reason: str = "") -> None:
+def delete_response(*, principal: Principal, response: Response, request: RequestInfo) -> None:
     """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows. What
-    followed it follows from now on what it followed itself; a conversation keeps its items. The audit log names the
-    `actor`, and the reason where there is one.
+    followed it follows from now on what it followed itself; a conversation keeps its items.
 
     A background run is cancelled first, so that whoever was told of it hears its end. One in the foreground ends by
     itself: its next commit finds no row.
     """
     if response.background:
-        cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
-    with scope.team(response.team_id):
+        cancel_run(principal=principal, response_id=response.pk, request=request)
+    with scope.team(principal.team_id):
         _cut_out(response)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
         remove_unplaced(keys)
         audit(
-            team_id=response.team_id,
-            actor=actor,
+            team_id=principal.team_id,
+            actor=f"key:{principal.key_id}",
             action="response.deleted",
             target=response.pk,
-            after={"reason": reason} if reason else None,
             request_id=request.request_id,
         )
         Response.objects.filter(pk=response.pk).delete()

@@ -43,6 +43,7 @@ class VectorStore(models.Model):
         verbose_name = "vector store"
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="vector_store_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="vector_store_by_time"),
             models.Index(
                 fields=["last_active_at"],
                 condition=Q(expires_after_days__isnull=False),

@@ -91,6 +91,17 @@ _NAVIGATION = [
         ],
     },
     {
+        "title": "Storage",
+        "separator": True,
+        "items": [
+            _rows("Batches", "stacks", "responses.Batch"),
+            _rows("Vector stores", "database", "responses.VectorStore"),
+            _rows("Files", "draft", "conversations.File"),
+            _rows("Containers", "deployed_code", "containers.Container"),
+            _rows("Chat completions", "chat", "responses.ChatCompletion"),
+        ],
+    },
+    {
         "title": "Records",
         "separator": True,
         "items": [

@@ -290,7 +290,8 @@ def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
 
 
 class LogAdmin(ModelAdmin):
-    """A table that is only ever appended to: read-only, newest first, never counted, bounded by a `TimeFilter`."""
+    """A table that is only ever appended to: read-only, newest first, never counted, bounded by a `TimeFilter` (or
+    small, without one)."""
 
     actions = None
     list_per_page = 50
@@ -320,9 +321,10 @@ class LogAdmin(ModelAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         changelist = super().get_changelist_instance(request)
-        span = next(spec for spec in changelist.filter_specs if isinstance(spec, TimeFilter))
-        changelist.span = span
-        changelist.periods = span.links(changelist)
+        span = next((spec for spec in changelist.filter_specs if isinstance(spec, TimeFilter)), None)
+        if span is not None:
+            changelist.span = span
+            changelist.periods = span.links(changelist)
         return changelist  # type: ignore[no-any-return]  # Unfold has no types
 
 

@@ -1,5 +1,5 @@
 """The admin's pages of inference."""
 
-from responses.admin import deliveries, pages, prompts, webhooks
+from responses.admin import deliveries, go, pages, prompts, storage, webhooks
 
-__all__ = ["deliveries", "pages", "prompts", "webhooks"]
+__all__ = ["deliveries", "go", "pages", "prompts", "storage", "webhooks"]

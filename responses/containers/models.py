@@ -40,6 +40,7 @@ class Container(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="container_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="container_by_time"),
             models.Index(fields=["last_active_at"], name="container_by_use"),
         ]
 

@@ -11,7 +11,6 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from tenants.capabilities import Capabilities
 from tenants.models import Model
-from tenants.prices import Prices
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -68,14 +67,7 @@ class CapabilityForm(forms.ModelForm[Model]):
 
     class Meta:
         model = Model
-        fields = [
-            "name",
-            "upstream",
-            "upstream_model",
-            "enabled",
-            *(field.name for field in fields(Prices)),
-            *(field.name for field in fields(Capabilities)),
-        ]
+        fields = ["name", "upstream", "upstream_model", "enabled", *(field.name for field in fields(Capabilities))]
         labels = _LABELS
 
 
@@ -86,8 +78,7 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     if missing:
         message = f"Capabilities in no group: {', '.join(sorted(missing))}."
         raise ImproperlyConfigured(message)
-    prices = ("Prices", tuple(field.name for field in fields(Prices)))
-    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
+    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in GROUPS]
 
 
 def specials(model: Model) -> list[str]:

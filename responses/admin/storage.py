@@ -1,0 +1,433 @@
+# mypy: allow-subclassing-any
+"""What clients keep on the platform beside responses: batches, vector stores, files, containers, chat completions.
+
+All of it is read here and changed through the API. These tables are small beside those of responses: their lists begin
+with the newest and are bounded by an index and a page, not by time (but that of chat completions, which may be long).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.contrib.filters.admin import (
+    AutocompleteSelectFilter,
+    ChoicesDropdownFilter,
+    MultipleChoicesDropdownFilter,
+)
+
+from conversations.models import File
+from kernel.clock import now
+from kernel.console import LogAdmin, Shown, TimeFilter, badge, copyable, exact, pretty, size, tone, two_lines, when
+from responses.admin.ids import url_of
+from responses.batch_models import Batch, BatchLine
+from responses.containers.models import Container, ContainerFile
+from responses.models import ChatCompletion
+from responses.vector_models import VectorStore, VectorStoreFile
+from tenants.admin.content import hidden_notice, may_read, note_read
+from tenants.admin.roles import TeamScoped
+from tenants.models import ApiKey, Team
+
+SHOWN_ROWS = 200
+_TONES = {
+    "completed": "success", "ready": "success", "failed": "danger", "expired": "warning", "cancelled": "warning",
+    "cancelling": "warning", "in_progress": "info", "validating": "info", "finalizing": "info", "queued": "info",
+    "running": "info",
+}  # fmt: skip
+
+Cell = str | SafeString
+_Row = TypeVar("_Row", bound=Model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows that belong to an object; `more` when there are others behind them."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Something that was said, under its heading."""
+
+    title: str
+    body: Shown
+
+
+class StoreAdmin(LogAdmin, TeamScoped):
+    """A list that is searched by exact id, and a page of facts, tables and (for those who may read) content."""
+
+    list_prefetch: tuple[str, ...] = ("team",)
+    list_before_template = ""
+    ordering = ["-created_at", "-id"]
+    sortable_by = ()
+    search_fields = ["id"]
+    search_help_text = "An exact id"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        wanted = search_term.strip()
+        return (queryset.filter(pk=wanted) if wanted else queryset), False
+
+    def facts(self, row: Any) -> list[tuple[str, Cell]]:
+        """What is known about an object."""
+        raise NotImplementedError
+
+    def tables(self, row: Any) -> list[Table]:
+        """What belongs to it."""
+        return []
+
+    def payloads(self, row: Any) -> list[Payload]:
+        """What was said in it; asked for only where it may be shown."""
+        return []
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of one."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        rows = self.get_queryset(request)
+        row = rows.filter(pk=unquote(object_id)).first()
+        if row is None or not self.has_view_permission(request, row):
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+        reads = may_read(request, row.team_id)
+        shown = self.payloads(row) if reads else []
+        if shown:
+            note_read(request, row, team_id=row.team_id)
+        has_content = type(self).payloads is not StoreAdmin.payloads
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": row,
+            "title": str(row),
+            "is_fullwidth": "1",
+            "facts": [("Id", copyable(row.pk)), ("Team", _team(row.team)), *self.facts(row)],
+            "tables": self.tables(row),
+            "payloads": shown,
+            "hidden": hidden_notice(request, row.team_id) if has_content and not reads else "",
+        }
+        return TemplateResponse(request, "admin/responses/storage/detail.html", context)
+
+    @display(description="Time")
+    def time(self, row: Any) -> Cell:
+        return when(row.created_at)
+
+    @display(description="Id")
+    def public_id(self, row: Any) -> SafeString:
+        return copyable(row.pk, href=url_of(self.model, row.pk))
+
+    @display(description="Team")
+    def team_name(self, row: Any) -> str:
+        return str(row.team.name)
+
+
+def _team(team: Team) -> SafeString:
+    return _link(team.name, url_of(Team, team.pk))
+
+
+def _key(key: ApiKey | None) -> Cell:
+    return _link(str(key), url_of(ApiKey, key.pk)) if key else "–"
+
+
+def _link(text: str, url: str) -> SafeString:
+    return format_html('<a class="c-link" href="{}">{}</a>', url, text)
+
+
+def _file(file_id: str | None) -> Cell:
+    return copyable(file_id, href=reverse("console:go", args=[file_id])) if file_id else "–"
+
+
+def _request(request_id: str) -> Cell:
+    return copyable(request_id, href=reverse("console:go", args=[request_id])) if request_id else "–"
+
+
+def _metadata(values: dict[str, Any] | None) -> list[Payload]:
+    return [Payload(title="Metadata", body=pretty(values))] if values else []
+
+
+def _cut(rows: "QuerySet[_Row]") -> tuple[list[_Row], bool]:
+    """The first rows, and whether there are others."""
+    read = list(rows[: SHOWN_ROWS + 1])
+    return read[:SHOWN_ROWS], len(read) > SHOWN_ROWS
+
+
+@register(Batch)
+class BatchAdmin(StoreAdmin):
+    """Files of requests, and how far their lines are."""
+
+    list_display = ["time", "public_id", "team_name", "state", "endpoint", "model_name", "progress"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
+    list_filter = [("status", MultipleChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
+
+    @display(description="Status")
+    def state(self, batch: Batch) -> SafeString:
+        return tone(_TONES, batch.status)
+
+    @display(description="Model")
+    def model_name(self, batch: Batch) -> str:
+        return batch.model or "several"
+
+    @display(description="Lines")
+    def progress(self, batch: Batch) -> SafeString:
+        failed = f"{batch.failed:,} failed" if batch.failed else ""
+        return two_lines(f"{batch.completed:,} of {batch.total:,}", failed)
+
+    @override
+    def facts(self, row: Batch) -> list[tuple[str, Cell]]:
+        """Its state, its files, its times and its tokens."""
+        return [
+            ("Status", self.state(row)),
+            ("Lines", self.progress(row)),
+            ("Endpoint", row.endpoint),
+            ("Model", self.model_name(row)),
+            ("Key", _key(row.api_key)),
+            ("Request", _request(row.request_id)),
+            ("Input", _file(row.input_file_id)),
+            ("Output", _file(row.output_file_id)),
+            ("Errors", _file(row.error_file_id)),
+            ("Created", when(row.created_at)),
+            ("Began", when(row.in_progress_at)),
+            ("Ended", when(row.ended_at)),
+            ("Expires", when(row.expires_at)),
+            ("Tokens in / out", f"{row.input_tokens:,} / {row.output_tokens:,}"),
+        ]
+
+    @override
+    def tables(self, row: Batch) -> list[Table]:
+        """Its lines, as long as it runs."""
+        lines = BatchLine.objects.filter(batch=row, team_id=row.team_id).defer("body", "answer").order_by("position")
+        shown, more = _cut(lines)
+        rows = [
+            [
+                str(line.position + 1),
+                line.custom_id,
+                tone(_TONES, line.state),
+                str(line.status_code or "–"),
+                line.error_code or "–",
+                f"{line.input_tokens:,} / {line.output_tokens:,}",
+                _request(line.request_id),
+            ]
+            for line in shown
+        ]
+        headers = ["Line", "Its name", "Status", "HTTP", "Error", "Tokens in / out", "Request"]
+        return [Table(title="Lines", headers=headers, rows=rows, more=more)] if rows else []
+
+    @override
+    def payloads(self, row: Batch) -> list[Payload]:
+        """What was wrong with its input, and its metadata."""
+        wrong = [Payload(title="What was wrong with the input", body=pretty(row.errors))] if row.errors else []
+        return [*wrong, *_metadata(row.metadata)]
+
+
+@register(VectorStore)
+class VectorStoreAdmin(StoreAdmin):
+    """Sets of files that are searched."""
+
+    list_display = ["time", "public_id", "name", "team_name", "embeddings", "active", "expiry"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
+    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+
+    @display(description="Embedding model")
+    def embeddings(self, store: VectorStore) -> Cell:
+        return two_lines(store.embedding_model or "–", f"{store.dimensions} dimensions" if store.dimensions else "")
+
+    @display(description="Last used")
+    def active(self, store: VectorStore) -> Cell:
+        return when(store.last_active_at)
+
+    @display(description="Expires")
+    def expiry(self, store: VectorStore) -> Cell:
+        if store.expires_after_days is None:
+            return "never"
+        ends = store.last_active_at + timedelta(days=store.expires_after_days)
+        return badge("expired", "warning") if ends <= now() else when(ends)
+
+    @override
+    def facts(self, row: VectorStore) -> list[tuple[str, Cell]]:
+        """What it is, and how long it will be there."""
+        return [
+            ("Name", row.name or "–"),
+            ("Description", row.description or "–"),
+            ("Embedding model", self.embeddings(row)),
+            ("Key", _key(row.api_key)),
+            ("Created", when(row.created_at)),
+            ("Last used", self.active(row)),
+            ("Expires", self.expiry(row)),
+        ]
+
+    @override
+    def tables(self, row: VectorStore) -> list[Table]:
+        """Its files."""
+        entries = VectorStoreFile.objects.filter(store=row, team_id=row.team_id).prefetch_related("file")
+        shown, more = _cut(entries.order_by("-created_at", "-file_id"))
+        rows = [
+            [
+                _link(entry.file.filename, url_of(File, entry.file_id)),
+                _file(entry.file_id),
+                two_lines(tone(_TONES, entry.status), entry.error_message),
+                f"{entry.chunks:,}",
+                size(entry.usage_bytes),
+                when(entry.created_at),
+            ]
+            for entry in shown
+        ]
+        headers = ["File", "Id", "Status", "Passages", "Size", "Added"]
+        return [Table(title="Files", headers=headers, rows=rows, more=more)]
+
+    @override
+    def payloads(self, row: VectorStore) -> list[Payload]:
+        """Its metadata."""
+        return _metadata(row.metadata)
+
+
+@register(File)
+class FileAdmin(StoreAdmin):
+    """Uploaded files; their bytes stay where they are."""
+
+    list_display = ["time", "public_id", "filename", "team_name", "purpose", "shown_size", "state_badge", "expiry"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
+    list_filter = [("purpose", ChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
+
+    @display(description="Size")
+    def shown_size(self, file: File) -> str:
+        return size(file.size)
+
+    @display(description="Status")
+    def state_badge(self, file: File) -> SafeString:
+        if file.expires_at is not None and file.expires_at <= now():
+            return badge("expired", "warning")
+        return tone(_TONES, file.state)
+
+    @display(description="Expires")
+    def expiry(self, file: File) -> Cell:
+        return when(file.expires_at) if file.expires_at else "never"
+
+    @override
+    def facts(self, row: File) -> list[tuple[str, Cell]]:
+        """What it is, and how long it will be there."""
+        return [
+            ("Name", row.filename),
+            ("Purpose", row.get_purpose_display()),
+            ("Content type", row.content_type),
+            ("Size", f"{row.size:,} bytes"),
+            ("Status", self.state_badge(row)),
+            ("SHA-256", copyable(row.sha256) if row.sha256 else "–"),
+            ("Key", _key(row.api_key)),
+            ("Created", when(row.created_at)),
+            ("Expires", self.expiry(row)),
+        ]
+
+    @override
+    def tables(self, row: File) -> list[Table]:
+        """The vector stores that have it."""
+        entries = VectorStoreFile.objects.filter(file=row, team_id=row.team_id).prefetch_related("store")
+        shown, more = _cut(entries.order_by("-created_at"))
+        rows = [
+            [_link(str(entry.store), url_of(VectorStore, entry.store_id)), tone(_TONES, entry.status)]
+            for entry in shown
+        ]
+        table = Table(title="In vector stores", headers=["Store", "Status"], rows=rows, more=more)
+        return [table] if rows else []
+
+
+@register(Container)
+class ContainerAdmin(StoreAdmin):
+    """Places where code runs."""
+
+    list_display = ["time", "public_id", "name", "team_name", "state", "memory_limit", "active"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
+    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+
+    @display(description="Status")
+    def state(self, container: Container) -> SafeString:
+        if container.lost:
+            return badge("lost", "danger", "its processes ended before it had expired")
+        return badge("running", "success") if container.runs_at(now()) else badge("expired")
+
+    @display(description="Last used")
+    def active(self, container: Container) -> Cell:
+        return when(container.last_active_at)
+
+    @override
+    def facts(self, row: Container) -> list[tuple[str, Cell]]:
+        """What it is, and whether it runs."""
+        return [
+            ("Name", row.name),
+            ("Status", self.state(row)),
+            ("Memory", row.memory_limit),
+            ("Expires after", f"{row.idle_minutes} idle minutes"),
+            ("Key", _key(row.api_key)),
+            ("Created", when(row.created_at)),
+            ("Last used", self.active(row)),
+        ]
+
+    @override
+    def tables(self, row: Container) -> list[Table]:
+        """The files that were seen in it."""
+        files = ContainerFile.objects.filter(container=row, team_id=row.team_id).order_by("-created_at", "-id")
+        shown, more = _cut(files)
+        rows = [
+            [file.path, copyable(file.pk), size(file.size), file.get_source_display(), when(file.created_at)]
+            for file in shown
+        ]
+        headers = ["Path", "Id", "Size", "Made by", "Seen"]
+        return [Table(title="Files", headers=headers, rows=rows, more=more)]
+
+
+@register(ChatCompletion)
+class ChatCompletionAdmin(StoreAdmin):
+    """Chat completions that their clients wanted to be stored."""
+
+    list_display = ["time", "public_id", "team_name", "key", "model"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "api_key")
+    list_before_template = LogAdmin.list_before_template
+    list_filter = [("created_at", TimeFilter), ("team", AutocompleteSelectFilter), exact("model", "model")]
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # What was said is read for the page of one alone.
+        return super().get_queryset(request).defer("messages", "body", "parameters", "metadata")
+
+    @display(description="Key")
+    def key(self, completion: ChatCompletion) -> Cell:
+        key = completion.api_key
+        return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
+
+    @override
+    def facts(self, row: ChatCompletion) -> list[tuple[str, Cell]]:
+        """Who asked which model, when."""
+        return [
+            ("Model", row.model),
+            ("Key", _key(row.api_key)),
+            ("Request", _request(row.request_id)),
+            ("Created", when(row.created_at)),
+        ]
+
+    @override
+    def payloads(self, row: ChatCompletion) -> list[Payload]:
+        """What was asked and answered."""
+        return [
+            Payload(title="Messages", body=pretty(row.messages)),
+            Payload(title="Answer", body=pretty(row.body)),
+            Payload(title="Parameters", body=pretty(row.parameters)),
+            *_metadata(row.metadata),
+        ]

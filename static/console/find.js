@@ -1,0 +1,31 @@
+// An address that ends in #<item id> leads to that item, wherever the page shows it.
+(() => {
+    'use strict';
+
+    const find = (id) => {
+        const named = document.querySelector(`[data-item-id="${CSS.escape(id)}"]`) || document.getElementById(id);
+        if (named) return named;
+        const code = [...document.querySelectorAll('code.c-id, .c-entry code')].find((each) => each.textContent.trim() === id);
+        return code ? code.closest('.c-entry') || code : null;
+    };
+
+    const jump = () => {
+        let id;
+        try {
+            id = decodeURIComponent(location.hash.slice(1));
+        } catch {
+            return;
+        }
+        if (!/^[A-Za-z0-9_.-]{4,255}$/.test(id)) return;
+        const place = find(id);
+        if (!place) return;
+        for (let box = place.closest('details'); box; box = box.parentElement && box.parentElement.closest('details')) box.open = true;
+        document.querySelectorAll('.c-found').forEach((each) => each.classList.remove('c-found'));
+        place.classList.add('c-found');
+        place.scrollIntoView({ block: 'center' });
+    };
+
+    if (document.readyState === 'loading') document.addEventListener('DOMContentLoaded', jump);
+    else jump();
+    window.addEventListener('hashchange', jump);
+})();

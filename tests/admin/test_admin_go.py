@@ -1,0 +1,196 @@
+"""Any id leads to the page that shows it, and to nothing that the user may not see."""
+
+import re
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from conversations.models import Conversation, File, Item, Placement, Section, Upload
+from kernel.clock import now
+from kernel.ids import new_id
+from responses.batch_models import Batch, BatchLine
+from responses.containers.models import Container, ContainerFile
+from responses.models import ChatCompletion, PromptTemplate, PromptVersion
+from responses.vector_models import VectorStore, VectorStoreBatch
+from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.admin.rows import add_call, add_response, model_says, page_of, say, text
+from tests.support.api import Caller
+
+
+def led(client: Client, wanted: str) -> str | None:
+    """Where an id leads; None for 404."""
+    answer = client.get(f"/admin/go/{wanted}")
+    return answer["Location"] if answer.status_code == 302 else None
+
+
+def page(name: str, key: Any) -> str:
+    """The address of a row's page."""
+    return reverse(f"admin:{name}_change", args=[key])
+
+
+@pytest.fixture
+def kept(caller: Caller) -> dict[str, str]:
+    """One of each kind with a page: its id, and where that leads."""
+    team = caller.team
+    with scope.team(team.pk):
+        file = File.objects.create(
+            team=team, filename="a.txt", purpose="user_data", content_type="text/plain", size=3, sha256="0" * 64,
+            state="ready",
+        )  # fmt: skip
+        upload = Upload.objects.create(
+            team=team, filename="a", purpose="user_data", content_type="text/plain", size=3, expires_at=now(), file=file
+        )
+        batch = Batch.objects.create(
+            team=team, api_key=caller.key, endpoint="/v1/responses", completion_window="24h", input_file_id=file.pk,
+            expires_at=now(),
+        )  # fmt: skip
+        line = BatchLine.objects.create(team=team, batch=batch, position=0, custom_id="first")
+        store = VectorStore.objects.create(team=team, name="manuals")
+        files = VectorStoreBatch.objects.create(team=team, store=store)
+        container = Container.objects.create(team=team, name="sums")
+        inside = ContainerFile.objects.create(
+            team=team, container=container, path="/mnt/data/a", size=1, changed=1, source="user"
+        )
+        chat = ChatCompletion.objects.create(id=new_id("chatcmpl").replace("_", "-", 1), team=team, model="m")
+        prompt = PromptTemplate.objects.create(team=team, name="greeting")
+        PromptVersion.objects.create(team=team, prompt=prompt, number=1)
+        endpoint = WebhookEndpoint.objects.create(team=team, name="orders", url="https://a.example/", secret="whsec_x")
+        told = WebhookDelivery.objects.create(
+            team=team, endpoint=endpoint, event_id=new_id("evt"), event_type="response.completed", object_id="resp_1"
+        )
+    return {
+        file.pk: page("conversations_file", file.pk),
+        upload.pk: page("conversations_file", file.pk),
+        batch.pk: page("responses_batch", batch.pk),
+        line.pk: page("responses_batch", batch.pk),
+        store.pk: page("responses_vectorstore", store.pk),
+        files.pk: page("responses_vectorstore", store.pk),
+        container.pk: page("containers_container", container.pk),
+        inside.pk: page("containers_container", container.pk),
+        chat.pk: page("responses_chatcompletion", chat.pk),
+        prompt.pk: page("responses_prompttemplate", prompt.pk),
+        endpoint.pk: page("responses_webhookendpoint", endpoint.pk),
+        told.event_id: page("responses_webhookdelivery", told.pk),
+        team.pk: page("tenants_team", team.pk),
+        caller.key.pk: page("tenants_apikey", caller.key.pk),
+        caller.key.prefix: page("tenants_apikey", caller.key.pk),
+        f"{caller.key.prefix}…{caller.key.last_four}": page("tenants_apikey", caller.key.pk),
+    }
+
+
+def test_each_kind_of_id_leads_to_its_page(developer: Client, admin: Client, kept: dict[str, str]) -> None:
+    assert {wanted: led(developer, wanted) for wanted in kept} == kept
+    assert {wanted: led(admin, wanted) for wanted in kept} == kept
+
+
+def test_each_of_these_pages_opens(developer: Client, kept: dict[str, str]) -> None:
+    assert {url: developer.get(url).status_code for url in set(kept.values())} == dict.fromkeys(kept.values(), 200)
+
+
+def test_nobody_else_is_led_anywhere(stranger: Client, kept: dict[str, str]) -> None:
+    assert {wanted: led(stranger, wanted) for wanted in kept} == dict.fromkeys(kept)
+
+
+def test_another_teams_id_gets_the_answer_of_an_unknown_one(stranger: Client, caller: Caller) -> None:
+    there, nowhere = add_response(caller).pk, new_id("resp")
+    answers = [stranger.get(f"/admin/go/{wanted}") for wanted in (there, nowhere)]
+    assert [answer.status_code for answer in answers] == [404, 404]
+    pages = [re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", text(answer)) for answer in answers]
+    assert pages[0].replace(there, nowhere) == pages[1]
+    assert "looks like the id of a response" in pages[0]
+
+
+def test_a_response_is_found_by_its_id_however_old(developer: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    assert led(developer, response.pk) == page_of(response)
+
+
+def test_an_item_leads_to_its_place_in_a_response(developer: Client, operator: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    item = new_id("msg")
+    say(response, Section.OUTPUT, {**model_says("Hello."), "id": item})
+    assert led(developer, item) == f"{page_of(response)}#{item}"
+    assert led(operator, item) == f"{page_of(response)}#{item}"
+
+
+def test_an_item_may_have_any_id(developer: Client, stranger: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    say(response, Section.INPUT, {**model_says("Hello."), "id": "my-own-17"})
+    assert led(developer, "my-own-17") == f"{page_of(response)}#my-own-17"
+    assert led(stranger, "my-own-17") is None
+
+
+def test_an_item_of_a_conversation_alone_leads_there(developer: Client, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        conversation = Conversation.objects.create(team=caller.team)
+        body = {**model_says("Hello."), "id": new_id("msg")}
+        item = Item.objects.create(team=caller.team, id=body["id"], type="message", body=body)
+        Placement.objects.create(team=caller.team, owner=conversation.pk, section="items", position=0, item=item)
+    response = add_response(caller, conversation_id=conversation.pk)
+    target = led(developer, conversation.pk)
+    assert target in {page_of(response), f"/admin/conversations/conversation/{conversation.pk}/change/"}
+
+
+def test_a_call_leads_to_the_response_that_made_it(developer: Client, stranger: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    for call_id in ("call_AbC123", "toolu_17"):
+        add_call(response, call_id=call_id, turn=len(call_id))
+        assert led(developer, call_id) == f"{page_of(response)}#{call_id}"
+        assert led(stranger, call_id) is None
+
+
+def test_a_request_leads_to_what_it_made(developer: Client, admin: Client, stranger: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    assert [led(client, response.request_id) for client in (developer, admin)] == [page_of(response)] * 2
+    assert led(stranger, response.request_id) is None
+
+
+def test_a_completion_that_was_not_stored_leads_to_the_ledger(developer: Client, caller: Caller) -> None:
+    wanted = new_id("chatcmpl").replace("_", "-", 1)
+    with scope.team(caller.team.pk):
+        row = UsageRecord.objects.create(
+            team=caller.team, api_key=caller.key, endpoint="chat", object_id=wanted, model="m", upstream_id="u",
+            upstream_model="m", outcome="stop",
+        )  # fmt: skip
+    assert led(developer, wanted) == page("tenants_usagerecord", row.pk)
+
+
+def test_a_whole_key_leads_to_its_page_and_is_not_repeated(developer: Client, stranger: Client, caller: Caller) -> None:
+    assert led(developer, caller.secret) == page("tenants_apikey", caller.key.pk)
+    answer = stranger.get(f"/admin/go/{caller.secret}")
+    assert answer.status_code == 404
+    assert caller.secret[-20:] not in text(answer)
+
+
+@pytest.mark.parametrize("wanted", ["resp_", "conv_x", "req_zzz", "evt_1", "sk-", "nothing", "%3Cscript%3E", "x" * 400])
+def test_what_is_no_id_is_404(admin: Client, wanted: str) -> None:
+    answer = admin.get(f"/admin/go/{wanted}")
+    assert answer.status_code == 404
+    assert "<script>" not in text(answer).partition('id="content')[2].partition("</form>")[0]
+
+
+def test_the_form_leads_on(admin: Client) -> None:
+    assert admin.get("/admin/go/").status_code == 200
+    assert admin.get("/admin/go/", {"id": " resp_1 "})["Location"] == "/admin/go/resp_1"
+
+
+def test_somebody_who_has_not_signed_in_is_asked_to(caller: Caller) -> None:
+    response = add_response(caller)
+    assert Client().get(f"/admin/go/{response.pk}")["Location"].startswith("/admin/login/")
+
+
+def test_an_id_takes_few_queries(developer: Client, admin: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    item = new_id("msg")
+    say(response, Section.OUTPUT, {**model_says("Hello."), "id": item})
+    for client in (developer, admin):
+        for wanted in (response.pk, item, response.request_id, "call_unknown", new_id("req")):
+            with CaptureQueriesContext(connection) as queries:
+                client.get(f"/admin/go/{wanted}")
+            assert len(queries) <= 25, (wanted, [query["sql"] for query in queries])

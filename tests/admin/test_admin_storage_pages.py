@@ -1,0 +1,118 @@
+"""What is kept beside responses: lists and pages, each for its team alone, content for those who may read it."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from conversations.models import File
+from kernel.clock import now
+from kernel.ids import new_id
+from responses.batch_models import Batch, BatchLine
+from responses.containers.models import Container, ContainerFile
+from responses.models import ChatCompletion
+from responses.vector_models import VectorStore, VectorStoreFile
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.admin.rows import text
+from tests.support.api import Caller
+
+LISTS = (
+    "/admin/responses/batch/",
+    "/admin/responses/vectorstore/",
+    "/admin/conversations/file/",
+    "/admin/containers/container/",
+    "/admin/responses/chatcompletion/",
+)
+SECRET = "the parcel is blue"
+
+
+@pytest.fixture
+def kept(caller: Caller) -> dict[str, str]:
+    """One of each, by its list."""
+    team = caller.team
+    with scope.team(team.pk):
+        file = File.objects.create(
+            team=team, filename="manual.txt", purpose="user_data", content_type="text/plain", size=3,
+            sha256="0" * 64, state="ready",
+        )  # fmt: skip
+        batch = Batch.objects.create(
+            team=team, api_key=caller.key, endpoint="/v1/responses", completion_window="24h", input_file_id=file.pk,
+            expires_at=now(), total=3, completed=1, failed=1, metadata={"topic": SECRET},
+        )  # fmt: skip
+        BatchLine.objects.create(team=team, batch=batch, position=0, custom_id="first-line", body=SECRET)
+        store = VectorStore.objects.create(team=team, name="manuals", metadata={"topic": SECRET})
+        VectorStoreFile.objects.create(team=team, store=store, file=file, chunks=7)
+        container = Container.objects.create(team=team, name="sums")
+        ContainerFile.objects.create(
+            team=team, container=container, path="/mnt/data/out.csv", size=1, changed=1, source="assistant"
+        )
+        chat = ChatCompletion.objects.create(
+            id=new_id("chatcmpl").replace("_", "-", 1), team=team, api_key=caller.key, model="m",
+            messages=[{"role": "user", "content": SECRET}], body={"choices": []},
+        )  # fmt: skip
+    return dict(zip(LISTS, (batch.pk, store.pk, file.pk, container.pk, chat.pk), strict=True))
+
+
+def pages_of(kept: dict[str, str]) -> list[str]:
+    """The addresses of their pages."""
+    return [f"{address}{row_pk}/change/" for address, row_pk in kept.items()]
+
+
+def test_each_list_shows_its_rows_with_links(developer: Client, admin: Client, kept: dict[str, str]) -> None:
+    for client in (developer, admin):
+        for address, row_pk in kept.items():
+            assert f"{address}{row_pk}/change/" in text(client.get(address)), address
+
+
+def test_each_page_tells_what_belongs_to_it(developer: Client, kept: dict[str, str]) -> None:
+    told = ["first-line", "manual.txt", "manuals", "/mnt/data/out.csv", SECRET]
+    for address, words in zip(pages_of(kept), told, strict=True):
+        assert words in text(developer.get(address)), address
+
+
+def test_another_team_sees_nothing_of_them(stranger: Client, kept: dict[str, str]) -> None:
+    for address, row_pk in kept.items():
+        assert row_pk not in text(stranger.get(address))
+        answer = stranger.get(f"{address}{row_pk}/change/", follow=False)
+        assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+        assert f"{row_pk}/change/" not in text(stranger.get(address, {"q": row_pk}))
+
+
+def test_nothing_can_be_changed_here(admin: Client, kept: dict[str, str]) -> None:
+    for address, row_pk in kept.items():
+        assert admin.get(f"{address}add/").status_code == 403
+        assert admin.post(f"{address}{row_pk}/change/", {}).status_code == 405
+        assert admin.post(f"{address}{row_pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_content_is_hidden_until_it_is_revealed(
+    operator: Client, auditor: Client, caller: Caller, kept: dict[str, str]
+) -> None:
+    for client in (operator, auditor):
+        for address in (*LISTS, *pages_of(kept)):
+            assert SECRET not in text(client.get(address)), address
+        form = {"team": caller.team.pk, "reason": "a customer asks for it"}
+        client.post("/admin/content/reveal/", form)
+        assert SECRET in text(client.get(pages_of(kept)[-1]))
+
+
+def test_reading_a_completion_is_noted(admin: Client, kept: dict[str, str], caller: Caller) -> None:
+    admin.get(pages_of(kept)[-1])
+    with scope.team(caller.team.pk):
+        assert AuditEvent.objects.filter(action="content.viewed", target=kept[LISTS[-1]]).count() == 1
+
+
+def test_a_list_is_searched_by_id(admin: Client, kept: dict[str, str]) -> None:
+    for address, row_pk in kept.items():
+        assert f"{row_pk}/change/" in text(admin.get(address, {"q": row_pk}))
+        assert f"{row_pk}/change/" not in text(admin.get(address, {"q": "nothing"}))
+
+
+def test_lists_do_not_count_and_do_not_join(
+    admin: Client, kept: dict[str, str], sql_of: Callable[..., str], count_queries: Callable[[Client, str], int]
+) -> None:
+    for address in LISTS:
+        sql = sql_of(admin, address).upper()
+        assert "COUNT(" not in sql, address
+        assert count_queries(admin, address) <= 14, address
