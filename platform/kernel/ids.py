@@ -5,8 +5,10 @@ The time makes them sort by age and keeps index inserts local; 96 random bits ma
 
 import secrets
 import time
+from datetime import datetime
 
 
-def new_id(prefix: str) -> str:
-    """A fresh id such as `resp_019aa3c1d2f4…`; 36 hex digits follow the prefix and its underscore."""
-    return f"{prefix}_{int(time.time() * 1000):012x}{secrets.token_hex(12)}"
+def new_id(prefix: str, *, at: datetime | None = None) -> str:
+    """A fresh id such as `resp_019aa3c1d2f4…`; 36 hex digits follow the prefix and its underscore. `at`: made then."""
+    moment = time.time() if at is None else at.timestamp()
+    return f"{prefix}_{int(moment * 1000):012x}{secrets.token_hex(12)}"

@@ -1,0 +1,332 @@
+"""Plays one exchange after another: the request as clients send it, the run as the engine makes it, and its rows."""
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from conversations.models import Conversation, Item, Placement, Section
+from kernel.ids import new_id
+from responses import pairing, wire
+from responses.engine.body import Ending
+from responses.engine.endings import opening, queued
+from responses.engine.events import Body, Event
+from responses.engine.loop import Run
+from responses.engine.state import RunContext, RunState
+from responses.engine.steps import Emitted, Step, ToolsStarted
+from responses.identity import RunIdentity
+from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
+from responses.recorder import Progress, Recorder, placed, preview
+from responses.schema import CreateResponse, parse_create
+from responses.seeding.rows import Rows
+from responses.seeding.stage import Clock, Deed, ScriptedModel, ScriptedTools, Speech
+from responses.store import CallUpdate, Change
+from tenants.models import ApiKey, Upstream
+
+_FLUSH = timedelta(milliseconds=250)
+# Long enough for nobody to take over what only looks as if it were running.
+_HELD_FOR = timedelta(days=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A request and what is said in answer. `ends`: "" as the model does, "cancelled", or "running" and "queued" for
+    what has not ended yet; a cancelled or running one stops after so many steps (`steps`)."""
+
+    request: Mapping[str, Any]
+    speeches: Sequence[Speech] = ()
+    stream: bool = False
+    waits: float = 0.0
+    pause: float = 30.0
+    ends: str = ""
+    steps: int = 12
+    before: Sequence[Body] = ()
+    approved: Sequence[Deed] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """In whose name requests are made."""
+
+    key: ApiKey
+    upstream: Upstream
+    upstream_model: str
+    rng: random.Random
+
+
+@dataclass(kw_only=True)
+class Talk:
+    """A conversation as it grows."""
+
+    row: Conversation
+    items: list[Body] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A response that was played."""
+
+    row: Response
+    output: list[Body]
+    ended: datetime
+
+    @property
+    def calls(self) -> list[str]:
+        """The ids of the calls that the client is to answer."""
+        return [item["call_id"] for item in self.output if item["type"] == "function_call"]
+
+    @property
+    def asked(self) -> str:
+        """The id of the item that asks for approval."""
+        return str(next(item["id"] for item in self.output if item["type"] == "mcp_approval_request"))
+
+
+class Stage:
+    """Plays the exchanges of one team into its rows."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def play(
+        self,
+        exchange: Exchange,
+        actor: Actor,
+        at: datetime,
+        *,
+        previous: Played | None = None,
+        talk: Talk | None = None,
+    ) -> Played:
+        """Play an exchange that begins at that moment; it continues a conversation, a response or nothing."""
+        request = dict(exchange.request)
+        if talk is not None:
+            request["conversation"] = talk.row.pk
+        elif previous is not None:
+            request["previous_response_id"] = previous.row.pk
+        body = parse_create({**request, "stream": exchange.stream})
+        running = _Running(self._rows, exchange, actor, body, at, talk)
+        self._answer(running, previous)
+        await running.run()
+        return running.played()
+
+    def _answer(self, running: "_Running", previous: Played | None) -> None:
+        """The outputs and words that the request brings end the calls of the response before it."""
+        if previous is None:
+            return
+        for item in running.own:
+            if item["type"] == "mcp_approval_response":
+                self._approve(item, running, previous)
+            elif (answer := pairing.answer(item)) is not None:
+                update = CallUpdate(
+                    response_id=previous.row.pk,
+                    call_id=answer.call_id,
+                    status="failed" if answer.failed else "completed",
+                    ended_at=running.clock.at,
+                    output=answer.text,
+                )
+                self._rows.answer(update)
+
+    def _approve(self, item: Body, running: "_Running", previous: Played) -> None:
+        approval = next(row for row in self._rows.of(Approval) if row.pk == item["approval_request_id"])
+        approval.state = ApprovalState.GRANTED if item["approve"] else ApprovalState.DENIED
+        approval.answered_at, approval.answered_in = running.clock.at, running.row.pk
+        status = "approved" if item["approve"] else "denied"
+        update = CallUpdate(
+            response_id=previous.row.pk, call_id=approval.call_id, status=status, ended_at=running.clock.at
+        )
+        self._rows.answer(update)
+        if item["approve"]:
+            running.approved[approval.call_id] = approval.pk
+
+
+class _Running:
+    """One response while it is played."""
+
+    def __init__(
+        self, rows: Rows, exchange: Exchange, actor: Actor, body: CreateResponse, at: datetime, talk: Talk | None
+    ) -> None:
+        self.rows, self.exchange, self.actor, self.body, self.talk = rows, exchange, actor, body, talk
+        self.clock = Clock(at)
+        self.own = [item.with_id() for item in wire.input_items(body)]
+        self.approved: dict[str, str] = {}
+        self.parameters = wire.public_parameters(body, response_id=new_id("resp", at=at), created_at=at)
+        self.options = wire.hidden_options(body) | {"obfuscate": False}
+        self.who = self._identity()
+        self.row = self._row()
+        self.recorder = Recorder(self.who, Progress())
+        self.output: list[Body] = []
+        self._waiting: list[Event] = []
+        self._waiting_since = at
+
+    # -- the rows that the request leaves ------------------------------------------------------------------------------
+
+    def _identity(self) -> RunIdentity:
+        return RunIdentity(
+            response_id=self.parameters["id"],
+            team_id=self.rows.team_id,
+            key_id=self.actor.key.pk,
+            model=self.body.model,
+            upstream_id=self.actor.upstream.pk,
+            upstream_model=self.actor.upstream_model,
+            request_id=new_id("req", at=self.clock.at),
+            stored=self.parameters["store"],
+            obfuscate=False,
+            created_at=self.clock.at,
+            background=bool(self.parameters["background"]),
+            conversation_id=self.talk.row.pk if self.talk else None,
+        )
+
+    def _row(self) -> Response:
+        who, body = self.who, self.body
+        row = Response(
+            id=who.response_id,
+            team_id=who.team_id,
+            api_key_id=who.key_id,
+            created_at=who.created_at,
+            mode=Mode.STREAM if self.exchange.stream else Mode.JSON,
+            background=who.background,
+            stored=who.stored,
+            status=Status.QUEUED if who.background else Status.IN_PROGRESS,
+            previous_response_id=body.previous_response_id,
+            conversation_id=who.conversation_id,
+            history_id=who.conversation_id,
+            history_end=self.talk.row.next_position if self.talk else None,
+            model=who.model,
+            upstream_id=who.upstream_id,
+            upstream_model=who.upstream_model,
+            end_user=body.safety_identifier or body.user or None,
+            request_id=who.request_id,
+            client_request_id=f"job-{self.actor.rng.randrange(10**6):06d}" if self.actor.rng.random() < 0.3 else "",
+        )
+        if who.stored:
+            row.parameters, row.options = self.parameters, self.options
+            row.metadata = self.parameters["metadata"]
+            row.input_preview = preview(self.own[-1]) if self.own else ""
+        return row
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From the first event to the last."""
+        self.rows.add([self.row])
+        for position, item in enumerate(self.own if self.who.stored else ()):
+            self._add(placed(item, self.who, Section.INPUT, position))
+        _, batch = self.recorder.opening((queued if self.who.background else opening)(self.parameters))
+        self._add(batch)
+        if self.exchange.ends == "queued":
+            self.row.lease_until = self.clock.at + _HELD_FOR
+            return
+        self.row.attempt = 1 if self.who.background else 0
+        self.clock.pass_by(self.exchange.waits or 0.02)
+        tools = self._tools()
+        run = self._run(tools)
+        await self._follow(run, tools)
+        if self.talk is not None and self.row.status in {Status.COMPLETED, Status.INCOMPLETE}:
+            self._converse(self.talk)
+
+    def _tools(self) -> ScriptedTools:
+        deeds = [deed for speech in self.exchange.speeches for deed in speech.deeds]
+        return ScriptedTools(
+            self.clock, [*deeds, *self.exchange.approved], before=self.exchange.before, approved=self.approved
+        )
+
+    def _run(self, tools: ScriptedTools) -> Run:
+        items = wire.input_items(self.body)
+        given = RunContext(
+            response_id=self.who.response_id,
+            parameters=self.parameters,
+            model=self.actor.upstream_model,
+            instructions=self.body.instructions,
+            items=items,
+            sampling=wire.sampling(self.parameters, self.options, items),
+            include=frozenset(self.options["include"]),
+        )
+        model = ScriptedModel(self.clock, self.exchange.speeches)
+        return Run(given, RunState(queued=self.who.background), model=model, tools=tools, now=self.clock.now)
+
+    async def _follow(self, run: Run, tools: ScriptedTools) -> None:
+        steps, stops = 0, self.exchange.ends in {"cancelled", "running"}
+        async with aclosing(run.steps()) as stepping:
+            async for step in stepping:
+                self._take(step)
+                if isinstance(step, ToolsStarted):
+                    tools.began = tools.latest = self.clock.at
+                elif not isinstance(step, Emitted):
+                    self.clock.at = max(self.clock.at, tools.latest)
+                steps += 1
+                if stops and steps >= self.exchange.steps:
+                    break
+            if stops:
+                self._stop(run)
+
+    def _stop(self, run: Run) -> None:
+        if self.exchange.ends == "cancelled":
+            self._take(run.interrupt(Ending(status="cancelled")))
+        else:
+            self._flush()
+            self.row.lease_owner, self.row.lease_until = "worker-1:4711:c0ffee00", self.clock.at + _HELD_FOR
+
+    def _take(self, step: Step) -> None:
+        """Deltas go into the log four times a second, everything else at once and with its rows."""
+        if isinstance(step, Emitted):
+            if not self._waiting:
+                self._waiting_since = self.clock.at
+            self._waiting += step.events
+            if self.clock.at - self._waiting_since >= _FLUSH:
+                self._flush()
+            return
+        self._flush()
+        self._apply(self.recorder.plan(step)[1])
+        self.output += [item.body for item in getattr(step, "items", ())]
+
+    def _flush(self) -> None:
+        if self._waiting:
+            events, self._waiting = self._waiting, []
+            self._apply(replace(self.recorder.plan(Emitted(events))[1], calls=()))
+
+    def _apply(self, change: Change) -> None:
+        """As it would have been written then."""
+        for row in change.insert:
+            self._date(row)
+        self.rows.apply(change, self.row)
+
+    def _add(self, rows: Sequence[Any]) -> None:
+        for row in rows:
+            self._date(row)
+        self.rows.add(rows)
+
+    def _date(self, row: Any) -> None:
+        match row:
+            case Item() | EventBatch():
+                row.created_at = self.clock.at
+            case Approval():
+                row.asked_at = self.clock.at
+            case ToolCall():
+                row.started_at = self.clock.at
+                row.ended_at = row.ended_at and self.clock.at
+
+    def _converse(self, talk: Talk) -> None:
+        """What was said enters the conversation."""
+        places = [row for row in self.rows.of(Placement) if row.owner == self.who.response_id]
+        for place in places:
+            self.rows.add([_again(place, talk)])
+            talk.row.next_position += 1
+        talk.items += [*self.own, *self.output]
+
+    def played(self) -> Played:
+        """What became of it."""
+        return Played(row=self.row, output=self.output, ended=self.clock.at)
+
+
+def _again(place: Placement, talk: Talk) -> Placement:
+    """The same item, in the conversation."""
+    return Placement(
+        team_id=place.team_id,
+        owner=talk.row.pk,
+        section=Section.ITEMS,
+        position=talk.row.next_position,
+        item_id=place.item_id,
+        in_context=place.in_context,
+        opens_context=place.opens_context,
+    )

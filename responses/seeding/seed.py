@@ -1,0 +1,155 @@
+"""Plays everything that a seeded platform has, team by team, and writes it."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from conversations.models import Conversation
+from kernel.clock import now
+from kernel.ids import new_id
+from responses.models import Response
+from responses.seeding import scenes, tenancy
+from responses.seeding.around import Surroundings
+from responses.seeding.playing import Actor, Stage, Talk
+from responses.seeding.rows import Rows
+from responses.seeding.tenancy import Person, Tenant
+from responses.seeding.words import Voice
+from tenants.models import Upstream
+
+# The first team is the largest.
+_SHARE = 0.55
+_LONG_ITEMS = 300
+_LONG_SHARE = 0.3
+_RUNNING, _QUEUED = 3, 2
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is wanted. `mark` comes out in all content, `label` in all names: for tests that look for them."""
+
+    responses: int = 500
+    teams: int = 3
+    days: int = 30
+    seed: int = 1
+    mark: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded:
+    """What was made."""
+
+    tenants: Sequence[Tenant]
+    staff: Sequence[Person]
+    responses: int
+
+
+def seed(order: Order) -> Seeded:
+    """Add teams with data. The same seed says the same; ids and times are new."""
+    at, rng = now(), random.Random(order.seed)  # noqa: S311 - not for secrets
+    names = tenancy.free_names(order.teams, label=order.label)
+    tenants = [tenancy.make_tenant(name, rng=rng, at=at, days=order.days) for name in names]
+    upstream = tenancy.make_models([tenant.team for tenant in tenants])
+    made = 0
+    for tenant, count in zip(tenants, _shares(order.responses, order.teams), strict=True):
+        season = _Season(tenant, upstream, rng=random.Random(rng.random()), at=at, order=order)  # noqa: S311 - the same
+        rows = asyncio.run(season.played(count))
+        rows.write()
+        responses = rows.of(Response)
+        Surroundings(tenant, Voice(rng, order.mark), at=at, days=order.days).write(responses)
+        made += len(responses)
+    return Seeded(tenants=tenants, staff=tenancy.make_staff(), responses=made)
+
+
+def _shares(whole: int, parts: int) -> list[int]:
+    """How many responses each team has; all of them together are `whole`."""
+    counts: list[int] = []
+    for _ in range(parts - 1):
+        counts.append(max(1, round((whole - sum(counts)) * _SHARE)))
+    return [*counts, max(1, whole - sum(counts))]
+
+
+class _Season:
+    """The days of one team."""
+
+    def __init__(self, tenant: Tenant, upstream: Upstream, *, rng: random.Random, at: datetime, order: Order) -> None:
+        self._tenant, self._upstream, self._rng, self._at = tenant, upstream, rng, at
+        self._days = order.days
+        self._voice = Voice(rng, order.mark)
+        self._rows = Rows(tenant.team.pk)
+        self._stage = Stage(self._rows)
+
+    async def played(self, count: int) -> Rows:
+        """So many responses, or one or two more where the last scene has several."""
+        await self._long(round(count * _LONG_SHARE))
+        for _ in range(_RUNNING):
+            await self._scene(
+                scenes.Kind(scenes.is_running, 1), self._at - timedelta(seconds=self._rng.randrange(20, 900))
+            )
+        for _ in range(_QUEUED):
+            await self._scene(
+                scenes.Kind(scenes.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
+            )
+        kinds = list(scenes.KINDS)
+        # Each kind once, so that even a small platform has everything.
+        self._rng.shuffle(kinds)
+        while self._made < count:
+            kind = kinds.pop() if kinds else self._rng.choices(scenes.KINDS, [one.weight for one in scenes.KINDS])[0]
+            await self._scene(kind, self._sometime(), most=count - self._made)
+        return self._rows
+
+    @property
+    def _made(self) -> int:
+        return len(self._rows.of(Response))
+
+    def _sometime(self) -> datetime:
+        """Within the days; most of it in the hours of the day, and on weekdays."""
+        while True:
+            at = self._at - _DAY * self._days * self._rng.random() - timedelta(minutes=20)
+            busy = (0.12 if not 6 <= at.hour < 20 else 1.0) * (0.35 if at.weekday() >= 5 else 1.0)
+            if self._rng.random() < busy:
+                return at
+
+    def _actor(self) -> Actor:
+        key = self._tenant.keys[0] if self._rng.random() < 0.8 else self._tenant.keys[1]
+        return Actor(key=key, upstream=self._upstream, upstream_model="demo", rng=self._rng)
+
+    async def _scene(self, kind: scenes.Kind, at: datetime, *, most: int = 99) -> None:
+        actor, previous = self._actor(), None
+        talk = self._talk(at, actor) if kind.talks else None
+        scene = kind.play(self._voice)
+        exchange = next(scene)
+        while most > 0:
+            previous = await self._stage.play(exchange, actor, at, previous=previous, talk=talk)
+            most -= 1
+            at = previous.ended + timedelta(seconds=exchange.pause)
+            try:
+                exchange = scene.send(previous)
+            except StopIteration:
+                return
+
+    async def _long(self, most: int) -> None:
+        """A conversation over days, up to its items or so many responses."""
+        at = self._at - timedelta(days=min(4, self._days))
+        actor = self._actor()
+        talk, scene = self._talk(at, actor), scenes.works_long(self._voice)
+        exchange, previous = next(scene), None
+        while most > 0 and talk.row.next_position < _LONG_ITEMS and at < self._at - timedelta(minutes=30):
+            previous = await self._stage.play(exchange, actor, at, previous=previous, talk=talk)
+            most -= 1
+            at = previous.ended + timedelta(seconds=exchange.pause)
+            exchange = scene.send(previous)
+
+    def _talk(self, at: datetime, actor: Actor) -> Talk:
+        row = Conversation(
+            id=new_id("conv", at=at),
+            team_id=self._tenant.team.pk,
+            api_key=actor.key,
+            created_at=at,
+            metadata={"channel": self._voice.pick(("chat", "e-mail", "app")), "topic": self._voice.say("shipping")},
+        )
+        self._rows.add([row])
+        return Talk(row=row)
