@@ -1,6 +1,7 @@
 """Django's view of this app."""
 
 from django.apps import AppConfig
+from typing_extensions import override
 
 
 class TenantsConfig(AppConfig):
@@ -8,3 +9,8 @@ class TenantsConfig(AppConfig):
 
     name = "tenants"
     verbose_name = "Teams and access"
+
+    @override
+    def ready(self) -> None:
+        """Listen to what happens at the door."""
+        import tenants.signin  # noqa: F401

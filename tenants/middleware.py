@@ -1,9 +1,14 @@
-"""Which teams the pages of the site may see."""
+"""Who gets as far as the pages of the site, and which teams these may see."""
 
 from collections.abc import Callable
 
+from allauth.account.authentication import get_authentication_records
+from allauth.mfa.utils import is_mfa_enabled
+from django.conf import settings
+from django.contrib import messages
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 
 from tenants import scope
 from tenants.viewer import viewer
@@ -30,3 +35,26 @@ class TeamScopeMiddleware:
         """Roll back: by the time the exception would pass through `__call__`, it has become a 500 page."""
         if request.path.startswith("/admin/"):
             transaction.set_rollback(True)
+
+
+class SecondFactorMiddleware:
+    """Where the operator requires it, leads people without a second factor to the page where they get one.
+
+    Who came through the OpenID Connect provider has been asked there.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if _lacks_second_factor(request):
+            messages.warning(request, "This platform requires a second factor. Add one, and go on.")
+            return HttpResponseRedirect(reverse("mfa_index"))
+        return self.get_response(request)
+
+
+def _lacks_second_factor(request: HttpRequest) -> bool:
+    if not (settings.REQUIRE_SECOND_FACTOR and request.path.startswith("/admin/") and request.user.is_authenticated):
+        return False
+    methods = {record["method"] for record in get_authentication_records(request, request.user)}
+    return "socialaccount" not in methods and not is_mfa_enabled(request.user)

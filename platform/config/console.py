@@ -129,4 +129,10 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": False,  # the audit log is the history
     "COLORS": _COLORS,
     "SIDEBAR": {"navigation": _NAVIGATION},
+    "ACCOUNT": {
+        "navigation": [
+            {"title": "Passkeys and second factor", "link": reverse_lazy("mfa_index")},
+            {"title": "Sessions", "link": reverse_lazy("usersessions_list")},
+        ],
+    },
 }

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import django_stubs_ext
 import structlog
@@ -37,6 +38,14 @@ IMAGE_MODEL = env.text("IMAGE_MODEL")
 SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")
 SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
+# Who signs in elsewhere: an OpenID Connect provider, whose issuer serves /.well-known/openid-configuration.
+OIDC_ISSUER = env.text("OIDC_ISSUER").rstrip("/")
+OIDC_CLIENT_ID = env.text("OIDC_CLIENT_ID")
+OIDC_CLIENT_SECRET = env.text("OIDC_CLIENT_SECRET")
+OIDC_NAME = env.text("OIDC_NAME", "Single sign-on")
+# Whether somebody whom only the provider knows gets an account, without any role yet.
+OIDC_SIGNUP = env.flag("OIDC_SIGNUP", default=False)
+REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR", default=False)
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
 
 # -- who answers -------------------------------------------------------------------------------------------------------
@@ -52,6 +61,14 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "django.contrib.humanize",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "csp",
     "rest_framework",
     "drf_spectacular_sidecar",
     "tenants",
@@ -71,6 +88,9 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "tenants.middleware.SecondFactorMiddleware",
     "tenants.middleware.TeamScopeMiddleware",
 ]
 
@@ -89,6 +109,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "tenants.signin.frame",
             ],
         },
     },
@@ -238,10 +259,62 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+# Pages load nothing from elsewhere and run no script that stands in them; whatever a model wrote, it cannot phone home.
+_OIDC_ORIGIN = "{0.scheme}://{0.netloc}".format(urlsplit(OIDC_ISSUER)) if OIDC_ISSUER else ""
+CONTENT_SECURITY_POLICY = {
+    "EXCLUDE_URL_PREFIXES": ("/docs",),  # Redoc brings its styles and workers along
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'", "'unsafe-eval'"],  # Alpine evaluates the attributes of templates
+        "style-src": ["'self'", "'unsafe-inline'"],
+        "img-src": ["'self'", "data:"],
+        "object-src": ["'none'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+        "form-action": ["'self'", *filter(None, [_OIDC_ORIGIN])],  # signing in goes on there
+    },
+}
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+# Counts attempts to sign in, for all web processes together.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
+ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXIES
+ACCOUNT_ADAPTER = "tenants.signin.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]  # closed, see the adapter
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_EMAIL_NOTIFICATIONS = False
+ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
+ACCOUNT_SESSION_REMEMBER = False
+ACCOUNT_RATE_LIMITS = {"login_failed": "20/m/ip,5/5m/key", "reauthenticate": "10/m/user"}
+MFA_ADAPTER = "tenants.signin.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_TOTP_ISSUER = "Responses Platform"
+MFA_TOTP_TOLERANCE = 1
+SOCIALACCOUNT_ADAPTER = "tenants.signin.ProviderAdapter"
+SOCIALACCOUNT_AUTO_SIGNUP = True
+SOCIALACCOUNT_LOGIN_ON_GET = False
+# The provider is the operator's own: an address that it calls verified names a person whom the platform knows.
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = True
+SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
+_OIDC_APP = {
+    "provider_id": "sso",
+    "name": OIDC_NAME,
+    "client_id": OIDC_CLIENT_ID,
+    "secret": OIDC_CLIENT_SECRET,
+    "settings": {"server_url": OIDC_ISSUER, "oauth_pkce_enabled": True},
+}
+SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"APPS": [_OIDC_APP] if OIDC_ISSUER else []}}
 SESSION_COOKIE_AGE = 8 * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_TLS = env.flag("SECURE_TLS", default=False)
+# Browsers let passkeys work without TLS on localhost only; the library wants to be told.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SECURE_TLS
 if SECURE_TLS:
     SESSION_COOKIE_SECURE = True
     CSRF_COOKIE_SECURE = True
@@ -295,5 +368,6 @@ LOGGING: dict[str, Any] = {
 
 # -- the admin ---------------------------------------------------------------------------------------------------------
 
+LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "admin:index"
 UNFOLD: dict[str, Any] = console.UNFOLD

@@ -3,6 +3,10 @@
 
 from typing import Any
 
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
+from allauth.usersessions.models import UserSession
 from django.contrib import admin
 from django.contrib.admin import display, register
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -19,8 +23,8 @@ from tenants.admin.audited import Audited, note
 from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
 from tenants.models import Membership, StaffMember
 
-admin.site.unregister(User)
-admin.site.unregister(Group)
+# What a person signs in with is shown and taken away on the person's page, and nowhere else.
+admin.site.unregister([User, Group, EmailAddress, Authenticator, UserSession, SocialAccount, SocialApp, SocialToken])
 
 
 class TeamInline(ByRole, TabularInline):

@@ -1,0 +1,22 @@
+"""The pages on which people sign in and look after their sign-in. Those of allauth that need an e-mail are left out."""
+
+from allauth.account import views
+from allauth.socialaccount import views as provider_views
+from django.urls import include, path
+
+urlpatterns = [
+    path("login/", views.login, name="account_login"),
+    path("logout/", views.logout, name="account_logout"),
+    path("signup/", views.signup, name="account_signup"),  # says that it is closed
+    path("inactive/", views.account_inactive, name="account_inactive"),
+    path("reauthenticate/", views.reauthenticate, name="account_reauthenticate"),
+    path("password/change/", views.password_change, name="account_change_password"),
+    path("password/set/", views.password_set, name="account_set_password"),
+    path("2fa/", include("allauth.mfa.urls")),
+    path("sessions/", include("allauth.usersessions.urls")),
+    path("providers/", provider_views.connections, name="socialaccount_connections"),
+    path("providers/cancelled/", provider_views.login_cancelled, name="socialaccount_login_cancelled"),
+    path("providers/signup/", provider_views.signup, name="socialaccount_signup"),
+    path("providers/error/", provider_views.login_error, name="socialaccount_login_error"),
+    path("", include("allauth.socialaccount.providers.openid_connect.urls")),
+]

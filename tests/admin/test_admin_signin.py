@@ -1,0 +1,232 @@
+"""Signing in: passwords, second factors, an OpenID Connect provider; nobody makes an account of their own."""
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.admin.rows import sign_in, text
+from tests.support.identity_provider import CLIENT, SECRET, IdentityProvider, running_identity_provider
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def quick_hashes(settings: LazySettings) -> None:
+    """Passwords are not what is tested here; a million rounds of hashing for each would be."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def person(database: None) -> User:
+    """An administrator with a password."""
+    name = f"person-{uuid.uuid4().hex}"
+    return User.objects.create_superuser(name, f"{name}@example.com", PASSWORD)
+
+
+@pytest.fixture
+def provider(settings: LazySettings, database: None) -> Iterator[IdentityProvider]:
+    """The provider that the platform is told of."""
+    with running_identity_provider() as running:
+        app = {"provider_id": "sso", "name": "Example Corp", "client_id": CLIENT, "secret": SECRET}
+        settings.SOCIALACCOUNT_PROVIDERS = {
+            "openid_connect": {
+                "APPS": [{**app, "settings": {"server_url": running.issuer, "oauth_pkce_enabled": True}}],
+            },
+        }
+        yield running
+
+
+def log_in(person: User, password: str = PASSWORD, client: Client | None = None) -> Client:
+    """A browser that has tried to log in."""
+    client = client or Client()
+    client.post("/account/login/", {"login": person.username, "password": password})
+    return client
+
+
+def is_in(client: Client) -> bool:
+    """Whether the admin opens."""
+    return client.get("/admin/").status_code == 200
+
+
+def noted(person: User) -> list[str]:
+    """What the audit log tells of somebody's sign-in, oldest first."""
+    with scope.every_team():
+        rows = AuditEvent.objects.filter(target=f"user:{person.username}").order_by("id")
+        return [row.action for row in rows]
+
+
+def come_from(provider: IdentityProvider, **claims: object) -> Client:
+    """A browser that comes back from the provider as this person."""
+    provider.person = {"sub": uuid.uuid4().hex, **claims}
+    client = Client()
+    gone = client.post("/account/oidc/sso/login/?next=/admin/")
+    asked = parse_qs(urlsplit(gone["Location"]).query)
+    assert gone["Location"].startswith(f"{provider.issuer}/authorization")
+    assert asked["code_challenge"]
+    client.get("/account/oidc/sso/login/callback/", {"code": "the-code", "state": asked["state"][0]})
+    return client
+
+
+def code_of(secret: str, *, steps: int = 0) -> str:
+    """What an authenticator app shows."""
+    return str(format_hotp_value(hotp_value(secret, int(time.time()) // 30 + steps)))
+
+
+def add_app(client: Client) -> str:
+    """Set up an authenticator app, and return its secret; the password is asked for once more."""
+    client.post("/account/reauthenticate/", {"password": PASSWORD})
+    page = text(client.get("/account/2fa/totp/activate/"))
+    found = re.search(r'id="authenticator_secret"[^>]*value="([A-Z2-7]+)"', page)
+    assert found
+    client.post("/account/2fa/totp/activate/", {"code": code_of(found[1])})
+    return found[1]
+
+
+def test_the_admin_leads_to_the_sign_in_and_back(person: User) -> None:
+    client = Client()
+    first = client.get("/admin/tenants/team/", follow=True)
+    assert first.redirect_chain[-1][0] == "/account/login/?next=%2Fadmin%2Ftenants%2Fteam%2F"
+    done = client.post(first.redirect_chain[-1][0], {"login": person.username, "password": PASSWORD})
+    form = {"login": person.username, "password": PASSWORD, "next": "/admin/tenants/team/"}
+    assert done.status_code == 302
+    assert Client().post("/account/login/", form)["Location"] == "/admin/tenants/team/"
+    assert noted(person) == ["session.started"] * 2
+
+
+def test_a_wrong_password_is_refused_noted_and_limited(person: User) -> None:
+    client = Client(REMOTE_ADDR=f"198.51.100.{uuid.uuid4().int % 250}")
+    for _ in range(6):
+        log_in(person, "wrong", client)
+    assert not is_in(log_in(person, client=client))
+    assert set(noted(person)) == {"session.refused"}
+    assert len(noted(person)) == 5
+
+
+def test_nobody_makes_an_account(database: None) -> None:
+    name = f"new-{uuid.uuid4().hex}"
+    form = {"username": name, "password1": PASSWORD, "password2": PASSWORD, "email": f"{name}@example.com"}
+    assert "closed" in text(Client().get("/account/signup/")).lower()
+    Client().post("/account/signup/", form)
+    assert not User.objects.filter(username=name).exists()
+
+
+def test_who_may_not_see_the_admin_is_told_so_instead_of_asked_again(person: User) -> None:
+    User.objects.filter(pk=person.pk).update(is_staff=False, is_superuser=False)
+    assert log_in(person).get("/admin/", follow=True).status_code == 403
+
+
+def test_leaving_is_noted(person: User) -> None:
+    client = log_in(person)
+    client.post("/account/logout/")
+    assert not is_in(client)
+    assert noted(person) == ["session.started", "session.ended"]
+
+
+def test_an_authenticator_app_is_asked_for_its_code(person: User) -> None:
+    secret = add_app(log_in(person))
+    assert secret not in Authenticator.objects.get(user=person, type="totp").data["secret"]
+    client = log_in(person)
+    assert not is_in(client)
+    client.post("/account/2fa/authenticate/", {"code": "000000"})
+    assert not is_in(client)
+    client.post("/account/2fa/authenticate/", {"code": code_of(secret, steps=1)})
+    assert is_in(client)
+    assert "second_factor.added" in noted(person)
+
+
+def test_a_recovery_code_works_once(person: User) -> None:
+    owner = log_in(person)
+    add_app(owner)
+    owner.post("/account/2fa/recovery-codes/generate/")
+    code = text(owner.get("/account/2fa/recovery-codes/download/")).split()[0]
+    for works in (True, False):
+        client = log_in(person)
+        client.post("/account/2fa/authenticate/", {"code": code})
+        assert is_in(client) is works
+
+
+def test_a_second_factor_can_be_required(person: User, settings: LazySettings) -> None:
+    settings.REQUIRE_SECOND_FACTOR = True
+    client = log_in(person)
+    assert client.get("/admin/")["Location"] == "/account/2fa/"
+    add_app(client)
+    assert is_in(client)
+
+
+def test_a_password_is_changed_by_who_knows_it(person: User) -> None:
+    client = log_in(person)
+    new = {"oldpassword": PASSWORD, "password1": PASSWORD * 2, "password2": PASSWORD * 2}
+    client.post("/account/password/change/", {**new, "oldpassword": "wrong"})
+    assert "user.password_changed" not in noted(person)
+    client.post("/account/password/change/", new)
+    assert "user.password_changed" in noted(person)
+    assert is_in(log_in(person, PASSWORD * 2))
+
+
+def test_the_other_sessions_are_ended(person: User) -> None:
+    here, elsewhere = log_in(person), log_in(person)
+    assert "Sign Out Other Sessions" in text(here.get("/account/sessions/"))
+    here.post("/account/sessions/")
+    assert is_in(here)
+    assert not is_in(elsewhere)
+
+
+@pytest.mark.parametrize("path", ["2fa/", "2fa/webauthn/", "2fa/webauthn/add/", "password/change/", "sessions/"])
+def test_the_pages_around_it_open_in_the_frame_of_the_admin(path: str, person: User) -> None:
+    client = log_in(person)
+    client.post("/account/reauthenticate/", {"password": PASSWORD})
+    page = client.get(f"/account/{path}")
+    assert page.status_code == 200
+    assert "/admin/responses/response/" in text(page)
+
+
+def test_the_provider_brings_somebody_whose_address_is_known(provider: IdentityProvider, person: User) -> None:
+    client = come_from(provider, email=person.email, email_verified=True)
+    assert client.session["_auth_user_id"] == str(person.pk)
+    assert is_in(client)
+
+
+def test_an_address_that_the_provider_did_not_verify_names_nobody(provider: IdentityProvider, person: User) -> None:
+    assert not is_in(come_from(provider, email=person.email, email_verified=False))
+
+
+def test_a_person_whom_only_the_provider_knows_needs_leave(provider: IdentityProvider, settings: LazySettings) -> None:
+    email = f"{uuid.uuid4().hex}@example.com"
+    assert not is_in(come_from(provider, email=email, email_verified=True))
+    assert not User.objects.filter(email=email).exists()
+    settings.OIDC_SIGNUP = True
+    client = come_from(provider, email=email, email_verified=True)
+    assert is_in(client)
+    assert client.get("/admin/tenants/team/").status_code == 403
+    assert not User.objects.get(email=email).is_superuser
+
+
+def test_the_page_offers_the_provider(provider: IdentityProvider) -> None:
+    assert "Continue with Example Corp" in text(Client().get("/account/login/"))
+
+
+def test_a_required_second_factor_is_the_providers_business(
+    provider: IdentityProvider, person: User, settings: LazySettings
+) -> None:
+    settings.REQUIRE_SECOND_FACTOR = True
+    assert is_in(come_from(provider, email=person.email, email_verified=True))
+
+
+def test_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(database: None) -> None:
+    policy = sign_in(superuser=True).get("/admin/")["Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'self'"
+    assert rules["img-src"] == "'self' data:"
+    assert "unsafe-inline" not in rules["script-src"]
+    assert rules["frame-ancestors"] == "'none'"
