@@ -33,6 +33,7 @@ from responses.moderated import ModeratedRun
 from responses.moderation import Judging
 from responses.recorder import Progress, Recorder
 from responses.sealing import TeamSeal
+from tenants.prices import Prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ def load(
         turns=response.turns,
         tool_calls=response.tool_calls,
         usage=state.usage,
+        cost=response.cost,
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
@@ -221,4 +223,5 @@ def _identity(response: Response, lease_token: int) -> RunIdentity:
         lease_token=lease_token,
         background=response.background,
         conversation_id=response.conversation_id,
+        prices=Prices.restored(response.options.get("prices")),
     )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from tenants.prices import UNKNOWN, Prices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
@@ -21,6 +23,7 @@ class RunIdentity:
     lease_token: int = 1
     background: bool = False
     conversation_id: str | None = None
+    prices: Prices = UNKNOWN
 
     @property
     def channel(self) -> str:

@@ -34,7 +34,7 @@ class RoutedCall:
 
     async def write(self, *, object_id: str, outcome: str, usage: Usage, beside: Sequence[Model] = ()) -> None:
         """Write the row, whatever became of the call; `beside` are rows that are there with it, or not at all."""
-        ended = now()
+        ended, prices = now(), self.route.prices
         record = UsageRecord(
             team_id=self.principal.team_id,
             api_key_id=self.principal.key_id,
@@ -53,5 +53,12 @@ class RoutedCall:
             estimated=usage.estimated,
             duration_ms=round((ended - self.began).total_seconds() * 1000),
             request_id=self.request_id,
+            cost=prices.cost(
+                input_tokens=usage.input_tokens,
+                cached_tokens=usage.cached_tokens,
+                cache_write_tokens=usage.cache_write_tokens,
+                output_tokens=usage.output_tokens,
+            ),
+            prices=prices.noted(),
         )
         await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *beside]))

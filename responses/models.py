@@ -17,6 +17,7 @@ from responses.batch_models import Batch, BatchLine  # noqa: F401 - Django finds
 from responses.vector_models import VectorStore, VectorStoreFile  # noqa: F401 - the same
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint  # noqa: F401 - the same
 from tenants.models import ApiKey, IdField, Team
+from tenants.prices import CostField
 
 
 def response_id() -> str:
@@ -96,6 +97,7 @@ class Response(models.Model):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    cost = CostField(null=True, help_text="US dollars, as far as prices were known; empty: none was.")
     error = models.JSONField(null=True)
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, assert_never
 
 from django.db import models
@@ -42,6 +43,7 @@ from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.store import GUARDED, Advance, CallUpdate, Change, Lease, Part, writer
 from responses.webhooks.outbox import announcement, event_row
 from tenants.models import UsageRecord
+from tenants.prices import added
 
 FLUSH_SECONDS = 0.25
 # While somebody follows a background run, who gets every event from the log.
@@ -60,6 +62,7 @@ class Progress:
     turns: int = 0
     tool_calls: int = 0
     usage: Usage = field(default_factory=Usage)
+    cost: Decimal | None = None
     first_token_ms: int | None = None
     preview: str = ""
 
@@ -224,7 +227,6 @@ class Recorder:
         assert_never(step)
 
     def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
-        self._count(turn)
         who, usage, result = self._identity, turn.usage, turn.result
         tokens = {
             "input_tokens": usage.input_tokens,
@@ -233,6 +235,9 @@ class Recorder:
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
         }
+        spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # output includes those
+        cost = who.prices.cost(**spent)
+        self._count(turn, cost)
         outcome = _outcome(turn)
         row = Turn(
             team_id=who.team_id,
@@ -262,6 +267,8 @@ class Recorder:
             estimated=usage.estimated,
             duration_ms=_milliseconds(turn.ended_at - turn.started_at),
             request_id=who.request_id,
+            cost=cost,
+            prices=who.prices.noted(),
             **tokens,
         )
         return [row, ledger]
@@ -287,10 +294,11 @@ class Recorder:
             )
         ]
 
-    def _count(self, turn: TurnRecord) -> None:
+    def _count(self, turn: TurnRecord, cost: Decimal | None) -> None:
         progress = self._progress
         progress.turns += 1
         progress.usage += turn.usage
+        progress.cost = added(progress.cost, cost)
         first = turn.result.first_token_at
         if progress.first_token_ms is None and first is not None:
             progress.first_token_ms = _milliseconds(first - self._identity.created_at)
@@ -402,6 +410,7 @@ class Recorder:
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
+            cost=progress.cost,
             output_preview=progress.preview,
         )
         if not isinstance(step, RunEnded):

@@ -156,7 +156,7 @@ async def _plan(
     await toolset.check_grammars(body)
     created_at = now()
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
-    options = {**wire.hidden_options(body), "traits": asdict(demands.traits(route.capabilities))}
+    options = {**wire.hidden_options(body), **_of_route(route)}
     given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
     demands.check_length(given)
     _show_messages(body, given)
@@ -195,6 +195,11 @@ async def _plan(
             calls=answers,
         ),
     )
+
+
+def _of_route(route: directory.Route) -> dict[str, Any]:
+    """What the run keeps of its model, whatever is said of that later."""
+    return {"traits": asdict(demands.traits(route.capabilities)), "prices": route.prices.noted()}
 
 
 def _run(planned: _Planned, state: RunState, *, generates: bool, model: Model) -> Run:
@@ -254,6 +259,7 @@ def _identity(
         created_at=created_at,
         background=bool(parameters["background"]),
         conversation_id=reading.conversation_id,
+        prices=route.prices,
     )
 
 

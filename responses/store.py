@@ -8,6 +8,7 @@ the change is written.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -43,6 +44,7 @@ class Advance:
     cache_write_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    cost: Decimal | None = None
     error: dict[str, Any] | None = None
     error_code: str | None = None
     incomplete_reason: str | None = None
@@ -137,6 +139,7 @@ _ADVANCED = f"""advanced AS (
         cache_write_tokens = new.cache_write_tokens,
         output_tokens = new.output_tokens,
         reasoning_tokens = new.reasoning_tokens,
+        cost = new.cost,
         error = new.error,
         error_code = new.error_code,
         incomplete_reason = new.incomplete_reason,
@@ -146,7 +149,7 @@ _ADVANCED = f"""advanced AS (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
         cached_tokens integer, cache_write_tokens integer, output_tokens integer, reasoning_tokens integer,
-        error jsonb, error_code text, incomplete_reason text, moderation jsonb, output_preview text
+        cost numeric, error jsonb, error_code text, incomplete_reason text, moderation jsonb, output_preview text
     )
     WHERE response.id = new.response_id
       AND response.lease_token = new.lease_token
@@ -293,7 +296,14 @@ def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tup
 
 
 def _document(rows: list[dict[str, Any]]) -> str:
-    return orjson.dumps(rows).decode()
+    return orjson.dumps(rows, default=_exact).decode()
+
+
+def _exact(value: object) -> str:
+    """A decimal number as PostgreSQL reads it; JSON's own would be a float."""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    raise TypeError
 
 
 class _Insertion(NamedTuple):

@@ -22,6 +22,7 @@ from kernel.errors import ModelNotFound, Unauthorized
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, SearchKind, Team, ToolKind, WireApi
+from tenants.prices import Prices
 from tenants.principal import Principal
 
 REMEMBER_SECONDS = 1.0
@@ -53,6 +54,7 @@ class Route:
     upstream_model: str
     upstream: Upstream
     capabilities: Capabilities = field(default_factory=Capabilities)
+    prices: Prices = field(default_factory=Prices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,13 @@ def _find_route(team_id: str, name: str) -> Route | None:
 def _route(best: Model, name: str, upstream_model: str) -> Route:
     server = best.upstream
     upstream = Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
-    return Route(model=name, upstream_model=upstream_model, upstream=upstream, capabilities=best.capabilities())
+    return Route(
+        model=name,
+        upstream_model=upstream_model,
+        upstream=upstream,
+        capabilities=best.capabilities(),
+        prices=best.prices(),
+    )
 
 
 def _find_connector(team_id: str, name: str) -> McpServer | None:

@@ -9,6 +9,7 @@ from typing_extensions import override
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id
 from tenants.capabilities import CapabilityColumns
+from tenants.prices import CostField, PriceColumns
 from tenants.team_models import (
     IdField,
     Membership,
@@ -25,7 +26,7 @@ from tenants.team_models import (
 # Django finds a model by way of this module, and so does everybody else.
 __all__ = [
     "ApiKey", "AuditEvent", "Checker", "Connector", "ConnectorVisibility", "GuardAction", "Guardrail",
-    "GuardrailDecision", "IdField", "Membership", "Model", "ModelVisibility", "Reveal", "Role", "Scope",
+    "GuardrailDecision", "IdField", "KeySource", "Membership", "Model", "ModelVisibility", "Reveal", "Role", "Scope",
     "SearchEngine", "SearchEngineVisibility", "SearchKind", "StaffMember", "StaffRole", "Team", "ToolKind",
     "ToolKindsField", "Upstream", "UsageRecord", "WireApi", "connector_id", "key_id", "search_engine_id",
     "team_id", "upstream_id",
@@ -87,12 +88,24 @@ def _all_scopes() -> list[str]:
     return [Scope.ALL.value]
 
 
+class KeySource(models.TextChoices):
+    """Who a key was made for."""
+
+    PERSON = "person", "Made by a person"
+    PLAYGROUND = "playground", "Made for the playground"
+
+
 class ApiKey(models.Model):
-    """A team's key. Only its HMAC is kept; `prefix` and `last_four` let people recognise it."""
+    """A team's key. Only its HMAC is kept; `prefix` and `last_four` let people recognise it.
+
+    A key that was rotated has the HMAC of its old secret, too, which works until `old_until`.
+    """
 
     id = IdField(default=key_id)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=120)
+    purpose = models.CharField(max_length=500, blank=True, default="", help_text="What it is for, and who to ask.")
+    source = models.CharField(max_length=12, choices=KeySource.choices, default=KeySource.PERSON, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     prefix = models.CharField(max_length=24, editable=False)
     last_four = models.CharField(max_length=4, editable=False)
@@ -106,12 +119,26 @@ class ApiKey(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
     )
     expires_at = models.DateTimeField(null=True, blank=True)
+    allowed_addresses = ArrayField(
+        models.CharField(max_length=50), null=True, blank=True, help_text="Empty: it is used from anywhere."
+    )
+    disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_address = models.CharField(max_length=50, blank=True, default="", editable=False)
+    last_used_agent = models.CharField(max_length=200, blank=True, default="", editable=False)
+    rotated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    old_digest = models.CharField(max_length=64, null=True, blank=True, editable=False)
+    old_name = models.CharField(max_length=40, blank=True, default="", editable=False)
+    old_until = models.DateTimeField(null=True, blank=True, editable=False)
+    old_used_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         verbose_name = "API key"
-        constraints = [models.UniqueConstraint(fields=["digest"], name="api_key_digest_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["digest"], name="api_key_digest_once"),
+            models.UniqueConstraint(fields=["old_digest"], name="api_key_old_digest_once"),
+        ]
         indexes = [models.Index(fields=["team", "created_at"], name="api_key_by_team")]
 
     @override
@@ -147,7 +174,7 @@ class Upstream(models.Model):
         return self.name
 
 
-class Model(CapabilityColumns):
+class Model(CapabilityColumns, PriceColumns):
     """A public model name and the upstream that answers for it; `*` routes every name that nothing else claims."""
 
     name = models.CharField(max_length=200, help_text="The name that clients use, or * for every other name.")
@@ -357,6 +384,8 @@ class UsageRecord(models.Model):
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
     estimated = models.BooleanField(default=False, help_text="The upstream said nothing; counted by us.")
+    cost = CostField(null=True, help_text="US dollars; empty: no price was known.")
+    prices = models.JSONField(null=True, help_text="The prices that the cost was counted with.")
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
 

@@ -82,6 +82,7 @@ class Team(models.Model):
         help_text="Makes the images of requests that name no model; empty: IMAGE_MODEL of the server's configuration.",
     )
     tools = ToolKindsField(help_text="The server's tools that the team may use.")
+    suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     @override
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from tenants.capabilities import Capabilities
 from tenants.models import Model
+from tenants.prices import Prices
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -67,7 +68,14 @@ class CapabilityForm(forms.ModelForm[Model]):
 
     class Meta:
         model = Model
-        fields = ["name", "upstream", "upstream_model", "enabled", *(field.name for field in fields(Capabilities))]
+        fields = [
+            "name",
+            "upstream",
+            "upstream_model",
+            "enabled",
+            *(field.name for field in fields(Prices)),
+            *(field.name for field in fields(Capabilities)),
+        ]
         labels = _LABELS
 
 
@@ -78,7 +86,8 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     if missing:
         message = f"Capabilities in no group: {', '.join(sorted(missing))}."
         raise ImproperlyConfigured(message)
-    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in GROUPS]
+    prices = ("Prices", tuple(field.name for field in fields(Prices)))
+    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
 
 
 def specials(model: Model) -> list[str]:

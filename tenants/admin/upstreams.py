@@ -21,6 +21,7 @@ from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
 from tenants.admin.roles import PlatformOnly
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import Model, ModelVisibility, Upstream
+from tenants.prices import UNKNOWN, amount
 
 _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
 
@@ -151,7 +152,7 @@ class ModelAdmin(OfferedAdmin):
     """Public model names, where they lead, and what can be asked of them."""
 
     form = CapabilityForm
-    list_display = ["name", "route", "special", "visible_to", "state", "created"]
+    list_display = ["name", "route", "price_list", "special", "visible_to", "state", "created"]
     list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
     search_fields = ["name", "upstream_model"]
@@ -172,6 +173,14 @@ class ModelAdmin(OfferedAdmin):
     def route(self, model: Model) -> SafeString:
         name = model.upstream_model or ("the same name" if model.name == "*" else model.name)
         return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
+
+    @display(description="USD per million tokens")
+    def price_list(self, model: Model) -> SafeString | str:
+        prices = model.prices()
+        if prices == UNKNOWN:
+            return "–"
+        cached = f"{amount(prices.cached_input_price)} cached, " if prices.cached_input_price is not None else ""
+        return two_lines(f"{amount(prices.input_price)} in", f"{cached}{amount(prices.output_price)} out")
 
     @display(description="Special")
     def special(self, model: Model) -> SafeString | str:

@@ -1,0 +1,115 @@
+"""What calls cost: counted where their tokens are, with the prices of that moment, exact to the last place."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from kernel.errors import Failure
+from responses import handover
+from responses.engine.endings import failed
+from responses.models import Response
+from tenants import scope
+from tenants.models import Model, UsageRecord
+from tests.support.api import Api, Caller
+from tests.support.capable import describe
+from tests.support.chunks import calls, chunk, text, usage
+from tests.support.stored import begin
+from tests.support.upstream import Script, stream
+
+PRICES = {
+    "input_price": Decimal("0.4"),
+    "cached_input_price": Decimal("0.1"),
+    "cache_write_price": Decimal("0.5"),
+    "output_price": Decimal("1.6"),
+}
+NOTED = {
+    "input_price": "0.4000",
+    "cached_input_price": "0.1000",
+    "cache_write_price": "0.5000",
+    "output_price": "1.6000",
+}
+# 4 tokens at 0.4, 4 at 0.1, 3 at 0.5 and 5 at 1.6 dollars for a million.
+COST = Decimal("0.0000115")
+
+
+@pytest.fixture
+def priced(script: Script) -> Script:
+    """A model with prices for everything."""
+    return describe(script, **PRICES)
+
+
+def counted() -> Any:
+    """An answer of which 4 tokens came from the cache and 3 went into it."""
+    details = {"cached_tokens": 4, "cache_write_tokens": 3}
+    told = usage(prompt_tokens=11, completion_tokens=5, prompt_tokens_details=details)
+    return stream(chunk(content="Hello"), chunk(finish="stop"), told)
+
+
+def kept(caller: Caller) -> tuple[Response, list[UsageRecord]]:
+    """The team's one response, and its ledger."""
+    with scope.team(caller.team.pk):
+        return Response.objects.get(), list(UsageRecord.objects.order_by("id"))
+
+
+def test_a_call_notes_its_cost_and_its_prices(api: Api, priced: Script, caller: Caller) -> None:
+    priced.then(counted())
+    api.create(model=priced.model, input="Hi")
+    response, [row] = kept(caller)
+    assert (response.cost, row.cost, row.prices) == (COST, COST, NOTED)
+
+
+def test_a_new_price_changes_nothing_that_was_counted(api: Api, priced: Script, caller: Caller) -> None:
+    priced.then(counted())
+    api.create(model=priced.model, input="Hi")
+    Model.objects.filter(name=priced.model).update(input_price=Decimal(9))
+    _, [row] = kept(caller)
+    assert (row.cost, row.prices) == (COST, NOTED)
+
+
+def test_a_response_costs_what_its_turns_cost(api: Api, script: Script, caller: Caller) -> None:
+    described = describe(script, input_price=Decimal("0.0003"), output_price=Decimal("0.0007"))
+    described.then(stream(*calls(nowhere='{"a":1}'))).then(stream(*text("Done")))
+    api.create(model=described.model, input="Hi", tools=[{"type": "function", "name": "other", "parameters": {}}])
+    response, rows = kept(caller)
+    expected = [Decimal(3 * row.input_tokens + 7 * row.output_tokens) / 10**10 for row in rows]
+    assert [row.cost for row in rows] == expected
+    assert len(rows) == 2
+    assert response.cost == sum(expected) > 0
+
+
+def test_without_a_price_there_is_no_cost(api: Api, script: Script, caller: Caller) -> None:
+    script.then(counted())
+    api.create(model=script.model, input="Hi")
+    response, [row] = kept(caller)
+    assert (response.cost, row.cost, row.prices) == (None, None, None)
+
+
+def test_a_call_that_breaks_off_costs_what_is_estimated(api: Api, priced: Script, caller: Caller) -> None:
+    priced.then(stream(chunk(content="Hello there"), done=False))
+    api.post("/responses", {"model": priced.model, "input": "Hi"})
+    response, [row] = kept(caller)
+    assert (row.outcome, row.estimated) == ("failed", True)
+    assert row.cost == response.cost == Decimal(4 * row.input_tokens + 16 * row.output_tokens) / 10**7 > 0
+
+
+def test_chat_completions_cost_the_same(api: Api, priced: Script, caller: Caller) -> None:
+    priced.then(counted())
+    messages = [{"role": "user", "content": "Hi"}]
+    with api.stream("/chat/completions", model=priced.model, messages=messages) as answer:
+        answer.rest()
+    with scope.team(caller.team.pk):
+        assert UsageRecord.objects.get().cost == COST
+
+
+def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
+    begun = begin(caller, input="Hi")
+    with scope.team(caller.team.pk):
+        response = Response.objects.get()
+        response.options["prices"], response.cost = NOTED, COST
+        response.save()
+        taken = handover.load(response_id=begun.who.response_id)
+        _, change = taken.recorder.plan(taken.run.end_dead(failed(Failure(code="server_error", message="No."))))
+    assert taken.identity.prices.noted() == NOTED
+    assert change.advance is not None
+    assert change.advance.cost == COST
