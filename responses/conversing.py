@@ -109,5 +109,7 @@ def cancel(*, principal: Principal, conversation_id: str, request: RequestInfo) 
             conversation_id=conversation.pk, response_id=response_id
         )
     if response_id is not None and is_made:
-        cancelling.cancel_run(principal=principal, response_id=response_id, request=request)
+        cancelling.cancel_run(
+            team_id=principal.team_id, actor=principal.actor, response_id=response_id, request=request
+        )
     return conversation

@@ -384,26 +384,28 @@ def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpda
     ]
 
 
-def delete_response(*, principal: Principal, response: Response, request: RequestInfo) -> None:
+def delete_response(*, actor: str, response: Response, request: RequestInfo, reason: str = "") -> None:
     """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows. What
-    followed it follows from now on what it followed itself; a conversation keeps its items.
+    followed it follows from now on what it followed itself; a conversation keeps its items. The audit log names the
+    `actor`, and the reason where there is one.
 
     A background run is cancelled first, so that whoever was told of it hears its end. One in the foreground ends by
     itself: its next commit finds no row.
     """
     if response.background:
-        cancel_run(principal=principal, response_id=response.pk, request=request)
-    with scope.team(principal.team_id):
+        cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
+    with scope.team(response.team_id):
         _cut_out(response)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
         remove_unplaced(keys)
         audit(
-            team_id=principal.team_id,
-            actor=f"key:{principal.key_id}",
+            team_id=response.team_id,
+            actor=actor,
             action="response.deleted",
             target=response.pk,
+            after={"reason": reason} if reason else None,
             request_id=request.request_id,
         )
         Response.objects.filter(pk=response.pk).delete()

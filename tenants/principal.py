@@ -22,6 +22,11 @@ class Principal:
     # DRF asks its "user" this.
     is_authenticated = True
 
+    @property
+    def actor(self) -> str:
+        """Who the audit log names."""
+        return f"key:{self.key_id}"
+
     def require(self, scope: Scope) -> None:
         """Raise the 403 of a key that lacks the scope."""
         if Scope.ALL.value not in self.scopes and scope.value not in self.scopes:

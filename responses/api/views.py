@@ -129,7 +129,7 @@ class OneResponse(ApiView):
         principal.require(Scope.RESPONSES_DELETE)
         with scope.team(principal.team_id):
             response: Response = access.get_response(principal=principal, response_id=response_id)
-        services.delete_response(principal=principal, response=response, request=info(scope_of(request)))
+        services.delete_response(actor=principal.actor, response=response, request=info(scope_of(request)))
         return Answer({"id": response_id, "object": "response", "deleted": True})
 
 

@@ -33,7 +33,7 @@ def delete(caller: Caller, response_id: str) -> None:
     with scope.team(caller.team.pk):
         response = Response.objects.get(pk=response_id)
     request = RequestInfo(request_id="req_test")
-    services.delete_response(principal=principal, response=response, request=request)
+    services.delete_response(actor=principal.actor, response=response, request=request)
 
 
 def test_who_comes_after_the_deletion_is_not_made(database: None, caller: Caller) -> None:

@@ -152,4 +152,6 @@ async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
 
 def cancel(principal: Principal, run: Running) -> bool:
     """Cancel the run from another process, as this one sees it."""
-    return cancelling.cancel_run(principal=principal, response_id=run.response_id, request=REQUEST)
+    return cancelling.cancel_run(
+        team_id=principal.team_id, actor=principal.actor, response_id=run.response_id, request=REQUEST
+    )

@@ -64,7 +64,7 @@ def test_it_is_deleted_with_its_response(caller: Caller) -> None:
     begun = begin(caller, input="Go.")
     item = asked(caller, begun)
     delete_response(
-        principal=directory.principal(caller.secret),
+        actor=directory.principal(caller.secret).actor,
         response=response_of(begun),
         request=RequestInfo(request_id="req_1"),
     )
