@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('responses', '0014_commit_marks'),
+        ('responses', '0015_cost'),
         ('tenants', '0010_audit_origin'),
     ]
 
