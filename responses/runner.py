@@ -334,6 +334,11 @@ async def heard_within(wake: asyncio.Event, seconds: float) -> bool:
 _registry = _Registry()
 
 
+def live_runs() -> int:
+    """How many runs this process executes."""
+    return len(_registry.all())
+
+
 async def cancel_all() -> None:
     """Stop every run of this process and wait until each has its stored end; for an orderly shutdown."""
     runs = _registry.all()

@@ -82,6 +82,11 @@ class Dispatcher:
         finally:
             await close_clients()
 
+    @property
+    def load(self) -> dict[str, int]:
+        """How many responses it may run at once, and how many it runs."""
+        return {"slots": self._slots, "held": len(self._work)}
+
     def _spare(self) -> int:
         return max(0, self._slots - len(self._work))
 
@@ -187,6 +192,11 @@ def wake() -> None:
     """Tell the dispatcher of this process, if it has one, that there may be something to run."""
     if _running is not None:
         _running.wake()
+
+
+def load() -> dict[str, int]:
+    """How many responses this process may run at once, and how many it runs; empty once it is stopping."""
+    return {} if _running is None else _running.load
 
 
 def stop() -> "Future[None] | None":

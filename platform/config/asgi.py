@@ -13,11 +13,13 @@ django.setup()
 
 import orjson
 from channels.routing import ProtocolTypeRouter
+from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 from conversations.api.uploads import brings_part
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, identified
+from responses.admin.live.socket import LiveSocket
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
@@ -80,10 +82,28 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
+_live: dict[str, App] = {"/admin/live/socket": LiveSocket.as_asgi()}
+_responses: App = ResponseSocket.as_asgi()
+
+
+async def _websocket(scope: Scope, receive: Receive, send: Send) -> None:
+    # Those of pages come with the cookie of a session, which a page of somebody else's could send along.
+    if scope["path"].startswith("/admin/"):
+        await _pages(scope, receive, send)
+    else:
+        await _responses(scope, receive, send)
+
+
+async def _page_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    await _live.get(scope["path"], _NOWHERE)(scope, receive, send)
+
+
+_NOWHERE: App = WebsocketDenier.as_asgi()
+_pages: App = AllowedHostsOriginValidator(_page_socket)
 _proxies = settings.TRUSTED_PROXIES
 application = ProtocolTypeRouter(
     {
         "http": identified(_http, trusted_proxies=_proxies),
-        "websocket": identified(ResponseSocket.as_asgi(), trusted_proxies=_proxies),
+        "websocket": identified(_websocket, trusted_proxies=_proxies),
     }
 )

@@ -66,6 +66,7 @@ _NAVIGATION = [
         "items": [
             {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
             _rows("Responses", "forum", "responses.Response"),
+            _page("Running jobs", "play_circle", "live"),
             _rows("Prompts", "edit_note", "responses.PromptTemplate"),
         ],
     },

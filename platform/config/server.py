@@ -17,7 +17,15 @@ def serve(server: str, *, host: str, port: int) -> None:
     """Serve until a signal. Whatever runs at the end gets its stored terminal state before the process goes."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
+    _tell_of_itself(server)
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
+
+
+def _tell_of_itself(server: str) -> None:
+    from kernel import heartbeats
+    from responses.runner import PROCESS, live_runs
+
+    heartbeats.begin("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
 
 
 def _daphne(host: str, port: int) -> None:

@@ -5,6 +5,7 @@ stand; with a reason, the content of one team is shown to them for half an hour.
 member of the team reads, stands in the audit log.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from django import forms
@@ -20,8 +21,9 @@ from tenants import scope
 from tenants.admin.audited import actor, note
 from tenants.admin.roles import EVERY_ROLE, may
 from tenants.admin.site import page, render
+from tenants.audit import audit
 from tenants.models import AuditEvent, Reveal, Team
-from tenants.viewer import viewer
+from tenants.viewer import Viewer, viewer
 
 HIDDEN = "•••"
 REVEALED_FOR = timedelta(minutes=30)
@@ -53,6 +55,18 @@ def note_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
     lately = AuditEvent.objects.filter(team_id=team_id, occurred_at__gte=since, action=_READ, actor=actor(request))
     if not lately.filter(target=str(row.pk)).exists():
         note(request, row, "viewed", action=_READ, team_id=team_id)
+
+
+def note_teams_read(who: Viewer, team_ids: Iterable[str]) -> None:
+    """The same for somebody who reads a little of whatever these teams do: a line for each team, once in a while."""
+    strange = {team_id for team_id in team_ids if team_id not in who.roles}
+    if not strange:
+        return
+    with scope.every_team():
+        lately = AuditEvent.objects.filter(occurred_at__gte=now() - REVEALED_FOR, action=_READ, target__in=strange)
+        noted = set(lately.filter(team_id__in=strange, actor=f"user:{who.name}").values_list("target", flat=True))
+        for team_id in strange - noted:
+            audit(team_id=team_id, actor=f"user:{who.name}", action=_READ, target=team_id)
 
 
 class RevealForm(forms.Form):

@@ -16,8 +16,10 @@ from typing_extensions import override
 from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, settle
+from kernel import heartbeats
 from responses import tasks, worker
 from responses.batches.runner import BatchRunner
+from responses.runner import PROCESS
 from responses.webhooks import courier
 
 # Tasks are short: what waits on networks runs on the worker's event loop.
@@ -46,6 +48,7 @@ class Command(BaseCommand):
         try:
             worker.start(slots=slots, guests=[partial(BatchRunner, most_lines=max(1, slots // 2))])
             courier.start(slots=settings.WEBHOOK_CONCURRENCY)
+            heartbeats.begin("worker", name=PROCESS, facts=worker.load)
             settle()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])

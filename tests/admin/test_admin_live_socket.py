@@ -1,0 +1,267 @@
+"""The page of running jobs over its socket, on real processes: what happens to a run is shown within half a second."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from django.conf import settings
+from django.test import Client
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
+
+from kernel.clock import now
+from responses.models import Response, ToolCall, Turn
+from tenants import scope
+from tenants.models import Membership, Role
+from tests.admin.rows import member, sign_in
+from tests.support.api import Api, Caller, MakeCaller
+from tests.support.chunks import chunk
+from tests.support.mcp_requests import calling, tool
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+
+pytestmark = pytest.mark.slow
+SOON = timedelta(milliseconds=500)
+_WAIT_SECONDS = 10.0
+
+Look = Callable[[dict[str, Any]], object]
+
+
+class Watcher:
+    """What a page of running jobs knows, and when it learned of it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.gone: dict[str, str] = {}
+        self.counters: dict[str, Any] = {}
+        self.messages: list[dict[str, Any]] = []
+
+    def hear(self, timeout: float = _WAIT_SECONDS) -> dict[str, Any]:
+        """The next message, folded in as the page does it."""
+        message: dict[str, Any] = orjson.loads(self.connection.recv(timeout=timeout))
+        self.rows |= {row["id"]: row for row in message["set"]}
+        for gone in message["gone"]:
+            self.rows.pop(gone["id"], None)
+            self.gone[gone["id"]] = gone["state"]
+        self.counters = message["counters"]
+        self.messages.append(message)
+        return message
+
+    def until(self, found: Callable[[], object]) -> datetime:
+        """When the page shows what `found` looks for."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not found():
+            assert time.monotonic() < deadline, (self.rows, self.gone)
+            self.hear()
+        return now()
+
+    def until_row(self, response_id: str, look: Look) -> datetime:
+        """When the row of a run looks like that."""
+        return self.until(lambda: response_id in self.rows and look(self.rows[response_id]))
+
+    def until_gone(self, response_id: str) -> datetime:
+        """When the page shows that a run has ended."""
+        return self.until(lambda: response_id in self.gone)
+
+    def code(self) -> int:
+        """With which code the server closes the connection."""
+        try:
+            while True:
+                self.connection.recv(timeout=_WAIT_SECONDS)
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd is not None else 0
+
+
+@contextmanager
+def watching(web: WebProcess, client: Client | None, *, origin: str | None = None) -> Iterator[Watcher]:
+    """The socket of the page, in the session of this browser."""
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value if client is not None else ""
+    headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"} if session else {}
+    address = web.url.replace("http", "ws", 1) + "/admin/live/socket"
+    with connect(address, additional_headers=headers, origin=origin or web.url, proxy=None) as connection:  # type: ignore[arg-type]
+        yield Watcher(connection)
+
+
+@pytest.fixture(scope="module")
+def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
+    """A web process that lets requests name servers on this machine."""
+    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
+    """Its API."""
+    return Api(http, url=reaching_web.url, caller=caller)
+
+
+@pytest.fixture
+def served() -> Iterator[McpServer]:
+    """A server with tools."""
+    with mcp_server() as running:
+        yield running
+
+
+def call(response_id: str, team_id: str) -> ToolCall:
+    """The call of `wait`, as it is stored."""
+    with scope.team(team_id):
+        return ToolCall.objects.get(response_id=response_id, name__endswith="wait")
+
+
+def turn(response_id: str, team_id: str) -> Turn:
+    """The first turn, as it is stored."""
+    with scope.team(team_id):
+        return Turn.objects.get(response_id=response_id, number=0)
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_turns_and_calls_of_a_run_show_within_half_a_second_and_it_is_cancelled(
+    reaching: Api, reaching_web: WebProcess, script: Script, served: McpServer, lead: Client, caller: Caller
+) -> None:
+    gate, team_id = Gate(), caller.team.pk
+    script.then(calling(("box__wait", "{}"))).then(stream(chunk(content="Hal"), gate))
+    with watching(reaching_web, lead) as page:
+        page.hear()
+        body = {"model": script.model, "input": "Go.", "background": True, "tools": [tool(served)]}
+        response_id = reaching.create(**body)["id"]
+        calls = page.until_row(response_id, lambda row: row["step"] == "turn 1 · box__wait")
+        first = turn(response_id, team_id)
+        late = {"the turn": calls - first.ended_at, "its call": calls - call(response_id, team_id).started_at}
+        served.opened.set()
+        returned = page.until_row(response_id, lambda row: row["step"] == "turn 2")
+        ended_at = call(response_id, team_id).ended_at
+        assert ended_at is not None
+        late["its result"] = returned - ended_at
+        gate.wait_until_reached()
+        page.until_row(response_id, lambda row: row["words"] == "Hal")
+        asked = now()
+        assert lead.post(f"/admin/live/{response_id}/cancel/").status_code == 302
+        late["the end"] = page.until_gone(response_id) - asked
+        assert page.gone[response_id] == "cancelled"
+        assert script.received[1].was_closed_within(1)
+    assert {what: after for what, after in late.items() if after > SOON} == {}
+
+
+def test_a_run_that_waits_is_shown_and_goes_when_it_is_cancelled(
+    api: Api, web: WebProcess, script: Script, lead: Client, no_worker: None
+) -> None:
+    with watching(web, lead) as page:
+        page.hear()
+        response_id = api.create(model=script.model, input="Go.", background=True)["id"]
+        shown = page.until_row(response_id, lambda row: row["state"] == "queued")
+        with scope.team(api.caller.team.pk):
+            assert shown - Response.objects.get(pk=response_id).created_at < SOON * 2
+        assert page.counters["queued"] == "1"
+        lead.post(f"/admin/live/{response_id}/cancel/")
+        page.until_gone(response_id)
+        assert page.counters["queued"] == "0"
+
+
+def test_only_what_changes_is_sent(api: Api, web: WebProcess, script: Script, lead: Client, no_worker: None) -> None:
+    first = api.create(model=script.model, input="Go.", background=True)["id"]
+    with watching(web, lead) as page:
+        assert page.hear()["type"] == "everything"
+        second = api.create(model=script.model, input="Go.", background=True)["id"]
+        page.until_row(second, bool)
+        assert [row["id"] for message in page.messages[1:] for row in message["set"]] == [second]
+    for response_id in (first, second):
+        api.post(f"/responses/{response_id}/cancel", {})
+
+
+def test_members_hear_of_their_own_teams_and_staff_of_all(
+    api: Api, web: WebProcess, script: Script, lead: Client, stranger: Client, operator: Client, no_worker: None
+) -> None:
+    with watching(web, lead) as own, watching(web, stranger) as other, watching(web, operator) as all_of_them:
+        response_id = api.create(model=script.model, input="Go.", background=True)["id"]
+        for page in (own, all_of_them):
+            page.until_row(response_id, bool)
+        lead.post(f"/admin/live/{response_id}/cancel/")
+        for page in (own, all_of_them):
+            page.until_gone(response_id)
+        # Whatever it was told about meanwhile has come before its next pulse.
+        other.hear()
+        other.hear()
+        assert response_id.encode() not in orjson.dumps(other.messages)
+
+
+def test_a_run_in_the_foreground_is_watched_too(api: Api, web: WebProcess, script: Script, lead: Client) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
+    with watching(web, lead) as page, api.stream(model=script.model, input="Go.") as streamed:
+        gate.wait_until_reached()
+        page.until(lambda: any(row["words"] == "Hal" for row in page.rows.values()))
+        (row,) = page.rows.values()
+        assert (row["mode"], row["step"], row["may"]["requeue"]) == ("stream", "turn 1", False)
+        gate.open()
+        streamed.rest()
+        page.until(lambda: page.gone == {row["id"]: "completed"})
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_watches_without_a_session(web: WebProcess) -> None:
+    with watching(web, None) as page:
+        assert page.code() == 4401
+
+
+def test_nobody_watches_without_a_role(web: WebProcess, database: None) -> None:
+    with watching(web, sign_in()) as page:
+        assert page.code() == 4403
+
+
+def test_a_page_of_another_site_is_refused(web: WebProcess, lead: Client) -> None:
+    with pytest.raises(Exception, match="403"), watching(web, lead, origin="https://elsewhere.example"):
+        pass
+
+
+def test_the_connection_ends_with_the_session(web: WebProcess, lead: Client) -> None:
+    with watching(web, lead) as page:
+        page.hear()
+        lead.post("/admin/logout/")
+        assert page.code() == 4401
+
+
+def test_the_connection_ends_with_the_role(web: WebProcess, make_caller: MakeCaller) -> None:
+    team = make_caller().team
+    client = member(team, Role.DEVELOPER)
+    with watching(web, client) as page:
+        page.hear()
+        with scope.team(team.pk):
+            Membership.objects.filter(team=team).delete()
+        assert page.code() == 4403
+
+
+def test_it_watches_on_without_redis(
+    caller: Caller, lead: Client, http: httpx2.Client, web: WebProcess, script: Script, no_worker: None
+) -> None:
+    alone = WebProcess(REDIS_URL="redis://127.0.0.1:1/0")
+    try:
+        eventually(lambda: is_live(alone, http), seconds=60)
+        with watching(alone, lead) as page:
+            assert page.hear()["counters"]["workers"] == "–"
+            response_id = Api(http, url=web.url, caller=caller).create(
+                model=script.model, input="Go.", background=True
+            )["id"]
+            page.until_row(response_id, bool)
+            lead.post(f"/admin/live/{response_id}/cancel/")
+            page.until(lambda: page.gone == {response_id: "cancelled"})
+    finally:
+        alone.stop()
+
+
+def is_live(web: WebProcess, http: httpx2.Client) -> bool:
+    """Whether a process answers that is not ready, and will not be."""
+    try:
+        return http.get(f"{web.url}/livez").status_code == 200
+    except httpx2.TransportError:
+        return False
