@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
@@ -18,7 +19,8 @@ from typing_extensions import override
 from kernel import clock
 from kernel.crypto import keyed_digest
 from kernel.dbthreads import in_db_thread
-from kernel.errors import ModelNotFound, Unauthorized
+from kernel.errors import Forbidden, ModelNotFound, Unauthorized
+from kernel.origin import origin
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, SearchKind, Team, ToolKind, WireApi
@@ -118,15 +120,28 @@ class Remembered(Generic[Found]):
         return found
 
 
-def _find_key(digest: str) -> ApiKey | None:
-    """The key of this digest; notes at most once a minute that it was used."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Secret:
+    """A secret that leads to a key: the one that it has, or the one that it had before it was rotated."""
+
+    key: ApiKey
+    is_old: bool
+    networks: tuple[IPv4Network | IPv6Network, ...]
+
+    @property
+    def used_at(self) -> datetime | None:
+        """When it was last used, as far as this process has heard."""
+        return self.key.old_used_at if self.is_old else self.key.last_used_at
+
+
+def _find_key(digest: str) -> _Secret | None:
     with scope.every_team():
-        key = ApiKey.objects.select_related("team").filter(digest=digest).first()
-        if key is not None:
-            now = clock.now()
-            if key.last_used_at is None or now - key.last_used_at > _TOUCH_EVERY:
-                ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
-        return key
+        known = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest))
+        key = known.first()
+    if key is None:
+        return None
+    networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
+    return _Secret(key=key, is_old=key.digest != digest, networks=networks)
 
 
 def _find_key_by_id(key_id: str) -> ApiKey | None:
@@ -209,6 +224,8 @@ def _find_guard(team_id: str) -> Guard | None:
     )
 
 
+# When the use of a secret is news again, by key and whether it is the old one.
+_noted: dict[tuple[str, bool], float] = {}
 _keys = Remembered(_find_key)
 _keys_by_id = Remembered(_find_key_by_id)
 _routes = Remembered(_find_route)
@@ -219,18 +236,27 @@ _guards = Remembered(_find_guard)
 
 
 def principal(bearer: str) -> Principal:
-    """Who this key belongs to; 401 for unknown, revoked and expired ones."""
-    return _admit(_keys.get(keyed_digest(bearer)))
+    """Who this key belongs to; 401 for unknown, revoked, disabled and expired ones, 403 for one that is used from
+    where it may not be."""
+    secret = _known(_keys.get(keyed_digest(bearer)))
+    admitted = _admit_secret(secret)
+    if _is_news(secret):
+        _note_use(secret)
+    return admitted
 
 
 async def aprincipal(bearer: str) -> Principal:
     """`principal` from the event loop."""
-    return _admit(await _keys.aget(keyed_digest(bearer)))
+    secret = _known(await _keys.aget(keyed_digest(bearer)))
+    admitted = _admit_secret(secret)
+    if _is_news(secret):
+        await in_db_thread(lambda: _note_use(secret))
+    return admitted
 
 
 async def aprincipal_of(key_id: str) -> Principal:
     """Who a key belongs to that was given earlier, for work that is done later; 401 where it would be refused now."""
-    return _admit(await _keys_by_id.aget(key_id))
+    return _admit(_known(await _keys_by_id.aget(key_id)))
 
 
 async def aroute(caller: Principal, model: str) -> Route:
@@ -278,6 +304,7 @@ def principal_behind(key_id: str) -> Principal:
         key = ApiKey.objects.select_related("team").get(pk=key_id)
     if key.revoked_at is not None:
         raise Unauthorized("The API key that created this response was revoked before the response had ended.")
+    _refuse_stopped(key)
     return _principal(key)
 
 
@@ -308,14 +335,66 @@ def list_models(caller: Principal) -> list[dict[str, Any]]:
     ]
 
 
-def _admit(key: ApiKey | None) -> Principal:
-    if key is None:
+def _known(found: Found | None) -> Found:
+    if found is None:
         raise Unauthorized("Incorrect API key provided.")
+    return found
+
+
+def _admit_secret(secret: _Secret) -> Principal:
+    key = secret.key
+    if secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
+        message = "The secret of this API key was replaced by a new one, and does not work any more."
+        raise Unauthorized(message, code="api_key_expired")
+    admitted = _admit(key)
+    if secret.networks and not _is_within(origin().address, secret.networks):
+        raise Forbidden("This API key may not be used from your address.", code="ip_not_allowed")
+    return admitted
+
+
+def _is_within(address: str, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+    """An address that nobody knows is in no network."""
+    return bool(address) and any(ip_address(address) in network for network in networks)
+
+
+def _admit(key: ApiKey) -> Principal:
     if key.revoked_at is not None:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
     if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
+    _refuse_stopped(key)
     return _principal(key)
+
+
+def _refuse_stopped(key: ApiKey) -> None:
+    """What somebody has switched off, and may switch on again."""
+    if key.disabled_at is not None:
+        raise Unauthorized("This API key is disabled.", code="api_key_disabled")
+    if key.team.suspended_at is not None:
+        raise Forbidden("The team of this API key is suspended.", code="team_suspended")
+
+
+def _is_news(secret: _Secret) -> bool:
+    """Whether the use of a secret is to be noted: once a minute, whatever the key's row said a second ago."""
+    used_at, name = secret.used_at, (secret.key.pk, secret.is_old)
+    if used_at is not None and clock.now() - used_at <= _TOUCH_EVERY:
+        return False
+    if time.monotonic() < _noted.get(name, 0):
+        return False
+    if len(_noted) >= _MAX_ENTRIES:
+        _noted.clear()
+    _noted[name] = time.monotonic() + _TOUCH_EVERY.total_seconds()
+    return True
+
+
+def _note_use(secret: _Secret) -> None:
+    present, sender = clock.now(), origin()
+    used: dict[str, Any] = {"last_used_at": present, "last_used_address": sender.address}
+    used["last_used_agent"] = sender.agent.replace("\x00", "")
+    if secret.is_old:
+        used["old_used_at"] = present
+    with scope.every_team():
+        ApiKey.objects.filter(pk=secret.key.pk).update(**used)
 
 
 def _both(team: list[str], key: list[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from unfold.admin import TabularInline
 
 from kernel.console import copyable, tone, two_lines, when
 from tenants.admin.audited import Audited
-from tenants.admin.keys import tool_kinds
+from tenants.admin.key_forms import tool_kinds
 from tenants.admin.roles import ByRole, TeamScoped
 from tenants.models import Membership, Role, Team
 

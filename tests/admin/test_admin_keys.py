@@ -12,9 +12,9 @@ from django.test import Client
 from kernel.clock import now
 from kernel.errors import Unauthorized
 from tenants import directory, scope
-from tenants.admin.keys import ModelNames
-from tenants.models import ApiKey, Role
-from tests.admin.rows import member, text
+from tenants.admin.key_forms import ModelNames
+from tenants.models import ApiKey
+from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller
 
 ADD = "/admin/tenants/apikey/add/"
@@ -107,11 +107,9 @@ def test_a_lead_makes_no_key_for_another_team(stranger: Client, caller: Caller) 
     assert newest(caller).pk == caller.key.pk
 
 
-@pytest.mark.parametrize("role", [Role.DEVELOPER, Role.AUDITOR])
-def test_other_members_make_change_and_revoke_no_keys(role: Role, caller: Caller) -> None:
-    client = member(caller.team, role)
-    tried = [client.get(ADD), client.post(ADD), client.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")]
-    tried.append(client.post(change_page(caller.key), {"name": "mine"}))
+def test_auditors_make_change_and_revoke_no_keys(auditor: Client, caller: Caller) -> None:
+    tried = [auditor.get(ADD), auditor.post(ADD), auditor.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")]
+    tried.append(auditor.post(change_page(caller.key), {"name": "mine"}))
     assert [answer.status_code for answer in tried] == [403] * 4
     assert (newest(caller).name, newest(caller).revoked_at) == ("test", None)
 
@@ -160,7 +158,7 @@ def test_the_list_can_be_narrowed_to_a_status(
         ApiKey.objects.filter(pk=late.pk).update(name="late", expires_at=now() - timedelta(days=1))
         ApiKey.objects.filter(pk=dead.pk).update(name="dead", revoked_at=now())
     page = text(lead.get("/admin/tenants/apikey/", {"status": status}))
-    assert [name for name in ("live", "late", "dead") if f">{name}</a>" in page] == [seen]
+    assert [name for name in ("live", "late", "dead") if f"<span>{name}</span>" in page] == [seen]
 
 
 def test_model_names_are_read_from_commas_and_lines() -> None:

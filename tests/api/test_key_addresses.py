@@ -1,0 +1,37 @@
+"""Keys that may be used from some addresses only."""
+
+import pytest
+
+from kernel.errors import Forbidden
+from kernel.origin import Origin, coming_from
+from tenants import directory
+from tests.support.api import Caller, MakeApi, MakeCaller
+
+NETWORKS = ["10.1.0.0/16", "2001:db8::/32", "192.0.2.7"]
+
+
+@pytest.fixture
+def bound(make_caller: MakeCaller) -> Caller:
+    """A key for a few networks."""
+    return make_caller(allowed_addresses=NETWORKS)
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "2001:db8::1", "192.0.2.7"])
+def test_within_its_networks_it_works(bound: Caller, address: str) -> None:
+    with coming_from(Origin(address=address)):
+        assert directory.principal(bound.secret).key_id == bound.key.pk
+
+
+@pytest.mark.parametrize("address", ["10.2.0.1", "2001:db9::1", "192.0.2.8", ""])
+def test_elsewhere_it_is_refused(bound: Caller, address: str) -> None:
+    with coming_from(Origin(address=address)), pytest.raises(Forbidden) as refused:
+        directory.principal(bound.secret)
+    assert refused.value.code == "ip_not_allowed"
+
+
+def test_over_http_the_peer_decides_and_no_header(make_api: MakeApi) -> None:
+    near, far = make_api(allowed_addresses=["127.0.0.0/8"]), make_api(allowed_addresses=["10.1.2.3"])
+    assert near.get("/models").status_code == 200
+    refused = far.request("GET", "/models", headers={"X-Forwarded-For": "10.1.2.3"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "ip_not_allowed")
+    assert refused.json()["error"]["type"] == "permission_error"
