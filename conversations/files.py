@@ -188,6 +188,13 @@ def existing(*, team_id: str, file_ids: Iterable[str]) -> set[str]:
     return set(rows.exclude(expires_at__lte=now()).values_list("pk", flat=True))
 
 
+def types(*, team_id: str, file_ids: Iterable[str]) -> dict[str, str]:
+    """The content types of those of these ids that name a file of the team's."""
+    ids = [file_id for file_id in file_ids if "\x00" not in file_id]
+    rows = File.objects.filter(pk__in=ids, team_id=team_id, state=FileState.READY)
+    return dict(rows.exclude(expires_at__lte=now()).values_list("pk", "content_type"))
+
+
 def unknown_file(file_id: str, *, param: str | None = None) -> NotFound:
     """The 404 for a file that does not exist, or not for the caller."""
     return NotFound(f"No such File object: {file_id}", param=param)

@@ -8,45 +8,105 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernel.console import Shown, duration, pretty, shown, size
-from responses.admin.parts import measured, source
-from responses.models import ToolCall
+from django.urls import reverse
+
+from kernel.console import badge, duration, size
+from responses.admin.parts import Piece, json_piece, medium, read_part, text_piece
+from responses.models import Approval, ApprovalState, ToolCall
 
 Body = dict[str, Any]
 
+OPEN_UP_TO = 2000
+"""A card of at most so many bytes is open from the start."""
+_TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
+_WORDS = {
+    ApprovalState.ASKED.value: "Waits for approval",
+    ApprovalState.GRANTED.value: "Approved",
+    ApprovalState.DENIED.value: "Denied",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A text of an item under its heading; an empty heading shows none."""
+class Word:
+    """What became of a request for approval; `response_id` answered it with this key."""
 
-    label: str
-    body: Shown
+    said: str
+    at: Any = None
+    response_id: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, row: Approval, key: str) -> "Word":
+        """What a row says."""
+        return cls(said=_WORDS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
     """Something done: a call, an answer to one, or a setting.
 
-    `kind` says which, `note` belongs to the title. `took` is empty while a call has not ended.
+    `kind` says which, `note` belongs to the title. `took` is empty while a call has not ended. A call has its `answer`
+    with it where both are shown, and the `approval` that it needed.
     """
 
     kind: str
     icon: str
     title: str
     pieces: Sequence[Piece]
+    type: str = ""
+    server: str = ""
     note: str = ""
     id: str = ""
+    key: str = ""
     call_id: str = ""
     status: str = ""
     took: str = ""
+    attempt: int = 1
     in_context: bool = True
+    answer: "Deed | None" = None
+    approval: Word | None = None
+
+    @property
+    def weight(self) -> int:
+        """How much is in it, in bytes."""
+        return sum(piece.weight for piece in self.pieces) + (self.answer.weight if self.answer else 0)
+
+    @property
+    def sizes(self) -> str:
+        """The same in words: of what went in, and of what came out."""
+        asked = sum(piece.weight for piece in self.pieces)
+        if self.answer is None:
+            return size(asked) if asked else ""
+        return f"{size(asked)} → {size(self.answer.weight)}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the card is open from the start."""
+        return self.weight <= OPEN_UP_TO
+
+    @property
+    def badge(self) -> str:
+        """Its status, coloured."""
+        return badge(self.status.replace("_", " "), _TONES.get(self.status, "")) if self.status else ""
+
+    def veiled(self) -> "Deed":
+        """For somebody who may not read what was said."""
+        pieces = [piece.veiled() for piece in self.pieces]
+        return replace(self, pieces=pieces, answer=self.answer.veiled() if self.answer else None)
 
 
 def read_deed(body: Body, row: ToolCall | None, *, in_context: bool) -> Deed:
     """The item; `row` is the tool call that it makes or answers, where that is known."""
     form = _FORMS.get(body["type"])
-    deed = form(body) if form else _setting(body["type"], Piece(label="", body=pretty(body)))
-    deed = replace(deed, id=body["id"], call_id=_call_id(body), status=body.get("status") or "", in_context=in_context)
+    deed = form(body) if form else _setting(body["type"], json_piece("", body))
+    deed = replace(
+        deed,
+        id=body["id"],
+        type=body["type"].replace("_", " "),
+        call_id=_call_id(body),
+        status=body.get("status") or "",
+        in_context=in_context,
+    )
     if row is None:
         return deed
     return _named(deed, row) if deed.kind == "answer" else _ended(deed, row)
@@ -54,6 +114,8 @@ def read_deed(body: Body, row: ToolCall | None, *, in_context: bool) -> Deed:
 
 def _call_id(body: Body) -> str:
     if body["type"] == "local_shell_call_output":
+        return str(body["id"])
+    if body["type"] == "mcp_approval_request":
         return str(body["id"])
     return body.get("call_id") or body.get("approval_request_id") or ""
 
@@ -66,21 +128,28 @@ def _ended(deed: Deed, row: ToolCall) -> Deed:
     """A call with what is known of its end."""
     spent = row.ended_at - row.started_at if row.ended_at is not None else None
     took = "" if spent is None else duration(max(0, round(spent.total_seconds() * 1000)))
-    output = None if row.output is None else pretty(row.output)
-    pieces = [*deed.pieces, *_piece("Output", output), *_text("Error", row.error)]
-    return replace(deed, status=row.status, took=took, pieces=pieces)
+    return replace(deed, status=row.status, took=took, attempt=row.attempt, pieces=[*deed.pieces, *_outcome(deed, row)])
+
+
+def _outcome(deed: Deed, row: ToolCall) -> list[Piece]:
+    """What the row of a call has beyond its item: what the model was told, and what went wrong."""
+    known = {piece.text for piece in deed.pieces} | {piece.raw for piece in deed.pieces}
+    found = [] if row.output is None else [replace(json_piece("Output", row.output), url=_row_url(row, "output"))]
+    if row.error:
+        found.append(replace(text_piece("Error", row.error), url=_row_url(row, "error")))
+    return [piece for piece in found if piece.text not in known and (piece.raw or piece.text) not in known]
+
+
+def _row_url(row: ToolCall, field: str) -> str:
+    return reverse("console:call_text", args=[row.pk, field]) if row.pk else ""
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
-def _piece(label: str, body: Shown | None) -> list[Piece]:
-    return [] if body is None else [Piece(label=label, body=body)]
-
-
-def _text(label: str, text: str | None) -> list[Piece]:
+def _text(label: str, text: str | None, detail: str = "") -> list[Piece]:
     """A text as it is; nothing where there is none."""
-    return _piece(label, shown(text) if text else None)
+    return [text_piece(label, text, detail)] if text else []
 
 
 def _lines(label: str, lines: Iterable[str | None]) -> list[Piece]:
@@ -88,16 +157,15 @@ def _lines(label: str, lines: Iterable[str | None]) -> list[Piece]:
 
 
 def _json(label: str, value: Any) -> list[Piece]:
-    return _piece(label, pretty(value) if value not in (None, {}, []) else None)
+    return [json_piece(label, value)] if value not in (None, {}, []) else []
 
 
-def _said(value: Any) -> Shown:
+def _said(value: Any) -> list[Piece]:
     """An output: a text that may be JSON, or parts."""
-    return pretty(value if isinstance(value, str) else [_without_data(part) for part in value])
-
-
-def _without_data(part: Body) -> Body:
-    return part if part["type"] == "input_text" else {"type": part["type"], "source": source(part)}
+    if isinstance(value, str):
+        return [json_piece("Output", value)]
+    parts = [read_part(part) for part in value]
+    return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
 
 
 def _tools(label: str, tools: Sequence[Body]) -> list[Piece]:
@@ -138,24 +206,20 @@ def _qualified(body: Body) -> str:
     return f"{body['namespace']}.{body['name']}" if body.get("namespace") else str(body["name"])
 
 
-def _of_server(body: Body) -> str:
-    return f"{body['server_label']}: {body['name']}"
-
-
 # -- calls that clients run --------------------------------------------------------------------------------------------
 
 
 def _function_call(body: Body) -> Deed:
-    return _call("function", _qualified(body), *_piece("Arguments", pretty(body["arguments"])))
+    return _call("function", _qualified(body), json_piece("Arguments", body["arguments"]))
 
 
 def _custom_call(body: Body) -> Deed:
-    return _call("function", _qualified(body), *_piece("Input", shown(body["input"])))
+    return _call("function", _qualified(body), *_text("Input", body["input"]))
 
 
 def _tool_output(body: Body) -> Deed:
     title = _qualified(body) if body.get("name") else "tool"
-    return _answer(title, *_piece("", _said(body["output"])))
+    return _answer(title, *_said(body["output"]))
 
 
 def _computer_call(body: Body) -> Deed:
@@ -180,7 +244,7 @@ def _short(value: Any) -> str:
 
 def _computer_output(body: Body) -> Deed:
     checks = _checks("Acknowledged safety checks", body.get("acknowledged_safety_checks"))
-    return _answer("computer", *_text("Screenshot", source(body["output"])), *checks)
+    return _answer("computer", medium(body["output"], "Screenshot"), *checks)
 
 
 def _shell_call(body: Body) -> Deed:
@@ -208,17 +272,18 @@ def _local_shell_call(body: Body) -> Deed:
 
 
 def _local_shell_output(body: Body) -> Deed:
-    return _answer("local shell", *_piece("", pretty(body["output"])))
+    return _answer("local shell", json_piece("Output", body["output"]))
 
 
 def _patch_call(body: Body) -> Deed:
     operation = body["operation"]
-    label = f"{operation['type'].replace('_', ' ').capitalize()} {operation['path']}"
-    return _call("difference", "apply patch", *_text(label, operation.get("diff") or "(no contents)"))
+    label = operation["type"].replace("_", " ").capitalize()
+    change = _text(label, operation.get("diff") or "(no contents)", operation["path"])
+    return _call("difference", "apply patch", *change)
 
 
 def _patch_output(body: Body) -> Deed:
-    return _answer("apply patch", *_text("", body.get("output") or "(no output)"))
+    return _answer("apply patch", *_text("Output", body.get("output") or "(no output)"))
 
 
 # -- calls that the server runs ----------------------------------------------------------------------------------------
@@ -243,13 +308,14 @@ def _mcp_list(body: Body) -> Deed:
 
 
 def _mcp_call(body: Body) -> Deed:
-    output = None if body.get("output") is None else pretty(body["output"])
-    pieces = [*_piece("Arguments", pretty(body["arguments"])), *_piece("Output", output)]
-    return _call("lan", _of_server(body), *pieces, *_json("Error", body.get("error")))
+    pieces = [json_piece("Arguments", body["arguments"]), *_json("Output", body.get("output"))]
+    deed = _call("lan", body["name"], *pieces, *_json("Error", body.get("error")))
+    return replace(deed, server=body["server_label"])
 
 
 def _approval_request(body: Body) -> Deed:
-    return _call("front_hand", _of_server(body), *_piece("Arguments", pretty(body["arguments"])), note="needs approval")
+    deed = _call("front_hand", body["name"], json_piece("Arguments", body["arguments"]), note="needs approval")
+    return replace(deed, server=body["server_label"])
 
 
 def _approval(body: Body) -> Deed:
@@ -265,7 +331,7 @@ def _file_search(body: Body) -> Deed:
 def _passage(result: Body) -> list[Piece]:
     name = result.get("filename") or result.get("file_id") or "file"
     score = "" if result.get("score") is None else f", score {result['score']:.2f}"
-    return _text(f"{name}{score}", result.get("text") or "(no text)")
+    return _text("Passage", result.get("text") or "(no text)", f"{name}{score}")
 
 
 def _web_search(body: Body) -> Deed:
@@ -284,16 +350,22 @@ def _code_interpreter(body: Body) -> Deed:
 def _code_output(output: Body) -> list[Piece]:
     if output["type"] == "logs":
         return _text("Logs", output["logs"])
-    return _text("Image", source({"type": "input_image", "image_url": output["url"]}))
+    return [medium({"type": "input_image", "image_url": output["url"]}, "Image")]
 
 
 def _image_generation(body: Body) -> Deed:
     names = ("action", "background", "output_format", "quality", "size")
     settings = {name: body[name] for name in names if body.get(name)}
-    image = measured(body["result"], "image") if body.get("result") else None
+    drawn = f"data:{_drawn_type(body)};base64,{body['result']}" if body.get("result") else ""
+    image = [medium({"type": "input_image", "image_url": drawn}, "Image")] if drawn else []
     error = (body.get("error") or {}).get("message")
-    pieces = [*_text("Prompt", body.get("revised_prompt")), *_text("Image", image), *_text("Error", error)]
+    pieces = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
     return _call("image", "image generation", *pieces, *_json("Settings", settings))
+
+
+def _drawn_type(body: Body) -> str:
+    form = body.get("output_format") or ""
+    return "image/svg+xml" if form == "svg" else f"image/{form}" if form else ""
 
 
 def _program(body: Body) -> Deed:
@@ -301,7 +373,7 @@ def _program(body: Body) -> Deed:
 
 
 def _program_output(body: Body) -> Deed:
-    return _answer("program", *_piece("", pretty(body["result"])))
+    return _answer("program", json_piece("Output", body["result"]))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

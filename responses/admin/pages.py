@@ -10,16 +10,14 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import urlencode
 
-from conversations.models import Placement, Section
 from kernel.console import copyable, duration, pretty, when
 from responses import selectors
 from responses.admin import cells
 from responses.admin.listing import ResponseList
-from responses.admin.transcript import Calls, entries, told_before
+from responses.admin.transcript import SHOWN_ITEMS, transcript
 from responses.models import Response, ToolCall
 from tenants.admin.roles import TeamScoped
 
-SHOWN_ITEMS = 200
 SHOWN_EVENTS = 500
 _SHOWN_FOLLOWERS = 5
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
@@ -49,7 +47,7 @@ class ResponseAdmin(ResponseList):
             "title": response.pk,
             "is_fullwidth": "1",
             **_told(response),
-            **_transcript(response),
+            **_transcript(request, response),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/responses/response/detail.html", context)
@@ -104,19 +102,11 @@ def _speed(response: Response) -> str:
     return f"{response.output_tokens * 1000 / spent:,.0f}" if spent > 0 else "–"
 
 
-def _transcript(response: Response) -> dict[str, Any]:
-    asked = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
-    answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
+def _transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
     rows = _call_rows(response)
-    calls: Calls = {row.call_id: row for row in rows}
     turns = list(response.turn_set.filter(team_id=response.team_id).order_by("number")[:SHOWN_ITEMS])
     return {
-        "earlier": selectors.count_earlier_items(response=response),
-        "told_before": told_before(response.parameters.get("instructions")),
-        "input": entries(asked, calls),
-        "input_hidden": _hidden(asked),
-        "output": entries(answered, calls),
-        "output_hidden": _hidden(answered),
+        **transcript(request, response, rows),
         "turns": [
             {
                 "turn": turn,
@@ -130,10 +120,6 @@ def _transcript(response: Response) -> dict[str, Any]:
         "calls": [_call(row) for row in rows if row.response_id == response.pk],
         "followers": _followers(response),
     }
-
-
-def _hidden(places: list[Placement]) -> int:
-    return places[0].position if places else 0
 
 
 def _between(start: Any, end: Any) -> str:

@@ -1,36 +1,145 @@
-"""The parts of a message as a page shows them: images and files are described, and never loaded."""
+"""What items are made of, as a page shows it: texts, JSON, and images and files, which come from here or not at all."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.console import Shown, pretty, shown, size
+from django.utils.safestring import SafeString
+
+from kernel.console import SHOWN_CHARACTERS, Shown, shown, size
+from kernel.markdown import host_of, render
+from tenants.admin.content import HIDDEN
 
 _DATA_URL = re.compile(r"data:([^;,]*)(;base64)?,")
+MEDIA = ("image", "file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A piece of a message: text with what it cites, a refusal, or an image or a file."""
+class Cited:
+    """What a text rests on; `url` only where it leads somewhere else, to `host`."""
 
-    kind: str
-    body: Shown
-    cited: Sequence[str] = ()
+    name: str
+    url: str = ""
+    host: str = ""
 
 
-def read_part(part: dict[str, Any]) -> Part:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of an item under its heading.
+
+    `kind` is text, json, markdown, refusal, image, file or, for whom may not read it, hidden. `detail` belongs to the
+    heading and quotes content. `raw` is JSON as it came. `source` is where an image or a file is from: bytes that it
+    brought along, an id or an address. `url` leads to it here, or to the rest of a long text.
+    """
+
+    kind: str = "text"
+    label: str = ""
+    detail: str = ""
+    text: str = ""
+    raw: str = ""
+    source: str = ""
+    cited: Sequence[Cited] = ()
+    url: str = ""
+    is_picture: bool = False
+    length: int | None = None
+
+    @property
+    def host(self) -> str:
+        """Whence an image or a file would have to be loaded; empty for one that is here."""
+        return host_of(self.source) if self.source and not _DATA_URL.match(self.source) else ""
+
+    @property
+    def body(self) -> Shown:
+        """The beginning of the text."""
+        return shown(self.text)
+
+    @property
+    def html(self) -> SafeString:
+        """The text as Markdown."""
+        return render(self.text)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a page shows no more than its beginning."""
+        return len(self.text) > SHOWN_CHARACTERS
+
+    @property
+    def weight(self) -> int:
+        """Its size in bytes."""
+        if self.length is not None:
+            return self.length
+        return len((self.source or self.raw or self.text).encode(errors="replace"))
+
+    @property
+    def size(self) -> str:
+        """Its size in words."""
+        return size(self.weight)
+
+    def veiled(self) -> "Piece":
+        """For somebody who may not read it: that it is there, and how much it is."""
+        return Piece(kind="hidden", label=self.label, text=HIDDEN, length=self.weight)
+
+
+def read_part(part: dict[str, Any]) -> Piece:
     """A part of a message's content."""
     match part["type"]:
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return Part(kind="text", body=shown(part["text"]), cited=_cited(part.get("annotations") or ()))
+            return Piece(kind="markdown", text=part["text"], cited=_cited(part.get("annotations") or ()))
         case "refusal":
-            return Part(kind="refusal", body=shown(part["refusal"]))
-        case "input_image" | "computer_screenshot":
-            return Part(kind="image", body=Shown(source(part)))
-        case "input_file":
-            return Part(kind="file", body=Shown(source(part)))
-    return Part(kind="json", body=pretty(part))
+            return Piece(kind="refusal", label="Refusal", text=part["refusal"])
+        case "input_image" | "computer_screenshot" | "input_file":
+            return medium(part)
+    return json_piece("", part)
+
+
+def text_piece(label: str, text: str, detail: str = "") -> Piece:
+    """A text as it is."""
+    return Piece(label=label, text=text, detail=detail)
+
+
+def json_piece(label: str, value: Any) -> Piece:
+    """A JSON value, or a string that may hold one, indented; a long one as it came."""
+    if not isinstance(value, str):
+        return Piece(kind="json", label=label, text=_indented(value))
+    if len(value) > SHOWN_CHARACTERS:
+        return Piece(label=label, text=value)
+    try:
+        text = _indented(json.loads(value))
+    except (ValueError, RecursionError):
+        return Piece(label=label, text=value)
+    return Piece(kind="json", label=label, text=text, raw="" if text == value else value)
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def medium(part: dict[str, Any], label: str = "") -> Piece:
+    """An image or a file, described; where it can be looked at, `placed` says."""
+    kind = "file" if part["type"] == "input_file" else "image"
+    found = part.get("file_id") or part.get("file_url") or part.get("image_url") or ""
+    if not found and (data := part.get("file_data")):
+        found = data if _DATA_URL.match(data) else f"data:application/octet-stream;base64,{data}"
+    return Piece(kind=kind, label=label, text=source(part), source=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What a data URL holds: its type as it says, and the bytes as they are written."""
+
+    type: str
+    is_base64: bool
+    written: str
+
+
+def data_in(source: str) -> Data | None:
+    """What a data URL holds; None for another address."""
+    head = _DATA_URL.match(source)
+    if head is None:
+        return None
+    return Data(type=head[1].lower(), is_base64=bool(head[2]), written=source[head.end() :])
 
 
 def source(part: dict[str, Any]) -> str:
@@ -52,7 +161,12 @@ def measured(data: str, what: str) -> str:
     return f"data {what}, {kind}, {size(length * 3 // 4 if in_base64 else length)}"
 
 
-def _cited(annotations: Sequence[dict[str, Any]]) -> list[str]:
+def _cited(annotations: Sequence[dict[str, Any]]) -> list[Cited]:
     """What a text cites, each source once."""
-    found = (note.get("url") or note.get("filename") or note.get("file_id") or "" for note in annotations)
-    return list(dict.fromkeys(filter(None, found)))
+    found: dict[str, Cited] = {}
+    for note in annotations:
+        url = note.get("url") or ""
+        name = note.get("title") or url or note.get("filename") or note.get("file_id") or ""
+        host = host_of(url) if url else ""
+        found.setdefault(url or name, Cited(name=name, url=url if host else "", host=host))
+    return [cited for key, cited in found.items() if key]

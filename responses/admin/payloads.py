@@ -1,0 +1,126 @@
+"""What a transcript loads on demand: the rest of a long text, and images and files.
+
+Each address names the row and checks who asks: another team's row is unknown, and without the right to read there is
+nothing. What comes is text, an image of a known type, or a file to save; never a page.
+"""
+
+import base64
+import binascii
+from typing import Any
+from urllib.parse import unquote_to_bytes
+from uuid import UUID
+
+from asgiref.sync import async_to_sync
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
+
+from conversations import files
+from conversations.models import File, Item
+from kernel.clock import now
+from kernel.console import SHOWN_CHARACTERS
+from responses.admin.parts import MEDIA, Piece, data_in
+from responses.admin.transcript import PICTURES, pieces_of
+from responses.models import ToolCall
+from tenants.admin.content import may_read, note_read
+from tenants.admin.site import page
+
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    # Whatever a browser makes of it: no script, no form, nothing that loads.
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "private, max-age=300",
+}
+_BEGINNINGS = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+}
+
+
+@page("content/items/<uuid:key>/text/<int:number>/", name="item_text")
+def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
+    """A piece of a text of an item, from the character `from` on."""
+    piece = _piece(request, key, number)
+    if piece.kind in MEDIA:
+        raise Http404
+    return _text(request, piece.text)
+
+
+@page("content/calls/<int:pk>/<str:field>/", name="call_text")
+def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
+    """A piece of the output or of the error of a tool call."""
+    row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
+    if row is None:
+        raise Http404
+    _check(request, row, row.team_id)
+    return _text(request, getattr(row, field) or "")
+
+
+@page("content/items/<uuid:key>/media/<int:number>/", name="item_media")
+def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
+    """An image or a file that an item has brought along."""
+    piece = _piece(request, key, number)
+    data = data_in(piece.source) if piece.kind in MEDIA else None
+    if data is None:
+        raise Http404
+    try:
+        content = base64.b64decode(data.written) if data.is_base64 else unquote_to_bytes(data.written)
+    except (binascii.Error, ValueError):
+        raise Http404 from None
+    headers = _headers(data.type, content[:16], name=f"item-{number}")
+    return HttpResponse(content, content_type=headers.pop("type"), headers=headers)
+
+
+@page("content/files/<str:file_id>/", name="file_content")
+def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+    """A file of a team."""
+    file = File.objects.filter(pk=file_id).first() if "\x00" not in file_id else None
+    if file is None or not file.exists_at(now()):
+        raise Http404
+    _check(request, file, file.team_id)
+    content = async_to_sync(files.open_content)(file)
+    beginning = content.read(16)
+    content.seek(0)
+    headers = _headers(file.content_type, beginning, name=file.filename)
+    headers["Content-Length"] = str(file.size)
+    return StreamingHttpResponse(files.pieces(content), content_type=headers.pop("type"), headers=headers)
+
+
+def _piece(request: HttpRequest, key: UUID, number: int) -> Piece:
+    item = Item.objects.filter(pk=key).first()
+    if item is None:
+        raise Http404
+    _check(request, item, item.team_id)
+    pieces = pieces_of(item.body)
+    if number >= len(pieces):
+        raise Http404
+    return pieces[number]
+
+
+def _check(request: HttpRequest, row: Any, team_id: str) -> None:
+    if not may_read(request, team_id):
+        raise PermissionDenied
+    note_read(request, row, team_id=team_id)
+
+
+def _text(request: HttpRequest, text: str) -> HttpResponse:
+    """64 Ki characters of a text; `X-Next` says where the next ones begin."""
+    given = request.GET.get("from", "0")
+    start = int(given) if given.isascii() and given.isdigit() and len(given) <= 12 else 0
+    end = start + SHOWN_CHARACTERS
+    headers = {**_SAFE, "X-Total": str(len(text)), **({"X-Next": str(end)} if end < len(text) else {})}
+    return HttpResponse(text[start:end], content_type="text/plain; charset=utf-8", headers=headers)
+
+
+def _headers(content_type: str, beginning: bytes, *, name: str) -> dict[str, str]:
+    """An image of a known type that begins like one is shown; anything else is saved, and as what it is not said."""
+    is_picture = content_type in PICTURES and beginning.startswith(_BEGINNINGS[content_type])
+    disposition = content_disposition_header(as_attachment=not is_picture, filename=name) or "inline"
+    return {
+        **_SAFE,
+        "type": content_type if is_picture else "application/octet-stream",
+        "Content-Disposition": disposition,
+    }
