@@ -25,11 +25,11 @@ from tenants.team_models import (
 
 # Django finds a model by way of this module, and so does everybody else.
 __all__ = [
-    "ApiKey", "AuditEvent", "Checker", "Connector", "ConnectorVisibility", "GuardAction", "Guardrail",
-    "GuardrailDecision", "IdField", "KeySource", "Membership", "Model", "ModelVisibility", "Reveal", "Role", "Scope",
-    "SearchEngine", "SearchEngineVisibility", "SearchKind", "StaffMember", "StaffRole", "Team", "ToolKind",
-    "ToolKindsField", "Upstream", "UsageRecord", "WireApi", "connector_id", "key_id", "search_engine_id",
-    "team_id", "upstream_id",
+    "ApiKey", "AuditEvent", "AuditSeal", "Checker", "Connector", "ConnectorVisibility", "GuardAction",
+    "Guardrail", "GuardrailDecision", "IdField", "KeySource", "Membership", "Model", "ModelVisibility",
+    "Reveal", "Role", "Scope", "SearchEngine", "SearchEngineVisibility", "SearchKind", "StaffMember",
+    "StaffRole", "Team", "ToolKind", "ToolKindsField", "Upstream", "UsageRecord", "WireApi", "connector_id",
+    "key_id", "search_engine_id", "team_id", "upstream_id",
 ]  # fmt: skip
 
 
@@ -421,3 +421,17 @@ class AuditEvent(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"
+
+
+class AuditSeal(models.Model):
+    """A digest over some lines of the audit log and over the seal before it (`tenants.audit_seals`)."""
+
+    sealed_at = models.DateTimeField(default=now)
+    first_id = models.BigIntegerField()
+    last_id = models.BigIntegerField(unique=True)
+    lines = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+
+    @override
+    def __str__(self) -> str:
+        return f"lines {self.first_id} to {self.last_id}"

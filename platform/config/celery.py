@@ -4,4 +4,4 @@ from celery import Celery
 
 app = Celery("platform")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["conversations", "responses"])
+app.autodiscover_tasks(["tenants", "conversations", "responses"])

@@ -247,6 +247,7 @@ CELERY_BEAT_SCHEDULE = {
     "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
     "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
+    "seal-audit-log": {"task": "tenants.tasks.seal_audit_log", "schedule": 60.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 

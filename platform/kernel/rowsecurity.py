@@ -69,3 +69,14 @@ def grant_to_application(*, using: str) -> None:
             rights = "SELECT, INSERT, UPDATE, DELETE" if what == "TABLES" else "USAGE, SELECT"
             cursor.execute(f"GRANT {rights} ON ALL {what} IN SCHEMA public TO {quoted}")
             cursor.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT {rights} ON {what} TO {quoted}")
+
+
+def keep_append_only(*tables: str, using: str) -> None:
+    """Take the right to change or remove rows of these tables from the application's role."""
+    role = settings.DATABASES["default"]["USER"]
+    if role == settings.DATABASES[using]["USER"]:
+        return
+    with connections[using].cursor() as cursor:
+        quote = connections[using].ops.quote_name
+        for table in tables:
+            cursor.execute(f"REVOKE UPDATE, DELETE, TRUNCATE ON {quote(table)} FROM {quote(role)}")

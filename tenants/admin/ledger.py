@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""What is only ever appended to: the usage ledger and the audit log."""
+"""The usage ledger: one row per upstream call."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, json_block, tone, two_lines, when
-from tenants.admin.roles import STAFF, TeamScoped
-from tenants.models import AuditEvent, Role, UsageRecord
+from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
+from tenants.admin.roles import TeamScoped
+from tenants.models import UsageRecord
 
 OUTCOME_TONES = {
     "stop": "success",
@@ -115,59 +115,3 @@ class UsageAdmin(LogAdmin, TeamScoped):
     @display(description="Took")
     def took(self, row: UsageRecord) -> str:
         return duration(row.duration_ms)
-
-
-@register(AuditEvent)
-class AuditAdmin(LogAdmin, TeamScoped):
-    """Who did what. Team leads and auditors read it."""
-
-    viewers = STAFF | {Role.TEAM_LEAD, Role.AUDITOR}
-    list_display = ["time", "who", "what", "target_id", "team_name", "request_link"]
-    list_filter = [
-        ("occurred_at", TimeFilter),
-        ("team", AutocompleteSelectFilter),
-        exact("action", "action"),
-        exact("actor", "actor"),
-        exact("target", "target"),
-    ]
-    list_prefetch = ("team",)
-    ordering = ["-id"]
-    sortable_by = ()
-    fieldsets = [
-        (None, {"fields": [("time", "team"), ("who", "what"), ("target_id", "request_link")]}),
-        ("Change", {"fields": ["old", "new"]}),
-    ]
-    readonly_fields = ["time", "team", "who", "what", "target_id", "request_link", "old", "new"]
-
-    @display(description="Time")
-    def time(self, event: AuditEvent) -> Any:
-        return when(event.occurred_at)
-
-    @display(description="Team")
-    def team_name(self, event: AuditEvent) -> str:
-        return event.team.name if event.team else "–"
-
-    @display(description="Actor")
-    def who(self, event: AuditEvent) -> str:
-        return event.actor
-
-    @display(description="Action")
-    def what(self, event: AuditEvent) -> SafeString:
-        ending = event.action.rpartition(".")[2]
-        return badge(event.action, {"created": "success", "revoked": "danger", "deleted": "danger"}.get(ending, "info"))
-
-    @display(description="Target")
-    def target_id(self, event: AuditEvent) -> SafeString:
-        return copyable(event.target)
-
-    @display(description="Request")
-    def request_link(self, event: AuditEvent) -> SafeString | str:
-        return copyable(event.request_id) if event.request_id else "–"
-
-    @display(description="Before")
-    def old(self, event: AuditEvent) -> SafeString | str:
-        return json_block(event.before) if event.before else "–"
-
-    @display(description="After")
-    def new(self, event: AuditEvent) -> SafeString | str:
-        return json_block(event.after) if event.after else "–"

@@ -7,24 +7,32 @@ from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions.models import UserSession
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import TabularInline
+from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from kernel.console import badge, when
 from tenants.admin.audited import Audited, note
-from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from tenants.admin.roles import NOBODY, ByRole, PlatformOnly, may
 from tenants.models import Membership, StaffMember
 
 # What a person signs in with is shown and taken away on the person's page, and nowhere else.
 admin.site.unregister([User, Group, EmailAddress, Authenticator, UserSession, SocialAccount, SocialApp, SocialToken])
+
+
+_FACTORS = {Authenticator.Type.TOTP: "app", Authenticator.Type.WEBAUTHN: "passkey"}
 
 
 class TeamInline(ByRole, TabularInline):
@@ -58,7 +66,8 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     actions = None
-    list_display = ["username", "email", "kind", "teams", "is_active", "seen"]
+    list_display = ["username", "email", "kind", "teams", "factors", "is_active", "seen"]
+    actions_detail = ["sign_out"]
     list_filter = ["is_active", "is_staff", "is_superuser"]
     search_fields = ["username", "email", "first_name", "last_name"]
     show_facets = admin.ShowFacets.NEVER
@@ -73,7 +82,12 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).select_related("staff_member").prefetch_related("memberships__team")
+        return (
+            super()
+            .get_queryset(request)
+            .select_related("staff_member")
+            .prefetch_related("memberships__team", "authenticator_set")
+        )
 
     @override
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
@@ -99,6 +113,37 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
     @display(description="Teams")
     def teams(self, user: User) -> str:
         return ", ".join(str(membership.team) for membership in user.memberships.all()) or "–"
+
+    @display(description="Second factor")
+    def factors(self, user: Any) -> SafeString | str:
+        kinds = {each.type for each in user.authenticator_set.all()} - {Authenticator.Type.RECOVERY_CODES}
+        return format_html_join(" ", "{}", ((badge(_FACTORS[kind], "success"),) for kind in sorted(kinds))) or "–"
+
+    # -- signing somebody out ------------------------------------------------------------------------------------------
+
+    def has_sign_out_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return may(request, NOBODY)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Sign out and reset", url_path="sign-out", icon="logout", permissions=["sign_out"]
+    )
+    def sign_out(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask, and on POST end all sessions of somebody, and take away second factors if that is wanted."""
+        user = self.get_object(request, unquote(object_id))
+        if user is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+        if request.method != "POST":
+            context = {**self.admin_site.each_context(request), "opts": self.opts, "original": user}
+            title = f"Sign out {user.get_username()}?"
+            return TemplateResponse(request, "admin/auth/user/sign_out.html", {**context, "title": title})
+        ended = 0
+        for session in UserSession.objects.filter(user=user):
+            session.end()
+            ended += 1
+        factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
+        note(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
+        messages.success(request, f"{ended} sessions ended, {factors} second factors removed.")
+        return HttpResponseRedirect(reverse("admin:auth_user_change", args=[user.pk]))
 
     @display(description="Last seen", ordering="last_login")
     def seen(self, user: User) -> Any:

@@ -133,7 +133,7 @@ def test_leads_and_auditors_read_the_log(role: Role, status: int, caller: Caller
 
 def test_the_log_can_be_narrowed(admin: Client, caller: Caller) -> None:
     queries = [{"target": caller.key.pk, "action": f"api_key.{verb}"} for verb in ("created", "revoked")]
-    assert [f">{caller.key.pk}</code>" in text(admin.get(LIST, query)) for query in queries] == [True, False]
+    assert [f">{caller.key.pk}</" in text(admin.get(LIST, query)) for query in queries] == [True, False]
 
 
 @pytest.mark.parametrize("path", ["change/", "delete/"])

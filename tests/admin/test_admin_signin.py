@@ -230,3 +230,20 @@ def test_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(databa
     assert rules["img-src"] == "'self' data:"
     assert "unsafe-inline" not in rules["script-src"]
     assert rules["frame-ancestors"] == "'none'"
+
+
+def test_an_administrator_signs_somebody_out_and_takes_a_lost_factor_away(person: User, admin: Client) -> None:
+    client = log_in(person)
+    add_app(client)
+    page = f"/admin/auth/user/{person.pk}/sign-out/"
+    assert "app" in text(admin.get("/admin/auth/user/", {"q": person.username}))
+    assert "Sign out" in text(admin.get(page))
+    assert is_in(client)
+    admin.post(page, {"factors": "on"})
+    assert not is_in(client)
+    assert not Authenticator.objects.filter(user=person).exists()
+
+
+def test_nobody_else_signs_people_out(person: User, operator: Client, lead: Client) -> None:
+    for client in (operator, lead):
+        assert client.post(f"/admin/auth/user/{person.pk}/sign-out/").status_code == 403

@@ -6,6 +6,7 @@ made by filling the required fields of each model, whatever they are.
 
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -29,8 +30,12 @@ GLOBAL = {
     "tenants_searchengine",
     "responses_commitmark",
     "tenants_staffmember",
+    "tenants_auditseal",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""
+APPEND_ONLY = {"tenants_auditevent"}
+"""Tables whose rows the application's role may not change at all."""
+_DENIED = "permission denied"
 CONSTRAINED: dict[str, dict[str, Any]] = {
     "conversations_file": {"sweep_at": now() + timedelta(days=1)},
     "tenants_searchengine": {"base_url": "http://127.0.0.1"},
@@ -184,11 +189,11 @@ def test_rows_of_others_can_be_neither_changed_nor_deleted(
     database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
 ) -> None:
     table, column = model._meta.db_table, owner_column(model)
-    with scope.team(teams[0].pk), connection.cursor() as cursor:
-        cursor.execute(f'UPDATE "{table}" SET {column} = {column} WHERE {column} = %s', [teams[1].pk])
-        assert cursor.rowcount == 0
-        cursor.execute(f'DELETE FROM "{table}" WHERE {column} = %s', [teams[1].pk])
-        assert cursor.rowcount == 0
+    for change in (f'UPDATE "{table}" SET {column} = {column}', f'DELETE FROM "{table}"'):
+        allowed = pytest.raises(ProgrammingError, match=_DENIED) if table in APPEND_ONLY else nullcontext()
+        with allowed, scope.team(teams[0].pk), connection.cursor() as cursor:
+            cursor.execute(f"{change} WHERE {column} = %s", [teams[1].pk])
+            assert cursor.rowcount == 0
     with scope.every_team():
         assert model._default_manager.filter(pk=rows[1].pk).exists()
 
@@ -213,7 +218,8 @@ def test_a_row_cannot_be_given_away(
 ) -> None:
     table, column = model._meta.db_table, owner_column(model)
     give = f'UPDATE "{table}" SET {column} = %s WHERE {column} = %s'
-    with pytest.raises(ProgrammingError, match="row-level security"), scope.team(teams[0].pk):
+    refusal = _DENIED if table in APPEND_ONLY else "row-level security"
+    with pytest.raises(ProgrammingError, match=refusal), scope.team(teams[0].pk):
         query(give, teams[1].pk, teams[0].pk)
 
 
