@@ -54,7 +54,8 @@ chosen AS (
     LIMIT %(most)s
 )
 UPDATE responses_response AS response
-SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(until)s, attempt = attempt + 1
+SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(until)s, attempt = attempt + 1,
+    claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
 FROM chosen
 WHERE response.id = chosen.id
 RETURNING response.id, response.team_id, response.lease_token

@@ -107,6 +107,7 @@ class Response(models.Model):
     lease_token = models.PositiveIntegerField(default=1)
     lease_until = models.DateTimeField(null=True, help_text="Without it, a background run waits for a worker.")
     attempt = models.PositiveIntegerField(default=0, help_text="How many workers began with it.")
+    claims = models.JSONField(default=list, help_text="When a worker took it, and which: one entry for each claim.")
     followed_until = models.DateTimeField(
         null=True, help_text="Somebody follows the run from its log; until then it counts as listened to."
     )

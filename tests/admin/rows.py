@@ -138,6 +138,11 @@ def add_events(response: Response, count: int) -> None:
         )
 
 
-def page_of(response: Response) -> str:
+def page_of(response: Response, *, tab: str = "") -> str:
     """The address of a response's page."""
-    return f"/admin/responses/response/{response.pk}/change/"
+    return f"/admin/responses/response/{response.pk}/change/{tab and f'?tab={tab}'}"
+
+
+def piece_of(response: Response, path: str) -> str:
+    """The address of something that the page of a response loads."""
+    return f"/admin/responses/response/{response.pk}/{path}"

@@ -140,4 +140,4 @@ def test_a_turn_that_does_not_count_says_why(lead: Client, response: Response) -
     add_turns(response, 1)
     with scope.team(response.team_id):
         response.turn_set.update(discarded={"defect": "The answer is no JSON.", "items": []})
-    assert "The answer is no JSON." in page(lead, response)
+    assert "The answer is no JSON." in text(lead.get(page_of(response, tab="attempts")))

@@ -1,0 +1,52 @@
+/* The tabs of the page of a response: what is selected, and the arrow keys. Loading them is htmx's, or the link's. */
+(function () {
+    'use strict';
+
+    const tabOf = (target) => (target instanceof Element ? target.closest('.c-tabs [role="tab"]') : null);
+
+    const select = (tab) => {
+        for (const other of tab.parentElement.querySelectorAll('[role="tab"]')) {
+            other.setAttribute('aria-selected', String(other === tab));
+            other.tabIndex = other === tab ? 0 : -1;
+        }
+        const panel = document.getElementById(tab.getAttribute('aria-controls'));
+        if (panel) {
+            panel.setAttribute('aria-labelledby', tab.id);
+        }
+    };
+
+    document.addEventListener('htmx:beforeRequest', (event) => {
+        const tab = tabOf(event.target);
+        if (tab) {
+            select(tab);
+        }
+    });
+
+    document.addEventListener('keydown', (event) => {
+        const tab = tabOf(event.target);
+        const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+        if (!tab || step === undefined) {
+            return;
+        }
+        const tabs = [...tab.parentElement.querySelectorAll('[role="tab"]')];
+        const place = Number.isFinite(step)
+            ? (tabs.indexOf(tab) + step + tabs.length) % tabs.length
+            : step < 0 ? 0 : tabs.length - 1;
+        event.preventDefault();
+        tabs[place].focus();
+        tabs[place].scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    });
+
+    // Space opens a tab as Enter opens a link.
+    document.addEventListener('keyup', (event) => {
+        const tab = tabOf(event.target);
+        if (tab && event.key === ' ') {
+            tab.click();
+        }
+    });
+    document.addEventListener('keydown', (event) => {
+        if (event.key === ' ' && tabOf(event.target)) {
+            event.preventDefault();
+        }
+    });
+})();

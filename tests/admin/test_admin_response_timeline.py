@@ -1,0 +1,151 @@
+"""The timeline of a response: what each row says, what opens, and what of it is content."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.test import Client
+
+from conversations.models import Section
+from kernel.clock import now
+from responses.models import Approval, Response, Status, ToolCall
+from tenants import scope
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_call, add_response, add_turns, page_of, piece_of, say, text
+from tests.support.api import Caller
+
+
+def timeline(client: Client, response: Response, query: str = "") -> str:
+    return text(client.get(page_of(response, tab="timeline") + query))
+
+
+def call_of(response: Response) -> ToolCall:
+    with scope.team(response.team_id):
+        return ToolCall.objects.filter(response=response).latest("id")
+
+
+def test_turns_and_tools_have_bars(lead: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    add_turns(response, 2)
+    add_call(response, name="box__add", kind="mcp", attempt=2)
+    page = timeline(lead, response)
+    for words in ("Turn 1", "Turn 2", "box__add", "mcp, attempt 2", "1.00 s", "first token after 120 ms", "250 ms"):
+        assert words in page, words
+
+
+def test_whoever_may_not_read_sees_the_timing_and_no_words(operator: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    add_turns(response, 1)
+    add_call(response, name="box__add", kind="mcp", arguments='{"a": "SECRET"}', output="SECRET")
+    assert "box__add" in timeline(operator, response)
+    opened = text(operator.get(piece_of(response, f"spans/call-{call_of(response).pk}/")))
+    assert "What was said is hidden from you" in opened
+    assert "box__add" in opened
+    assert "SECRET" not in opened
+
+
+def test_a_call_opens_with_what_went_in_and_what_came_of_it(lead: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    add_call(
+        response, name="box__add", kind="mcp", arguments='{"a":2}', output="the sum", error="http_error", attempt=3
+    )
+    opened = text(lead.get(piece_of(response, f"spans/call-{call_of(response).pk}/")))
+    for words in ("box__add", "mcp", "completed", "http_error", "<dd>3</dd>", "call_1", "&quot;a&quot;: 2", "the sum"):
+        assert words in opened, words
+
+
+def test_a_long_output_is_cut_and_can_be_had_whole(lead: Client, operator: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    add_call(response, kind="mcp", output="x" * 70_000 + "BEYOND")
+    url = piece_of(response, f"spans/call-{call_of(response).pk}/")
+    assert "BEYOND" not in text(lead.get(url))
+    whole = lead.get(url, {"whole": "output"})
+    assert whole.content.endswith(b"BEYOND")
+    assert whole["Content-Disposition"].startswith("attachment")
+    assert b"BEYOND" not in operator.get(url, {"whole": "output"}).content
+
+
+def test_a_turn_opens_with_what_is_known_of_it(lead: Client, operator: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    add_turns(response, 1)
+    with scope.team(response.team_id):
+        response.turn_set.update(upstream_request_id="up-1", discarded={"defect": "It says WRONG.", "items": []})
+    seen = text(lead.get(piece_of(response, "spans/turn-0/")))
+    assert [words in seen for words in ("up-1", "1,234 tokens", "It says WRONG.")] == [True, True, True]
+    assert "WRONG" not in text(operator.get(piece_of(response, "spans/turn-0/")))
+
+
+def test_nothing_opens_that_belongs_to_another_response_or_team(lead: Client, stranger: Client, caller: Caller) -> None:
+    one, other = add_response(caller), add_response(caller)
+    add_call(one, kind="mcp")
+    key = f"spans/call-{call_of(one).pk}/"
+    assert lead.get(piece_of(one, key)).status_code == 200
+    assert stranger.get(piece_of(one, key)).status_code == 404
+    for path in (key, "spans/call-x/", "spans/turn-0/", "spans/turn-x/", "spans/approval-x/", "spans/now-1/"):
+        assert lead.get(piece_of(other, path)).status_code == 404, path
+
+
+def test_the_queue_and_each_attempt_of_a_background_run_have_bars(lead: Client, caller: Caller) -> None:
+    at = now() - timedelta(seconds=60)
+    claims = [{"at": (at + timedelta(seconds=s)).isoformat(), "by": f"worker-{s}"} for s in (5, 20)]
+    response = add_response(caller, created_at=at, background=True, claims=claims, attempt=2)
+    page = timeline(lead, response)
+    for words in ("Queue", "5.00 s", "Attempt 1", "worker-5", "15.00 s", "Attempt 2", "worker-20"):
+        assert words in page, words
+
+
+def test_one_that_waits_for_a_worker_is_queued_until_now(lead: Client, caller: Caller) -> None:
+    at = now() - timedelta(minutes=5)
+    page = timeline(lead, add_response(caller, created_at=at, background=True, status=Status.QUEUED, turns=0))
+    assert [words in page for words in ("Queue", "still going on", "5 min 0 s", "So far")] == [True] * 4
+
+
+def test_a_turn_that_is_under_way_is_shown_before_it_has_a_row(lead: Client, caller: Caller) -> None:
+    response = add_response(caller, created_at=now() - timedelta(minutes=1), status=Status.IN_PROGRESS, turns=0)
+    page = timeline(lead, response)
+    assert "Turn 1" in page
+    assert "c-open" in page
+
+
+def test_what_the_client_runs_is_a_wait_until_the_response_that_answers(lead: Client, caller: Caller) -> None:
+    at = now()
+    response = add_response(caller, created_at=at)
+    add_call(response, name="look", status="waiting", started_at=at, ended_at=None)
+    assert "waiting for the client, waiting" in timeline(lead, response)
+    after = add_response(caller, previous_response_id=response.pk, created_at=at + timedelta(milliseconds=700))
+    say(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
+    page = timeline(lead, response)
+    assert "waiting for the client, answered" in page
+    assert "700 ms" in page
+
+
+def test_an_approval_is_a_wait_with_what_became_of_it(lead: Client, caller: Caller) -> None:
+    at = now()
+    response = add_response(caller, created_at=at)
+    add_call(response, name="box__add", kind="mcp", status="granted", ended_at=None)
+    columns = {"request": "d", "definition": "d", "asked_at": at, "answered_at": at + timedelta(seconds=2)}
+    with scope.team(response.team_id):
+        ask = Approval.objects.create(
+            id=f"mcpr_{response.pk}", team_id=response.team_id, response=response, call_id="call_1", state="granted",
+            answered_in="resp_next", **columns,
+        )  # fmt: skip
+    assert "waiting for approval, granted" in timeline(lead, response)
+    assert "resp_next" in text(lead.get(piece_of(response, f"spans/approval-{ask.pk}/")))
+
+
+def test_a_long_run_comes_in_pages(lead: Client, caller: Caller) -> None:
+    response = add_response(caller, turns=205)
+    add_turns(response, 205)
+    first, second = timeline(lead, response), timeline(lead, response, "&from=200")
+    assert [words in first for words in ("Turn 200<", "Turn 201<", "Rows from 201 of 205")] == [True, False, True]
+    assert [words in second for words in ("Turn 200<", "Turn 201<")] == [False, True]
+
+
+def test_it_takes_no_more_queries_for_a_longer_run(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    def full(size: int) -> Any:
+        response = add_response(caller)
+        add_turns(response, size)
+        for number in range(size):
+            add_call(response, call_id=f"call_{number}", status="waiting", ended_at=None)
+        return page_of(response, tab="timeline")
+
+    assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 18
