@@ -14,6 +14,13 @@ from typing_extensions import override
 from kernel.ids import new_id
 from kernel.jsontext import WireDecoder
 from responses.batch_models import Batch, BatchLine  # noqa: F401 - Django finds a model by way of this module
+from responses.rollup_models import (  # noqa: F401 - the same
+    CallHour,
+    ResponseHour,
+    RollupMark,
+    ToolHour,
+    UnrolledRow,
+)
 from responses.vector_models import VectorStore, VectorStoreFile  # noqa: F401 - the same
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint  # noqa: F401 - the same
 from tenants.models import ApiKey, IdField, Team
@@ -221,6 +228,8 @@ class ToolCall(models.Model):
         indexes = [
             models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time"),
             models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
+            models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
+            models.Index(fields=["name", "started_at"], name="tool_call_by_name"),
         ]
 
     @override

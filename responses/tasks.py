@@ -8,6 +8,7 @@ from kombu.exceptions import KombuError
 
 from responses import upkeep, worker
 from responses.containers import services as containers
+from responses.rollups import rolling
 from responses.vectors import ingestion
 from responses.vectors import services as stores
 from responses.webhooks import upkeep as deliveries
@@ -88,3 +89,9 @@ def empty_expired_stores() -> int:
 def sweep_containers() -> int:
     """Forget containers that ended long ago."""
     return containers.sweep_containers()
+
+
+@shared_task(name="responses.tasks.roll_up", expires=60)
+def roll_up() -> int:
+    """Sum up the hours that have closed, and what has ended late."""
+    return rolling.roll().hours

@@ -248,6 +248,7 @@ CELERY_BEAT_SCHEDULE = {
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
     "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
     "seal-audit-log": {"task": "tenants.tasks.seal_audit_log", "schedule": 60.0},
+    "roll-up": {"task": "responses.tasks.roll_up", "schedule": 60.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 

@@ -1,0 +1,172 @@
+"""What is summed: three tables of rows, what of them is told apart, and at which levels of detail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from responses.models import RUNNING, Status
+from responses.rollups import histograms
+
+_TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+_TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "coalesce(sum(cost), 0)"}
+_EVERY_TEAM = "team_id = ANY (ARRAY(SELECT id FROM tenants_team))"
+_RUNNING = ", ".join(f"'{status}'" for status in RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A table of rows and the table of its sums.
+
+    `dimensions`, `sums` and `histograms` are columns of the sums with the SQL that makes them of rows; the team comes
+    first among the dimensions. `columns` are those of the rows that all this reads. `levels` are the sets of dimensions
+    that are kept, the smallest first. `is_open` is the SQL condition of rows that may still change; None: none do.
+    """
+
+    name: str
+    rows: str
+    table: str
+    time: str
+    columns: Sequence[str]
+    dimensions: Mapping[str, str]
+    sums: Mapping[str, str]
+    histograms: Mapping[str, str]
+    levels: Sequence[frozenset[str]]
+    is_open: str | None = None
+    has_time_index: bool = True
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of dimensions, in their order."""
+        return [*self.dimensions]
+
+    def level(self, wanted: frozenset[str]) -> int:
+        """The number of the smallest level that tells all of these apart."""
+        return self.number(next(level for level in self.levels if wanted <= level))
+
+    def number(self, level: frozenset[str]) -> int:
+        """What PostgreSQL's GROUPING calls a level: a bit for each dimension that it does not tell apart."""
+        return sum(1 << place for place, name in enumerate(reversed(self.names)) if name not in level)
+
+    @property
+    def numbers(self) -> list[int]:
+        """All levels."""
+        return [self.number(level) for level in self.levels]
+
+    def within(self, since: str, until: str) -> str:
+        """The SQL condition of rows between two moments, as an index of the table likes it."""
+        span = f"{self.time} >= {since} AND {self.time} < {until}"
+        return span if self.has_time_index else f"{_EVERY_TEAM} AND {span}"
+
+
+def _levels(names: Sequence[str], *sets: str) -> list[frozenset[str]]:
+    return [*(frozenset(each.split()) for each in sets), frozenset(names)]
+
+
+_RESPONSE_DIMENSIONS = {
+    "team_id": "team_id",
+    "api_key_id": "api_key_id",
+    "model": "model",
+    "upstream_id": "upstream_id",
+    "status": "status",
+    "mode": "CASE WHEN background THEN 'background' ELSE mode END",
+}
+RESPONSES = Source(
+    name="responses",
+    rows="responses_response",
+    table="responses_responsehour",
+    time="created_at",
+    columns=(
+        "id", "team_id", "api_key_id", "created_at", "status", "mode", "background", "model", "upstream_id",
+        "first_token_ms", "duration_ms", "tool_calls", "cost", *_TOKENS,
+    ),
+    dimensions=_RESPONSE_DIMENSIONS,
+    sums={
+        "responses": "count(*)",
+        "failed": f"count(*) FILTER (WHERE status = '{Status.FAILED}')",
+        "tool_calls": "sum(tool_calls)",
+        **_TOKEN_SUMS,
+    },
+    histograms={"duration": "duration_ms", "first_token": "first_token_ms"},
+    levels=_levels(
+        [*_RESPONSE_DIMENSIONS],
+        "", "model", "upstream_id", "status", "mode", "team_id", "model upstream_id status mode",
+        "team_id model", "team_id upstream_id", "team_id status", "team_id mode", "team_id api_key_id",
+    ),
+    is_open=f"status IN ({_RUNNING})",
+)  # fmt: skip
+
+_CALL_DIMENSIONS = {
+    "team_id": "team_id",
+    "api_key_id": "coalesce(api_key_id, '')",
+    "model": "model",
+    "upstream_id": "upstream_id",
+    "endpoint": "endpoint",
+    "outcome": "outcome",
+}
+CALLS = Source(
+    name="calls",
+    rows="tenants_usagerecord",
+    table="responses_callhour",
+    time="occurred_at",
+    columns=(
+        "id", "team_id", "api_key_id", "occurred_at", "endpoint", "model", "upstream_id", "outcome", "duration_ms",
+        "cost", *_TOKENS,
+    ),
+    dimensions=_CALL_DIMENSIONS,
+    sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE outcome = 'failed')", **_TOKEN_SUMS},
+    histograms={"duration": "duration_ms"},
+    levels=_levels(
+        [*_CALL_DIMENSIONS],
+        "", "model", "upstream_id", "endpoint", "outcome", "team_id", "model upstream_id endpoint outcome",
+        "team_id model", "team_id upstream_id", "team_id endpoint", "team_id outcome", "team_id api_key_id",
+    ),
+    has_time_index=False,
+)  # fmt: skip
+
+_TOOL_DIMENSIONS = {"team_id": "team_id", "kind": "kind", "name": "name", "status": "status"}
+TOOLS = Source(
+    name="tools",
+    rows="responses_toolcall",
+    table="responses_toolhour",
+    time="started_at",
+    columns=("id", "team_id", "started_at", "ended_at", "kind", "name", "status"),
+    dimensions=_TOOL_DIMENSIONS,
+    sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE status = 'failed')"},
+    histograms={"duration": "(1000 * extract(epoch FROM ended_at - started_at))::int"},
+    levels=_levels([*_TOOL_DIMENSIONS], "", "kind", "kind name", "kind name status", "team_id", "team_id kind name"),
+    # Calls that are the client's to make, or that wait for somebody's word, are as they will stay.
+    is_open="ended_at IS NULL AND status NOT IN ('waiting', 'asked')",
+)
+
+SOURCES = (RESPONSES, CALLS, TOOLS)
+
+
+def cells(source: Source, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None) -> str:
+    """The SQL that sums rows (a FROM clause's element) by the hour at these levels.
+
+    Its columns: hour, the dimensions that any level tells apart, the wanted sums and histograms (all unless they are
+    named), and `level` where the levels tell all dimensions apart.
+    """
+    dimensions = [name for name in source.names if any(name in level for level in sets)]
+    sums = {name: sql for name, sql in source.sums.items() if wanted is None or name in wanted}
+    buckets = {name: sql for name, sql in source.histograms.items() if wanted is None or name in wanted}
+    inner = [f"date_trunc('hour', {source.time}, 'UTC') AS hour", *source.columns]
+    inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
+    inner += [f"{histograms.bucket_of(sql)} AS b_{name}" for name, sql in buckets.items()]
+    outer = ["hour", *(f"{_shown(name)} AS {name}" for name in dimensions)]
+    outer += [f"{sql} AS {name}" for name, sql in sums.items()]
+    outer += [f"{histograms.counted(f'b_{name}')} AS {name}" for name in buckets]
+    if len(dimensions) == len(source.names):
+        outer.append(f"GROUPING({', '.join(f'd_{name}' for name in dimensions)}) AS level")
+    grouped = ", ".join(f"({', '.join(f'd_{name}' for name in dimensions if name in level)})" for level in sets)
+    # OFFSET keeps PostgreSQL from finding the bucket of a row anew for each bucket.
+    return f"""
+SELECT {", ".join(outer)}
+FROM (SELECT {", ".join(inner)} FROM {rows} AS rows OFFSET 0) AS rows
+GROUP BY hour, GROUPING SETS ({grouped})
+"""  # noqa: S608 - names and expressions of our own
+
+
+def _shown(name: str) -> str:
+    """A dimension of a cell: no team is the sum of all of them, what else is not told apart is empty."""
+    return f"d_{name}" if name == "team_id" else f"coalesce(d_{name}, '')"

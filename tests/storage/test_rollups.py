@@ -1,0 +1,269 @@
+"""Sums by the hour: what they count, when, and that they never differ from the rows."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernel.clock import now
+from responses.models import Response, RollupMark, Status, ToolCall, UnrolledRow
+from responses.rollups import reading, rolling
+from responses.rollups.reading import Question, Sums
+from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.admin.rows import add_call, add_response
+from tests.support.api import Caller, MakeCaller
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def rollups(database: None) -> Iterator[None]:
+    """No sums before, and none behind: other tests make rows in hours that would be closed."""
+    rolling.forget()
+    yield
+    rolling.forget()
+
+
+def hour_of(moment: datetime) -> datetime:
+    """The hour that a moment lies in."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def past(hours: float) -> datetime:
+    """The middle of a full hour that is over for long."""
+    return hour_of(now()) - timedelta(hours=hours) + timedelta(minutes=30)
+
+
+def sums(caller: Caller, source: Source = RESPONSES, **question: Any) -> list[Sums]:
+    """What is read of the caller's team; of the last three days unless told otherwise."""
+    span = {"since": hour_of(now()) - timedelta(hours=72), "until": hour_of(now()) + HOUR}
+    with scope.team(caller.team.pk):
+        return reading.ask(Question(source=source, teams=[caller.team.pk], **{"measures": [], **span, **question}))
+
+
+def total(caller: Caller, measure: str = "responses", source: Source = RESPONSES, **question: Any) -> Any:
+    """One sum over everything."""
+    found = sums(caller, source, measures=[measure], **question)
+    return found[0].values[measure] if found else 0
+
+
+def end(response: Response, **columns: Any) -> None:
+    """Its run is over."""
+    at = now()
+    ending = {"status": Status.COMPLETED, "ended_at": at, "completed_at": at, "duration_ms": 9000, **columns}
+    with scope.team(response.team_id):
+        Response.objects.filter(pk=response.pk).update(**ending)
+
+
+def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=past(5), input_tokens=10)
+    add_response(caller, input_tokens=1)
+    rolling.roll()
+    with scope.team(caller.team.pk):
+        Response.objects.filter(team=caller.team).update(input_tokens=100)
+    assert total(caller, "input_tokens") == 110
+
+
+def test_a_response_that_ends_late_is_counted_once_and_as_it_ended(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(5))
+    rolling.roll()
+    assert [one.key for one in sums(caller, measures=["responses"], by=["status"])] == [("in_progress",)]
+    end(response, output_tokens=7)
+    assert total(caller, "output_tokens") == 7
+    assert rolling.roll().late >= 1
+    found = sums(caller, measures=["responses", "output_tokens"], by=["status"], bucket="hour")
+    values = {"responses": 1, "output_tokens": 7}
+    assert found == [Sums(bucket=hour_of(past(5)), key=("completed",), values=values)]
+
+
+def test_one_that_is_still_running_waits(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, status=Status.QUEUED, created_at=past(30))
+    rolling.roll()
+    rolling.roll()
+    with scope.team(caller.team.pk):
+        assert UnrolledRow.objects.filter(row_id=response.pk).exists()
+    assert total(caller) == 1
+
+
+def test_rolling_twice_changes_nothing(rollups: None, caller: Caller) -> None:
+    for hours in (1, 2, 3, 30):
+        add_response(caller, created_at=past(hours))
+    rolling.roll()
+    first = sums(caller, measures=["responses"], bucket="hour")
+    rolling.roll()
+    assert sums(caller, measures=["responses"], bucket="hour") == first
+    assert total(caller) == 4
+
+
+def test_rows_that_were_committed_late_are_counted_with_the_next_hour(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=past(2))
+    rolling.roll()
+    add_response(caller, created_at=past(2) + timedelta(minutes=1))
+    RollupMark.objects.update(until=hour_of(now()) - HOUR)
+    add_response(caller, created_at=past(1))
+    rolling.roll()
+    assert total(caller) == (3 if now().minute >= 5 else 2)
+
+
+def test_what_is_deleted_stays_in_the_sums(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, created_at=past(10))
+    rolling.roll()
+    with scope.team(caller.team.pk):
+        Response.objects.filter(pk=response.pk).delete()
+    assert total(caller) == 1
+
+
+def test_a_running_one_that_is_deleted_is_forgotten(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, status=Status.QUEUED, created_at=past(10))
+    rolling.roll()
+    with scope.team(caller.team.pk):
+        Response.objects.filter(pk=response.pk).delete()
+    rolling.roll()
+    assert total(caller) == 0
+
+
+def test_somebody_else_who_rolls_is_left_alone(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=past(5))
+    other = connection.copy()
+    with closing(other), other.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [rolling.LOCK])
+        rolled = rolling.roll()
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [rolling.LOCK])
+    assert rolled == rolling.Rolled(hours=0, late=0, more=False)
+    assert rolling.roll().hours >= 1
+
+
+def test_work_is_done_in_bounded_steps(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=past(40))
+    add_response(caller, created_at=past(20))
+    assert rolling.roll(seconds=0) == rolling.Rolled(hours=0, late=0, more=True)
+    assert total(caller) == 2
+
+
+def test_calls_of_the_ledger_are_summed_with_their_cost(rollups: None, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        for endpoint, at in (("responses", past(6)), ("chat.completions", past(6)), ("embeddings", now())):
+            UsageRecord.objects.create(
+                team=caller.team, api_key=caller.key, occurred_at=at, endpoint=endpoint, object_id="x", model="m",
+                upstream_id="u", upstream_model="m", outcome="stop", input_tokens=5, cost=Decimal("0.0000000007"),
+            )  # fmt: skip
+    rolling.roll()
+    found = sums(caller, CALLS, measures=["calls", "input_tokens"], by=["endpoint"])
+    assert {one.key[0]: one.values["calls"] for one in found} == dict.fromkeys(
+        ("responses", "chat.completions", "embeddings"), 1
+    )
+    assert total(caller, "cost", CALLS) == Decimal("0.0000000021")
+
+
+def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, created_at=past(6))
+    at = past(6)
+    for number in range(3):
+        ending = {"started_at": at, "ended_at": at + timedelta(milliseconds=100)}
+        add_call(response, call_id=f"c{number}", name="search", kind="mcp", **ending)
+    add_call(response, call_id="bad", name="search", kind="mcp", status="failed", started_at=at, ended_at=at)
+    rolling.roll()
+    (found,) = sums(caller, TOOLS, measures=["calls", "failed"], by=["kind", "name"])
+    assert (found.key, found.values) == (("mcp", "search"), {"calls": 4, "failed": 1})
+
+
+def test_a_tool_call_that_begins_again_in_a_later_hour_is_counted_once(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(9))
+    add_call(response, status="pending", started_at=past(9), ended_at=None)
+    rolling.roll()
+    calls = ToolCall.objects.filter(response=response)
+    with scope.team(caller.team.pk):
+        calls.update(started_at=past(4), ended_at=past(3), status="completed")
+    assert total(caller, "calls", TOOLS) == 1
+    rolling.forget(since=past(7))
+    rolling.roll()
+    assert total(caller, "calls", TOOLS) == 1
+
+
+def test_percentiles_come_from_sums(rollups: None, caller: Caller) -> None:
+    for number in range(1, 21):
+        ended = {"duration_ms": number * 1000, "first_token_ms": None}
+        add_response(caller, created_at=past(3 + number % 3 * 20), **ended)
+    rolling.roll()
+    counts = total(caller, "duration")
+    assert sum(counts) == 20
+    assert sum(total(caller, "first_token")) == 0
+
+
+def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller) -> None:
+    evening = datetime(2026, 3, 10, 22, 30, tzinfo=UTC)
+    add_response(caller, created_at=evening)
+    add_response(caller, created_at=evening + HOUR)
+    rolling.roll()
+    span = {"since": datetime(2026, 3, 9, tzinfo=UTC), "until": datetime(2026, 3, 12, tzinfo=UTC)}
+    days = sums(caller, measures=["responses"], bucket="day", zone="Europe/Berlin", **span)
+    assert [(day.bucket.isoformat(), day.values["responses"]) for day in days if day.bucket] == [
+        ("2026-03-09T23:00:00+00:00", 1),
+        ("2026-03-10T23:00:00+00:00", 1),
+    ]
+
+
+def test_another_team_sees_nothing_of_it(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
+    add_response(caller, created_at=past(5))
+    rolling.roll()
+    other = make_caller()
+    question = {"measures": ["responses"], "since": past(72), "until": now()}
+    with scope.team(other.team.pk):
+        assert reading.ask(Question(source=RESPONSES, teams=[caller.team.pk], **question)) == []
+        assert reading.ask(Question(source=RESPONSES, **question)) == []
+
+
+def test_the_command_rebuilds(rollups: None, caller: Caller) -> None:
+    rolling.roll()
+    add_response(caller, created_at=past(20))
+    call_command("rollup", since=f"{past(24):%Y-%m-%dT%H:%M}", verbosity=0)
+    assert total(caller) == 1
+    with pytest.raises(CommandError):
+        call_command("rollup", since="yesterday")
+
+
+MOMENTS = st.lists(
+    st.tuples(st.integers(0, 60), st.sampled_from(["completed", "failed", "in_progress"]), st.sampled_from("ab")),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=MOMENTS, span=st.tuples(st.integers(0, 61), st.integers(0, 61)), late=st.booleans(), zone=st.integers(0, 2))
+def test_sums_and_rows_are_what_the_rows_are(
+    rollups: None, make_caller: MakeCaller, rows: list[Any], span: tuple[int, int], late: bool, zone: int
+) -> None:
+    caller = make_caller()
+    made = [
+        add_response(caller, created_at=past(hours), status=status, model=model, input_tokens=place + 1)
+        for place, (hours, status, model) in enumerate(rows)
+    ]
+    rolling.forget()
+    rolling.roll()
+    for response in made:
+        if late and response.status == Status.IN_PROGRESS:
+            end(response, input_tokens=500)
+    first, last = hour_of(now()) - timedelta(hours=max(span)), hour_of(now()) - timedelta(hours=min(span))
+    for _ in range(2):
+        with scope.team(caller.team.pk):
+            wanted = Response.objects.filter(team=caller.team, created_at__gte=first, created_at__lt=last)
+            expected = sorted(wanted.values_list("model", "status", "input_tokens"))
+        asked = {"since": first, "until": last, "measures": ["responses", "input_tokens"]}
+        found = sums(caller, by=["model", "status"], **asked)
+        days = sums(caller, bucket="day", zone=["UTC", "Asia/Tokyo", "America/New_York"][zone], **asked)
+        assert sum(one.values["responses"] for one in found) == len(expected)
+        assert sum(one.values["input_tokens"] for one in found) == sum(tokens for _, _, tokens in expected)
+        assert {one.key for one in found} == {(model, status) for model, status, _ in expected}
+        assert sum(one.values["input_tokens"] for one in days) == sum(tokens for _, _, tokens in expected)
+        rolling.roll()
