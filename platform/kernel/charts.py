@@ -177,9 +177,7 @@ def _paths(values: Sequence[Value], top: float) -> list[str]:
     return paths
 
 
-def _bar(
-    place: int, count: int, point: Point, series: Sequence[Series], parts: Sequence[Part], spoken: Format
-) -> Bar:
+def _bar(place: int, count: int, point: Point, series: Sequence[Series], parts: Sequence[Part], spoken: Format) -> Bar:
     slot = 100 / count
     told = [
         f"{spoken(value)} {each.name}".strip()

@@ -29,6 +29,7 @@ GLOBAL = {
     "tenants_connector",
     "tenants_searchengine",
     "responses_commitmark",
+    "responses_rollupmark",
     "tenants_staffmember",
     "tenants_auditseal",
 }
