@@ -10,6 +10,7 @@ from conversations.models import Conversation
 from kernel.clock import now
 from kernel.ids import new_id
 from responses.models import Response
+from responses.rollups import rolling
 from responses.seeding import scenes, tenancy
 from responses.seeding.around import Surroundings
 from responses.seeding.playing import Actor, Stage, Talk
@@ -61,6 +62,8 @@ def seed(order: Order) -> Seeded:
         responses = rows.of(Response)
         Surroundings(tenant, Voice(rng, order.mark), at=at, days=order.days).write(responses)
         made += len(responses)
+    # Sums of these hours may stand already; they are made anew.
+    rolling.forget(since=at - (order.days + 1) * _DAY)
     return Seeded(tenants=tenants, staff=tenancy.make_staff(), responses=made)
 
 
