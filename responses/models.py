@@ -45,6 +45,7 @@ class Status(models.TextChoices):
 
 RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
 TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+UNWELL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
 
 class Mode(models.TextChoices):

@@ -5,10 +5,13 @@ from typing import Any
 
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from kernel.console import badge, copyable, duration, tone, two_lines, when
-from responses.models import Response, Status
+from responses.models import Mode, Response, Status
+from tenants.admin.content import HIDDEN
+from tenants.prices import amount
 
 STATUS_TONES = {
     Status.COMPLETED.value: "success",
@@ -17,6 +20,9 @@ STATUS_TONES = {
     Status.IN_PROGRESS.value: "info",
     Status.QUEUED.value: "info",
 }
+
+
+_MODES = {Mode.JSON.value: "Sync", Mode.STREAM.value: "Stream"}
 
 
 def url(response_id: str) -> str:
@@ -36,18 +42,21 @@ def status(response: Response) -> SafeString:
 
 def state(response: Response) -> SafeString:
     """Its status, and how it was asked for."""
-    return two_lines(status(response), response.get_mode_display())
+    return two_lines(status(response), mode(response))
 
 
-def previews(response: Response) -> SafeString:
-    """Its id, what was asked, and what came out."""
+def previews(response: Response, *, readable: bool = False) -> SafeString:
+    """Its id, what was asked, and what came out: dots for those who may not read it."""
+    asked, answered = (
+        words if readable or not words else HIDDEN for words in (response.input_preview, response.output_preview)
+    )
     return format_html(
         '<span class="c-preview">{}<span title="{}">{}</span><small title="{}">{}</small></span>',
         copyable(response.pk, href=url(response.pk)),
-        response.input_preview,
-        response.input_preview,
-        response.output_preview,
-        _outcome(response) if response.stored else "not stored",
+        asked,
+        asked,
+        answered,
+        _outcome(response, answered) if response.stored else "not stored",
     )
 
 
@@ -71,6 +80,34 @@ def tokens(response: Response) -> SafeString:
     """What went in and came out."""
     cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
     return two_lines(f"{response.input_tokens:,} / {response.output_tokens:,}", cached)
+
+
+def mode(response: Response) -> str:
+    """How its client waited for it."""
+    return "Background" if response.background else _MODES[response.mode]
+
+
+def conversation(response: Response) -> SafeString | str:
+    """The end of its conversation's id, which leads to all responses of that."""
+    if not response.conversation_id:
+        return "–"
+    query = urlencode({"conversation": response.conversation_id, "period": "30d"})
+    return format_html(
+        '<a class="c-code c-link" href="{}?{}" title="{}" aria-label="Responses of {}">…{}</a>',
+        reverse("admin:responses_response_changelist"),
+        query,
+        response.conversation_id,
+        response.conversation_id,
+        response.conversation_id[-6:],
+    )
+
+
+def paid(response: Response) -> str:
+    """What it cost, as far as prices were known; small change with two digits that say something."""
+    cost = response.cost
+    if cost is None or cost >= 1 or not cost:
+        return amount(cost if cost is None else round(cost, 2))
+    return amount(round(cost, 1 - cost.adjusted()))
 
 
 def took(response: Response) -> SafeString:
@@ -102,9 +139,9 @@ def _judgement(side: str, found: dict[str, Any]) -> Judgement:
     return Judgement(side=side, verdict="flagged" if found["flagged"] else "not flagged", detail=detail)
 
 
-def _outcome(response: Response) -> str | SafeString:
+def _outcome(response: Response, answered: str) -> str | SafeString:
     """What came out, in a line; the error's code first where there is one."""
     reason = response.error_code or response.incomplete_reason
     if reason is None:
-        return response.output_preview
-    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), response.output_preview)
+        return answered
+    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), answered)

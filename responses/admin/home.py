@@ -17,6 +17,7 @@ from responses import selectors
 from responses.admin import cells
 from responses.models import RUNNING, Response, Status
 from responses.selectors import HourlyCount
+from tenants.admin.content import may_read
 from tenants.admin.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team
 
@@ -66,11 +67,11 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "tiles": _tiles(request, counts, rows, present),
         "bars": bars,
         "scale": [(percent, compact(round(highest * percent / 100))) for percent in (100, 50)] if highest else [],
-        "latest": _latest(rows),
+        "latest": _latest(request, rows),
     }
 
 
-def _latest(rows: QuerySet[Response]) -> dict[str, Any]:
+def _latest(request: HttpRequest, rows: QuerySet[Response]) -> dict[str, Any]:
     """The newest responses as Unfold's table component wants them."""
     newest = rows.order_by("-created_at", "-id")[:_LATEST]
     return {
@@ -79,7 +80,7 @@ def _latest(rows: QuerySet[Response]) -> dict[str, Any]:
             [
                 cells.moment(row),
                 cells.state(row),
-                cells.previews(row),
+                cells.previews(row, readable=may_read(request, row.team_id)),
                 cells.caller(row),
                 cells.served(row),
                 cells.tokens(row),

@@ -9,6 +9,7 @@ from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from typing_extensions import override
 
 from responses.admin.listing import ResponseList
 from responses.admin.response.head import head
@@ -27,6 +28,7 @@ PIECES: tuple[tuple[str, str, Piece], ...] = (("span", "spans/<str:key>/", span)
 class ResponseAdmin(ResponseList):
     """What the agents asked, and what they got."""
 
+    @override
     def get_urls(self) -> list[URLPattern]:
         pieces = [
             path(

@@ -10,21 +10,74 @@ from responses.models import Response
 from tenants import scope
 from tests.admin.rows import add_response
 from tests.support.api import Api, Caller
+from tests.support.upstream import Script
+
+ASKED: dict[str, Any] = {
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "Where is it?"}]}],
+    "instructions": "Be brief.",
+    "temperature": 0.5,
+    "max_output_tokens": 50,
+    "metadata": {"tier": "gold"},
+    "tools": [
+        {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    ],
+    "tool_choice": "auto",
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
+    "reasoning": {"effort": "low"},
+    "include": ["reasoning.encrypted_content"],
+    "truncation": "auto",
+    "seed": 7,
+}
 
 
-def made(caller: Caller, api: Api, **body: Any) -> Response:
-    """A response that the API made of this request."""
-    answer = api.post("/v1/responses", key=caller.secret, json=body)
-    assert answer.status_code == 200, answer.text
+def request_of(caller: Caller, response_id: str) -> dict[str, Any]:
     with scope.team(caller.team.pk):
-        return Response.objects.get(pk=answer.json()["id"])
-
-
-def request_of(response: Response) -> dict[str, Any]:
-    with scope.team(response.team_id):
-        return again.request_of(response)
+        return again.request_of(Response.objects.get(pk=response_id))
 
 
 def test_what_was_not_stored_cannot_be_asked_again(caller: Caller) -> None:
     with pytest.raises(BadRequest, match="not stored"):
-        request_of(add_response(caller, stored=False))
+        request_of(caller, add_response(caller, stored=False).pk)
+
+
+def test_it_has_what_was_sent_and_no_more(api: Api, script: Script, caller: Caller) -> None:
+    script.say("{}")
+    made = api.create(model=script.model, **ASKED)
+    body = request_of(caller, made["id"])
+    assert {name: body[name] for name in ASKED if name not in {"input", "tools", "text"}} == {
+        name: ASKED[name] for name in ASKED if name not in {"input", "tools", "text"}
+    }
+    assert body["input"][0]["content"] == ASKED["input"][0]["content"]
+    assert body["tools"][0]["name"] == "look"
+    assert body["text"]["verbosity"] == "low"
+    assert body.keys() <= {*ASKED, "model"}
+
+
+def test_it_is_answered_with_the_same_parameters(api: Api, script: Script, caller: Caller) -> None:
+    script.say("{}")
+    first = api.create(model=script.model, **ASKED)
+    script.say("{}")
+    second = api.create(**request_of(caller, first["id"]))
+    changing = {"id", "created_at", "completed_at", "output", "usage"}
+    assert {k: v for k, v in first.items() if k not in changing} == {
+        k: v for k, v in second.items() if k not in changing
+    }
+    assert request_of(caller, first["id"])["input"] == request_of(caller, second["id"])["input"]
+
+
+def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Caller) -> None:
+    script.say("One")
+    first = api.create(model=script.model, input="Hi")
+    script.say("Two")
+    second = api.create(model=script.model, input="And?", previous_response_id=first["id"])
+    body = request_of(caller, second["id"])
+    assert (body["previous_response_id"], len(body["input"])) == (first["id"], 1)
+
+
+def test_what_stood_in_a_conversation_comes_first(api: Api, script: Script, caller: Caller) -> None:
+    conversation = api.post("/conversations", items=[{"role": "user", "content": "Before"}]).json()["id"]
+    script.say("One")
+    made = api.create(model=script.model, input="Now", conversation=conversation)
+    body = request_of(caller, made["id"])
+    assert "conversation" not in body
+    assert [item["content"][0]["text"] for item in body["input"]] == ["Before", "Now"]

@@ -76,7 +76,7 @@ def test_what_is_no_time_is_the_last_24_hours(query: dict[str, str], lead: Clien
     [
         {"status__exact": "failed"},
         {"model": "chosen"},
-        {"mode__exact": "stream"},
+        {"mode": "stream"},
         {"error_code": "server_error"},
     ],
 )

@@ -1,0 +1,189 @@
+"""The filters of the list of responses, how far they look, and what is drawn above the list."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db.models import Q
+from django.test import Client
+
+from conversations.models import Section
+from kernel.clock import now
+from responses.admin.looking import Aim, look
+from responses.models import Mode, Response, Status
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_call, add_response, model_says, page_of, say, text, user_says
+from tests.support.api import Caller
+
+LIST = "/admin/responses/response/"
+
+
+def listed(client: Client, rows: list[Response], **query: Any) -> list[bool]:
+    """Which of these responses the list shows."""
+    answer = client.get(LIST, query)
+    assert answer.status_code == 200
+    return [f"{row.pk}/change/" in text(answer) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ({"mode": "sync"}, {"mode": Mode.JSON}),
+        ({"mode": "background"}, {"mode": Mode.STREAM, "background": True}),
+        ({"conversation": "conv_wanted"}, {"conversation_id": "conv_wanted"}),
+        ({"in_conversation": "yes"}, {"conversation_id": "conv_any"}),
+        ({"end_user": "user-7"}, {"end_user": "user-7"}),
+        ({"metadata": "tier=gold"}, {"metadata": {"tier": "gold", "other": "x"}}),
+        ({"metadata": "tier"}, {"metadata": {"tier": "any"}}),
+        ({"least_ms": "3000"}, {"duration_ms": 3000}),
+        ({"least_input": "10000"}, {"input_tokens": 10_000}),
+        ({"least_output": "1000"}, {"output_tokens": 1_000}),
+        ({"least_cost": "0.01"}, {"cost": Decimal("0.01")}),
+    ],
+)
+def test_it_can_be_narrowed(query: dict[str, str], columns: dict[str, Any], lead: Client, caller: Caller) -> None:
+    others = add_response(caller, mode=Mode.STREAM, metadata={"kind": "gold"}, duration_ms=2999, cost=Decimal("0.0099"))
+    assert listed(lead, [add_response(caller, **{"mode": Mode.STREAM, **columns}), others], **query) == [True, False]
+
+
+@pytest.mark.parametrize("query", [{"tool": "look_up"}, {"tool_type": "mcp_call"}])
+def test_it_can_be_narrowed_to_what_called_a_tool(query: dict[str, str], lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller), add_response(caller)]
+    add_call(rows[0], name="look_up", kind="mcp_call")
+    add_call(rows[1], name="other", kind="function")
+    assert listed(lead, rows, **query) == [True, False]
+
+
+def test_filters_narrow_together(lead: Client, caller: Caller) -> None:
+    bad: dict[str, Any] = {"status": Status.FAILED, "error": {"message": "x"}}
+    rows = [
+        add_response(caller, model="a", error_code="boom", duration_ms=5000, **bad),
+        add_response(caller, model="b", error_code="boom", duration_ms=5000, **bad),
+        add_response(caller, model="a", error_code="boom", duration_ms=10, **bad),
+        add_response(caller, model="a", duration_ms=5000),
+    ]
+    query = {"model": "a", "error_code": "boom", "least_ms": "3000", "status__exact": "failed"}
+    assert listed(lead, rows, **query) == [True, False, False, False]
+
+
+def test_a_request_id_is_a_filter_too(lead: Client, caller: Caller) -> None:
+    rows = [add_response(caller), add_response(caller)]
+    assert listed(lead, rows, request=rows[0].request_id) == [True, False]
+    assert listed(lead, rows, request="req_nonsense") == [False, False]
+
+
+@pytest.mark.parametrize("lookup", ["input_preview__contains", "output_preview__startswith", "parameters__icontains"])
+def test_nothing_else_can_be_asked_for(lookup: str, operator: Client, caller: Caller) -> None:
+    add_response(caller, input_preview="a secret")
+    assert operator.get(LIST, {lookup: "a"}).status_code == 400
+
+
+def test_who_may_not_read_sees_dots(auditor: Client, operator: Client, lead: Client, caller: Caller) -> None:
+    add_response(caller, input_preview="the question", output_preview="the answer")
+    for hidden_from in (auditor, operator):
+        page = text(hidden_from.get(LIST, {"team__id__exact": caller.team.pk}))
+        assert ("•••" in page, "the question" in page, "the answer" in page) == (True, False, False)
+    assert "the question" in text(lead.get(LIST))
+
+
+def test_the_audit_log_notes_once_that_an_administrator_reads_a_team(admin: Client, caller: Caller) -> None:
+    add_response(caller, input_preview="the question")
+    for _ in range(2):
+        admin.get(LIST, {"team__id__exact": caller.team.pk})
+    with scope.team(caller.team.pk):
+        assert AuditEvent.objects.filter(action="content.viewed").count() == 1
+
+
+def test_members_read_without_a_note(lead: Client, caller: Caller) -> None:
+    add_response(caller, input_preview="the question")
+    lead.get(LIST)
+    with scope.team(caller.team.pk):
+        assert not AuditEvent.objects.filter(action="content.viewed").exists()
+
+
+def newest(caller: Caller, choose: Q | None, **options: int) -> tuple[int, bool]:
+    """How many are found, and whether the look was stopped."""
+    with scope.team(caller.team.pk):
+        found = look(Aim(led=Response.objects.filter(team=caller.team), choose=choose), **options)
+    return len(found.ids), found.stopped_at is not None
+
+
+def test_a_look_ends_at_its_bound_and_says_so(caller: Caller) -> None:
+    for number in range(6):
+        add_response(caller, created_at=now() - timedelta(minutes=number), duration_ms=number)
+    assert newest(caller, None, limit=10, most=4) == (4, True)
+    assert newest(caller, Q(duration_ms__gte=3), limit=10, most=4) == (1, True)
+    assert newest(caller, Q(duration_ms__gte=5), limit=10, most=4) == (0, True)
+    assert newest(caller, Q(duration_ms__gte=5), limit=10, most=100) == (1, False)
+    assert newest(caller, None, limit=2, most=4) == (2, False)
+
+
+def test_the_last_page_leads_no_further(lead: Client, caller: Caller) -> None:
+    for number in range(51):
+        add_response(caller, created_at=now() - timedelta(seconds=number))
+    assert 'rel="next"' in text(lead.get(LIST))
+    last = text(lead.get(LIST, {"p": 2}))
+    assert ('rel="next"' in last, 'rel="prev"' in last) == (False, True)
+
+
+# -- what is drawn above ----------------------------------------------------------------------------------------------
+
+
+def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) -> None:
+    for model in ("a", "a", "b"):
+        add_response(caller, model=model)
+    add_response(caller, model="a", created_at=now() - timedelta(hours=30))
+    assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/"))
+    assert "<b>2</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a"}))
+    assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a", "period": "7d"}))
+
+
+def test_a_bar_leads_to_its_part_of_the_list(lead: Client, caller: Caller) -> None:
+    add_response(caller, model="a", status=Status.FAILED, error_code="x", error={"message": "x"})
+    page = text(lead.get(f"{LIST}histogram/", {"model": "a"}))
+    assert "c-bar-failed" in page
+    assert "model=a&amp;created_at_from_0=" in page
+
+
+def test_a_search_by_id_has_no_histogram(lead: Client, caller: Caller) -> None:
+    assert "<svg" not in text(lead.get(f"{LIST}histogram/", {"q": add_response(caller).pk}))
+
+
+def test_a_row_opens_with_its_items(lead: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    say(response, Section.INPUT, user_says("Where is <b>my</b> parcel?"))
+    say(response, Section.OUTPUT, model_says("On its way."))
+    add_call(response, name="track")
+    page = text(lead.get(page_of(response).replace("change", "summary")))
+    for words in ("Where is &lt;b&gt;my", "On its way.", "track", "250 ms"):
+        assert words in page
+
+
+def test_a_row_opens_without_words_for_who_may_not_read_them(operator: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    say(response, Section.INPUT, user_says("secret words"))
+    page = text(operator.get(page_of(response).replace("change", "summary")))
+    assert ("•••" in page, "secret words" in page) == (True, False)
+
+
+def test_a_stranger_sees_neither(stranger: Client, caller: Caller) -> None:
+    response = add_response(caller, model="a")
+    assert stranger.get(page_of(response).replace("change", "summary")).status_code == 404
+    assert "<b>0</b> responses" in text(stranger.get(f"{LIST}histogram/", {"team__id__exact": caller.team.pk}))
+
+
+def test_beside_the_list_few_queries_are_asked(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    response = add_response(caller)
+    assert count_queries(lead, f"{LIST}histogram/") <= 14
+    assert count_queries(lead, page_of(response).replace("change", "summary")) <= 16
+
+
+def test_filters_join_no_table_and_count_nothing(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+    add_response(caller)
+    sql = sql_of(admin, LIST, tool="x", model="m", metadata="a=b", least_ms="1000").upper()
+    assert "COUNT(" not in sql
+    assert "LIMIT 100000" in sql
