@@ -293,7 +293,7 @@ class LogAdmin(ModelAdmin):
     """A table that is only ever appended to: read-only, newest first, never counted, bounded by a `TimeFilter` (or
     small, without one)."""
 
-    actions = None
+    actions: tuple[str, ...] | None = None
     list_per_page = 50
     list_fullwidth = True
     list_filter_submit = True

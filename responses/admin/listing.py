@@ -14,6 +14,7 @@ from unfold.sections import TemplateSection
 
 from kernel.console import LogAdmin, TimeFilter, made_at
 from responses.admin import cells, histogram, narrowing
+from responses.admin.exporting import may_export
 from responses.admin.looking import AimedList, LookingList
 from responses.admin.spans import near
 from responses.admin.summary import summary
@@ -22,7 +23,7 @@ from tenants.admin.content import note_teams_read
 from tenants.admin.roles import TeamScoped
 from tenants.viewer import viewer
 
-_WITHOUT_ROWS = {"responses_response_histogram"}
+_WITHOUT_ROWS = {"responses_response_histogram", "responses_response_export"}
 
 
 _PARAMETERS = {
@@ -101,7 +102,8 @@ class ResponseList(LogAdmin, TeamScoped):
 
     @override
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        answer = super().changelist_view(request, extra_context)
+        context = {"may_export": may_export(request), **(extra_context or {})}
+        answer = super().changelist_view(request, context)
         shown = getattr(answer, "context_data", None) or {}
         if "cl" in shown:
             note_teams_read(viewer(request), {row.team_id for row in shown["cl"].result_list if row.readable})

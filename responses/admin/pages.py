@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The pages of responses: the list, and the page of one with what its tabs load. All of it is read-only."""
+"""The pages of responses: the list, and the page of one with what its tabs load."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from typing_extensions import override
 
-from responses.admin.listing import ResponseList
+from responses.admin.acting import ActingList
 from responses.admin.response.head import head
 from responses.admin.response.spans import span
 from responses.admin.response.tabs import chosen, tabs_for
@@ -25,7 +25,7 @@ PIECES: tuple[tuple[str, str, Piece], ...] = (("span", "spans/<str:key>/", span)
 
 
 @register(Response)
-class ResponseAdmin(ResponseList):
+class ResponseAdmin(ActingList):
     """What the agents asked, and what they got."""
 
     @override

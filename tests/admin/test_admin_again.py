@@ -26,7 +26,6 @@ ASKED: dict[str, Any] = {
     "reasoning": {"effort": "low"},
     "include": ["reasoning.encrypted_content"],
     "truncation": "auto",
-    "seed": 7,
 }
 
 
@@ -75,7 +74,7 @@ def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Call
 
 
 def test_what_stood_in_a_conversation_comes_first(api: Api, script: Script, caller: Caller) -> None:
-    conversation = api.post("/conversations", items=[{"role": "user", "content": "Before"}]).json()["id"]
+    conversation = api.post("/conversations", {"items": [{"role": "user", "content": "Before"}]}).json()["id"]
     script.say("One")
     made = api.create(model=script.model, input="Now", conversation=conversation)
     body = request_of(caller, made["id"])

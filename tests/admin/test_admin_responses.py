@@ -157,9 +157,7 @@ def test_it_pages_without_knowing_the_end(lead: Client, caller: Caller) -> None:
     assert listed(lead, rows[:1] + rows[-1:], p=2) == [False, True]
 
 
-@pytest.mark.parametrize("path", ["delete/", "change/"])
-def test_nothing_can_be_written(path: str, admin: Client, caller: Caller) -> None:
+def test_nothing_can_be_written(admin: Client, caller: Caller) -> None:
     response = add_response(caller)
-    answer = admin.post(page_of(response).replace("change/", path), {"post": "yes", "model": "other"})
-    assert answer.status_code in {403, 405}
+    assert admin.post(page_of(response), {"model": "other"}).status_code == 405
     assert admin.get(page_of(response)).status_code == 200
