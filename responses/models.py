@@ -21,6 +21,7 @@ from responses.rollup_models import (  # noqa: F401 - the same
     ToolHour,
     UnrolledRow,
 )
+from responses.search_models import SearchMark, SearchText  # noqa: F401 - the same
 from responses.vector_models import VectorStore, VectorStoreFile  # noqa: F401 - the same
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint  # noqa: F401 - the same
 from tenants.models import ApiKey, IdField, Team

@@ -6,7 +6,7 @@ import threading
 from celery import shared_task
 from kombu.exceptions import KombuError
 
-from responses import upkeep, worker
+from responses import searching, upkeep, worker
 from responses.containers import services as containers
 from responses.rollups import rolling
 from responses.vectors import ingestion
@@ -95,3 +95,10 @@ def sweep_containers() -> int:
 def roll_up() -> int:
     """Sum up the hours that have closed, and what has ended late."""
     return rolling.roll().hours
+
+
+@shared_task(name="responses.tasks.collect_search_texts", expires=30)
+def collect_search_texts() -> int:
+    """Collect what full-text search looks through, and remove what it may not any more."""
+    searching.forget_teams()
+    return searching.collect()

@@ -83,6 +83,11 @@ class Team(models.Model):
     )
     tools = ToolKindsField(help_text="The server's tools that the team may use.")
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
+    full_text_search = models.BooleanField(
+        default=True,
+        help_text="What is said can be searched. Switched off, nothing is collected and what was collected is removed; "
+        "switched on again, what is said from then on is found.",
+    )
 
     @override
     def __str__(self) -> str:

@@ -67,6 +67,7 @@ _NAVIGATION = [
             {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
             _rows("Responses", "forum", "responses.Response"),
             _page("Running jobs", "play_circle", "live"),
+            _page("Search", "manage_search", "search"),
             _rows("Prompts", "edit_note", "responses.PromptTemplate"),
         ],
     },
@@ -129,7 +130,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_HISTORY": False,  # the audit log is the history
     "COLORS": _COLORS,
-    "SIDEBAR": {"navigation": _NAVIGATION},
+    "SIDEBAR": {"navigation": _NAVIGATION, "show_search": True, "command_search": True},
     "ACCOUNT": {
         "navigation": [
             {"title": "Passkeys and second factor", "link": reverse_lazy("mfa_index")},

@@ -249,6 +249,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
     "seal-audit-log": {"task": "tenants.tasks.seal_audit_log", "schedule": 60.0},
     "roll-up": {"task": "responses.tasks.roll_up", "schedule": 60.0},
+    "collect-search-texts": {"task": "responses.tasks.collect_search_texts", "schedule": 10.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 

@@ -1,5 +1,5 @@
 """The admin's pages of inference."""
 
-from responses.admin import deliveries, go, live, pages, payloads, prompts, storage, webhooks
+from responses.admin import deliveries, go, live, pages, palette, payloads, prompts, storage, texts, webhooks
 
-__all__ = ["deliveries", "go", "live", "pages", "payloads", "prompts", "storage", "webhooks"]
+__all__ = ["deliveries", "go", "live", "pages", "palette", "payloads", "prompts", "storage", "texts", "webhooks"]

@@ -28,4 +28,20 @@
     if (document.readyState === 'loading') document.addEventListener('DOMContentLoaded', jump);
     else jump();
     window.addEventListener('hashchange', jump);
+
+    // Enter in the palette: an id is gone to at once, else the first result is taken where none was chosen.
+    document.addEventListener('keydown', (event) => {
+        const box = event.target;
+        if (event.key !== 'Enter' || box.id !== 'search-input-command') return;
+        if (document.querySelector('#command-results-list .active')) return;
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        const wanted = box.value.trim();
+        if (/^([a-z]+_[0-9a-f]{36}|file-[0-9a-f]{36}|chatcmpl[-_]\w+|call_\w+|sk-[\w…-]+)$/.test(wanted)) {
+            location.assign(new URL('../go/' + encodeURIComponent(wanted), new URL(box.getAttribute('hx-get'), location.href)));
+            return;
+        }
+        const first = document.querySelector('#command-results-list a');
+        if (first && wanted) location.assign(first.href);
+    }, true);
 })();

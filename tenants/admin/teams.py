@@ -40,7 +40,15 @@ class TeamForm(forms.ModelForm[Team]):
 
     class Meta:
         model = Team
-        fields = ["name", "disconnect_grace_seconds", "log_retention_hours", "embedding_model", "image_model", "tools"]
+        fields = [
+            "name",
+            "disconnect_grace_seconds",
+            "log_retention_hours",
+            "embedding_model",
+            "image_model",
+            "tools",
+            "full_text_search",
+        ]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
             "log_retention_hours": "Event log kept (hours)",
@@ -62,7 +70,7 @@ class TeamAdmin(Audited, TeamScoped):
     readonly_fields = ["public_id", "created"]
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
-        ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours")]}),
+        ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
         ("Tools of the server", {"fields": ["tools", "image_model"]}),
     ]

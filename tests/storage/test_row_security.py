@@ -30,6 +30,7 @@ GLOBAL = {
     "tenants_searchengine",
     "responses_commitmark",
     "responses_rollupmark",
+    "responses_searchmark",
     "tenants_staffmember",
     "tenants_auditseal",
 }
