@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.admin import display, register
 from django.core.exceptions import ValidationError
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import TabularInline
@@ -20,6 +20,7 @@ from kernel.errors import BadRequest
 from responses import prompts
 from responses.models import PromptTemplate, PromptVersion
 from tenants.admin.audited import Audited
+from tenants.admin.content import hidden_notice, may_read, note_read
 from tenants.admin.roles import LEADS, ByRole, TeamScoped, teams_for
 
 _CONTENT = ("messages", "model", "parameters")
@@ -148,6 +149,7 @@ class PromptAdmin(Audited, TeamScoped):
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
     inlines = [VersionInline]
+    change_form_after_template = "admin/responses/prompttemplate/after.html"
     readonly_fields = ["public_id", "created"]
 
     @override
@@ -155,6 +157,11 @@ class PromptAdmin(Audited, TeamScoped):
         rows: QuerySet[Any] = super().get_queryset(request)
         rows = rows.annotate(version_count=Count("versions"))
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    @override
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may not read a prompt cannot change it."""
+        return super().has_change_permission(request, obj) and (obj is None or may_read(request, obj.team_id))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.readonly_fields, "team"] if obj else self.readonly_fields
@@ -168,7 +175,17 @@ class PromptAdmin(Audited, TeamScoped):
         return [(None, {"fields": facts}), ("Next version", {"fields": list(_CONTENT)})]
 
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        return self.inlines if obj else []
+        return self.inlines if obj and may_read(request, obj.team_id) else []
+
+    @override
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        prompt = kwargs.get("obj") or (args[3] if len(args) > 3 else None)
+        if prompt is not None and may_read(request, prompt.team_id):
+            note_read(request, prompt, team_id=prompt.team_id)
+        elif prompt is not None:
+            context["hidden"] = hidden_notice(request, prompt.team_id)
+        answer: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return answer
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:

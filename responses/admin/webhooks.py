@@ -38,10 +38,10 @@ from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookD
 from responses.webhooks.services import Actor, NewSecret
 from responses.webhooks.signing import hint
 from tenants.admin.audited import actor
-from tenants.admin.roles import LEADS, TeamScoped, may, teams_for
+from tenants.admin.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
 from tenants.models import Team
 
-MANAGERS = LEADS
+MANAGERS = LEADS | OPERATORS
 FORM_PAGE = "admin/responses/webhookendpoint/form.html"
 _SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - the page of one
 _EVENTS = [(name, name) for name in EVENT_TYPES]
@@ -127,7 +127,10 @@ def _recent(at: datetime, narrow: Q) -> Coalesce:
 
 @register(WebhookEndpoint)
 class EndpointAdmin(TeamScoped):
-    """A team lead manages the endpoints of the team; everybody in it sees them. The audit lines are the services'."""
+    """A team lead manages the endpoints of the team, operators do all but what shows a secret, the team sees them.
+
+    The audit lines are the services'.
+    """
 
     managers = MANAGERS
     form = EndpointForm
@@ -166,6 +169,14 @@ class EndpointAdmin(TeamScoped):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return may(request, self.managers, obj)
 
+    @override
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may(request, LEADS)
+
+    def has_rotate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Whether the user may be shown a new secret."""
+        return may(request, LEADS) and self.has_manage_permission(request, object_id)
+
     def has_manage_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """For one endpoint: whether it is the user's to manage."""
         if object_id is None:
@@ -179,7 +190,7 @@ class EndpointAdmin(TeamScoped):
         """The form, and on success the page with the secret: it is in that answer and nowhere else."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        form = NewEndpointForm(request.POST or None, teams=teams_for(request, self.managers))
+        form = NewEndpointForm(request.POST or None, teams=teams_for(request, LEADS))
         if request.method == "POST" and form.is_valid():
             wanted = form.cleaned_data
             try:
@@ -240,11 +251,13 @@ class EndpointAdmin(TeamScoped):
         return self._ask(request, endpoint, "Send a test event", {**words, "lead": lead, "form": form})
 
     @action(  # type: ignore[untyped-decorator]  # as above
-        description="Rotate secret", url_path="rotate", icon="autorenew", permissions=["manage"]
+        description="Rotate secret", url_path="rotate", icon="autorenew", permissions=["rotate"]
     )
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask, and on POST show the new secret."""
         endpoint = self._managed(request, object_id)
+        if not may(request, LEADS, endpoint):
+            raise PermissionDenied
         if request.method == "POST":
             form = RotateForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]

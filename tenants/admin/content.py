@@ -7,16 +7,18 @@ member of the team reads, stands in the audit log.
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from kernel.clock import now
+from kernel.rowsecurity import EVERY_TEAM
 from tenants import scope
 from tenants.admin.audited import actor, note
 from tenants.admin.roles import EVERY_ROLE, may
@@ -38,6 +40,14 @@ def may_read(request: HttpRequest, team_id: str) -> bool:
 def words(request: HttpRequest, team_id: str, text: str) -> str:
     """The text, or dots in its place."""
     return text if not text or may_read(request, team_id) else HIDDEN
+
+
+def marked(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows, each with `readable`: columns of a list know no request."""
+    reading = viewer(request).reading
+    readable = Value(value=True) if EVERY_TEAM in reading else Q(team_id__in=reading)
+    rows = rows.annotate(readable=ExpressionWrapper(readable, output_field=BooleanField()))
+    return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
 
 def hidden_notice(request: HttpRequest, team_id: str) -> SafeString:

@@ -16,7 +16,8 @@ from kernel import egress
 from kernel.console import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
 from kernel.errors import EgressRefused
 from tenants.admin.audited import Audited
-from tenants.admin.roles import LEADS, TeamScoped, teams_for
+from tenants.admin.content import HIDDEN, marked
+from tenants.admin.roles import LEADS, OPERATORS, TeamScoped, teams_for
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
@@ -85,7 +86,7 @@ class GuardrailAdmin(Audited, TeamScoped):
     """One for each team that has any. The column of secrets is never read."""
 
     form = GuardrailForm
-    managers = LEADS
+    managers = LEADS | OPERATORS
     actions = None
     list_display = ["team", "input", "output", "secret_state", "fails"]
     list_select_related = ["team"]
@@ -149,6 +150,11 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
         exact("response_id", "response id"),
     ]
     list_prefetch = ("team",)
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return marked(request, super().get_queryset(request))
+
     # By id, not by time: rows come in the order of time, and this order has an index.
     ordering = ["-id"]
     sortable_by = ()
@@ -177,6 +183,7 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
         return tone(_TONES, row.verdict)
 
     @display(description="Found")
-    def found(self, row: GuardrailDecision) -> SafeString | str:
-        names = ", ".join(map(str, row.categories))
-        return two_lines(names, row.reason) if names or row.reason else "–"
+    def found(self, row: Any) -> SafeString | str:
+        """Categories, and the reason, which may repeat what was said."""
+        names, reason = ", ".join(map(str, row.categories)), row.reason if row.readable else HIDDEN
+        return two_lines(names, reason) if names or row.reason else "–"

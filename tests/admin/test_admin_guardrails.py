@@ -91,3 +91,13 @@ def test_decisions_are_there_to_be_read(developer: Client, stranger: Client, cal
     assert "pii" in text(developer.get(DECISIONS))
     assert developer.get(f"{DECISIONS}{made.pk}/change/").status_code == 200
     assert "pii" not in text(stranger.get(DECISIONS))
+
+
+def test_the_reason_of_a_decision_may_repeat_what_was_said(operator: Client, developer: Client, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        decision = {"stage": "input", "checker": "hook", "verdict": "blocked", "categories": ["pii"]}
+        GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", reason="it names Ada", **decision)
+    assert "names Ada" in text(developer.get(DECISIONS))
+    page = text(operator.get(DECISIONS))
+    assert "pii" in page
+    assert "names Ada" not in page

@@ -144,3 +144,16 @@ def test_the_list_takes_no_more_queries_for_more_rows(lead: Client, caller: Call
     for _ in range(3):
         write_prompt(caller, "More.")
     assert count_queries(lead, LIST) == few
+
+
+def test_what_a_prompt_says_is_content(operator: Client, auditor: Client, developer: Client, caller: Caller) -> None:
+    prompt = write_prompt(caller, "The words of the prompt.")
+    for client in (operator, auditor):
+        page = text(client.get(page_of(prompt)))
+        assert prompt.pk in page
+        assert "The words" not in page
+        client.post("/admin/content/reveal/", {"team": caller.team.pk, "reason": "a question of theirs"})
+        assert "The words" in text(client.get(page_of(prompt)))
+    assert "The words" in text(developer.get(page_of(prompt)))
+    with scope.every_team():
+        assert AuditEvent.objects.filter(action="content.viewed", target=prompt.pk).count() == 1

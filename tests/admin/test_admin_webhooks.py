@@ -195,3 +195,11 @@ def test_the_lists_take_no_more_queries_for_more_rows(lead: Client, caller: Call
         add_endpoint(caller, "https://b.example/")
         announce(caller)
     assert [count_queries(lead, url) for url in (ENDPOINTS, DELIVERIES)] == few
+
+
+def test_an_operator_does_all_but_what_shows_a_secret(operator: Client, caller: Caller) -> None:
+    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    seen = {action: operator.get(page_of(endpoint, action)).status_code for action in ("change", "switch", "rotate")}
+    assert seen == {"change": 200, "switch": 200, "rotate": 403}
+    assert operator.post(page_of(endpoint, "rotate")).status_code == 403
+    assert operator.get(f"{ENDPOINTS}add/").status_code == 403
