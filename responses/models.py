@@ -149,6 +149,21 @@ class Response(models.Model):
                 name="response_background_by_team",
             ),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
+            # What people narrow the list of responses to. A key or a model that is seldom used would else be looked
+            # for in all of the time; the other three have rows only for what is seldom, and cost the rest nothing.
+            models.Index(fields=["api_key", "created_at"], name="response_by_key_and_time"),
+            models.Index(fields=["model", "created_at"], name="response_by_model_and_time"),
+            models.Index(
+                fields=["end_user", "created_at"],
+                condition=Q(end_user__isnull=False),
+                name="response_by_end_user",
+            ),
+            models.Index(
+                fields=["error_code", "created_at"],
+                condition=Q(error_code__isnull=False),
+                name="response_by_error_code",
+            ),
+            models.Index(fields=["created_at"], condition=Q(status__in=UNWELL), name="response_unwell_by_time"),
         ]
 
     @override
@@ -232,6 +247,8 @@ class ToolCall(models.Model):
             models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
             models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
             models.Index(fields=["name", "started_at"], name="tool_call_by_name"),
+            # Most calls are the clients' own functions; the kinds that the server runs are looked for by kind.
+            models.Index(fields=["kind", "started_at"], condition=~Q(kind="function"), name="tool_call_hosted_by_kind"),
         ]
 
     @override

@@ -51,9 +51,11 @@ def _prepare_inside(*, admin: str, database: str, owner: Role, app: Role) -> Non
             offered = "SELECT 1 FROM pg_available_extensions WHERE name = %s AND installed_version IS NULL"
             if connection.execute(offered, [extension]).fetchone():
                 _execute(connection, "CREATE EXTENSION IF NOT EXISTS {extension}", extension=extension)
-        # Behind row-level security no index is used for a comparison that might tell of rows which nobody may see; this
-        # one tells nothing, and without its index every row of a large store would be read.
+        # Behind row-level security no index is used for a comparison that might tell of rows that nobody may see; these
+        # tell nothing, and without their indexes every row of a large store would be read, or of all responses whose
+        # metadata are asked for.
         connection.execute("ALTER FUNCTION ts_match_vq(tsvector, tsquery) LEAKPROOF")
+        connection.execute("ALTER FUNCTION jsonb_contains(jsonb, jsonb) LEAKPROOF")
 
 
 def _ensure_role(connection: psycopg.Connection[tuple[object, ...]], role: Role, *, attributes: LiteralString) -> None:
