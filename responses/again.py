@@ -31,15 +31,18 @@ _SENT = (
 _ALWAYS = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
 
 
-def request_of(response: Response) -> Body:
-    """The body of the request, with its own input. What stood in its conversation comes first in the input: whoever
-    asks again is not to write into the conversation a second time. Raises `BadRequest` where the response keeps no
-    content, or its prompt is gone. Runs inside a scope that sees the response's team."""
+def request_of(response: Response, *, with_history: bool = True) -> Body:
+    """The body of the request, with its own input. Raises `BadRequest` where the response keeps no content, or its
+    prompt is gone. Runs inside a scope that sees the response's team.
+
+    What stood in its conversation comes first in the input: whoever asks again is not to write into the conversation a
+    second time. Without the history it is left out.
+    """
     if not response.stored:
         raise BadRequest("It was not stored: nobody knows what was asked.")
     kept, options = response.parameters, response.options
     sent = set(options.get("sent", ()))
-    body: Body = {"model": response.model, "input": _input(response)}
+    body: Body = {"model": response.model, "input": _input(response, with_history=with_history)}
     body |= _instructions(response)
     body |= {name: kept[name] for name in _SENT if name in sent and kept.get(name) is not None}
     body |= {name: kept[name] for name in _ALWAYS if kept.get(name)}
@@ -59,10 +62,11 @@ def parsed(body: Body) -> CreateResponse:
     return parse_create({**body, "background": True, "store": True})
 
 
-def _input(response: Response) -> list[Body]:
+def _input(response: Response, *, with_history: bool) -> list[Body]:
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
     own = [place.item.body for place in places.select_related("item").order_by("position")]
-    before = [item.with_id() for item in history_of(response)] if response.previous_response_id is None else []
+    reads_on = with_history and response.previous_response_id is None
+    before = [item.with_id() for item in history_of(response)] if reads_on else []
     trigger = [{"type": "compaction_trigger"}] if response.options.get("compaction", {}).get("at_once") else []
     return [*before, *own, *trigger]
 

@@ -16,9 +16,8 @@ from kernel.errors import ContextTooLong, NotFound
 from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.engine.body import Ending, response_body
 from responses.engine.events import Body
-from responses.engine.fold import read_frames
 from responses.engine.turns import Usage
-from responses.models import EventBatch, Response
+from responses.models import Response
 
 # Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain. The recursive step
 # names no team: a predecessor is always of the same team, row-level security sees to the rest, and the condition would
@@ -280,28 +279,6 @@ def own_items(*, response: Response, section: Section, limit: int) -> list[Place
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
     newest = places.select_related("item").order_by("-position")[:limit]
     return list(newest)[::-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedEvent:
-    """An event of the log. `size` in bytes as it was sent; `stored_at` is when its batch was written."""
-
-    number: int
-    type: str
-    size: int
-    stored_at: datetime
-
-
-def logged_events(*, response: Response, limit: int) -> tuple[list[LoggedEvent], int]:
-    """The first `limit` events of a response's log, and how many it has; nothing once the log was dropped."""
-    batches = EventBatch.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("first_sequence")
-    events: list[LoggedEvent] = []
-    for batch in batches.filter(first_sequence__lt=limit):
-        for frame, event in read_frames(batch.frames.encode()):
-            number = event["sequence_number"]
-            events.append(LoggedEvent(number=number, type=event["type"], size=len(frame), stored_at=batch.created_at))
-    last = batches.values_list("last_sequence", flat=True).last()
-    return events[:limit], 0 if last is None else last + 1
 
 
 _HOURLY = """

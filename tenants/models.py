@@ -390,7 +390,10 @@ class UsageRecord(models.Model):
     request_id = models.CharField(max_length=64, default="")
 
     class Meta:
-        indexes = [models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time")]
+        indexes = [
+            models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time"),
+            models.Index(fields=["object_id"], name="usage_by_object"),
+        ]
 
     @override
     def __str__(self) -> str:

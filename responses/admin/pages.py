@@ -12,7 +12,10 @@ from django.urls import URLPattern, path
 from typing_extensions import override
 
 from responses.admin.acting import ActingList
+from responses.admin.response.documents import document
+from responses.admin.response.events import event_log
 from responses.admin.response.head import head
+from responses.admin.response.snippets import snippet
 from responses.admin.response.spans import span
 from responses.admin.response.tabs import chosen, tabs_for
 from responses.models import Response
@@ -20,7 +23,12 @@ from tenants.admin.content import may_read, note_read
 from tenants.admin.roles import TeamScoped
 
 Piece = Callable[..., HttpResponse]
-PIECES: tuple[tuple[str, str, Piece], ...] = (("span", "spans/<str:key>/", span),)
+PIECES: tuple[tuple[str, str, Piece], ...] = (
+    ("span", "spans/<str:key>/", span),
+    ("log", "log/", event_log),
+    ("document", "documents/<str:name>/", document),
+    ("snippet", "snippets/<str:name>/", snippet),
+)
 """What the page of a response loads: name, address below it, view."""
 
 
@@ -62,7 +70,7 @@ class ResponseAdmin(ActingList):
             "title": response.pk,
             "is_fullwidth": "1",
             "tabs": tabs,
-            **head(response),
+            **head(request, response),
             **panel,
             **(extra_context or {}),
         }

@@ -1,4 +1,5 @@
-/* The tabs of the page of a response: what is selected, and the arrow keys. Loading them is htmx's, or the link's. */
+/* The page of a response: which tab is selected and the arrow keys (loading them is htmx's, or the link's), and links
+   that copy what they lead to. */
 (function () {
     'use strict';
 
@@ -48,5 +49,27 @@
         if (event.key === ' ' && tabOf(event.target)) {
             event.preventDefault();
         }
+    });
+
+    document.addEventListener('click', async (event) => {
+        const link = event.target instanceof Element ? event.target.closest('a[data-copy-url]') : null;
+        if (!link || event.ctrlKey || event.metaKey || event.shiftKey || !navigator.clipboard) {
+            return;
+        }
+        event.preventDefault();
+        const word = link.querySelector('[data-copy-word]');
+        word.dataset.before ||= word.textContent;
+        try {
+            const answer = await fetch(link.dataset.copyUrl);
+            if (!answer.ok) {
+                throw new Error(String(answer.status));
+            }
+            await navigator.clipboard.writeText(await answer.text());
+            word.textContent = 'Copied';
+        } catch {
+            word.textContent = 'Could not be copied';
+        }
+        word.setAttribute('role', 'status');
+        setTimeout(() => { word.textContent = word.dataset.before; }, 2000);
     });
 })();

@@ -2,18 +2,35 @@
 
 from typing import Any
 
+from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
+from django.utils.http import urlencode
 
 from kernel.console import copyable, duration
 from responses.admin import cells
+from responses.admin.acting import DEEDS
 from responses.models import Response
+from tenants.admin.content import may_read
+from tenants.admin.site import may_open
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 
 
-def head(response: Response) -> dict[str, Any]:
-    """What stands above the tabs."""
+def head(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """What stands above the tabs. Buttons are those that the user may press, and that the response's state allows."""
+    can_copy = response.stored and may_read(request, response.team_id)
     return {
+        "deeds": [
+            {"deed": deed, "url": reverse(f"admin:responses_response_{deed.name}", args=[response.pk])}
+            for deed in DEEDS
+            if deed.may(request, response)
+        ],
+        "playground_url": _playground(request, response) if can_copy else None,
+        "snippets": [
+            {"title": title, "url": reverse("admin:responses_response_snippet", args=[response.pk, name])}
+            for name, title in (("curl", "curl"), ("python", "Python"))
+            if can_copy
+        ],
         "status_badge": cells.status(response),
         "id_link": copyable(response.pk),
         "ids": _ids(response),
@@ -41,6 +58,14 @@ def _page_of(conversation_id: str) -> str | None:
         return reverse("admin:conversations_conversation_change", args=[conversation_id])
     except NoReverseMatch:
         return None
+
+
+def _playground(request: HttpRequest, response: Response) -> str | None:
+    try:
+        url = reverse("console:playground")
+    except NoReverseMatch:
+        return None
+    return f"{url}?{urlencode({'from': response.pk})}" if may_open(request, "playground") else None
 
 
 def _speed(response: Response) -> str:

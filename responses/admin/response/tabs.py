@@ -7,9 +7,14 @@ from typing import Any
 from django.http import HttpRequest
 
 from responses.admin.response.attempts import attempts
+from responses.admin.response.documents import read_request, read_response
+from responses.admin.response.events import events
+from responses.admin.response.records import audit, webhooks
 from responses.admin.response.said import read_transcript
 from responses.admin.response.timeline import timeline
+from responses.admin.response.usage import usage
 from responses.models import Response
+from tenants.admin.auditlog import AuditAdmin
 from tenants.admin.roles import EVERY_ROLE, Roles, may
 
 Reader = Callable[[HttpRequest, Response], Mapping[str, Any]]
@@ -34,7 +39,13 @@ class Tab:
 TABS = (
     Tab(name="transcript", title="Transcript", read=read_transcript),
     Tab(name="timeline", title="Timeline", read=timeline),
+    Tab(name="events", title="Events", read=events, has_content=True),
+    Tab(name="request", title="Request", read=read_request, has_content=True),
+    Tab(name="response", title="Response", read=read_response, has_content=True),
+    Tab(name="usage", title="Usage & cost", read=usage),
     Tab(name="attempts", title="Attempts", read=attempts, has_content=True),
+    Tab(name="webhooks", title="Webhooks", read=webhooks),
+    Tab(name="audit", title="Audit", read=audit, viewers=AuditAdmin.viewers),
 )
 
 

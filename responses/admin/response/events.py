@@ -1,0 +1,79 @@
+"""The tab with the event log, and the log as JSON, from which the replay makes the transcript grow again."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
+
+from kernel.console import duration, size
+from responses.admin.response import log
+from responses.admin.response.spans import download
+from responses.models import Response
+from tenants.admin.content import hidden_notice, may_read, note_read
+
+SPEEDS = (1, 4, 16)
+
+
+def events(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """A page of the log, which `?type=` narrows; the replay for those who may read."""
+    can_read = may_read(request, response.team_id)
+    chosen = request.GET.get("type", "")
+    found = log.read(response, first=number(request, "from"), of_type=chosen)
+    return {
+        "events": [_row(event, response) for event in found.events],
+        "first": number(request, "from"),
+        "following": found.following,
+        "total": log.count(response),
+        "types": sorted(log.types(response).items()),
+        "chosen": chosen,
+        "can_read": can_read,
+        "hidden": "" if can_read else hidden_notice(request, response.team_id),
+        "log_url": reverse("admin:responses_response_log", args=[response.pk]),
+        "speeds": SPEEDS,
+    }
+
+
+def event_log(request: HttpRequest, response: Response) -> HttpResponse:
+    """A bounded piece of the log as JSON, from `?from=` on; `?whole=1` is one event as a file.
+
+    Who may not read content gets numbers, types, sizes and times.
+    """
+    can_read = may_read(request, response.team_id)
+    if can_read:
+        note_read(request, response, team_id=response.team_id)
+    first = number(request, "from")
+    if request.GET.get("whole"):
+        found = log.read(response, first=first, most=1)
+        text = found.events[0].data if found.events and can_read else ""
+        return download(text, f"{response.pk}-event-{first}.json", "application/json")
+    found = log.read(response, first=first)
+    told = [_told(event, response, can_read=can_read) for event in found.events]
+    return JsonResponse({"events": told, "next": found.following, "total": log.count(response), "readable": can_read})
+
+
+def number(request: HttpRequest, name: str) -> int:
+    """A parameter of the address that is a number; 0 for what is none."""
+    text = request.GET.get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= 9 else 0
+
+
+def _told(event: log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
+    bare = {"n": event.number, "type": event.type, "size": event.size, "t": _milliseconds(event, response)}
+    if not can_read:
+        return bare
+    return {**bare, "large": True} if event.size > log.LARGEST else {**bare, "data": event.data}
+
+
+def _row(event: log.LoggedEvent, response: Response) -> dict[str, Any]:
+    return {
+        "number": event.number,
+        "type": event.type,
+        "size": size(event.size),
+        "at": f"{event.stored_at:%H:%M:%S.%f}"[:-3],
+        "offset": duration(_milliseconds(event, response)),
+    }
+
+
+def _milliseconds(event: log.LoggedEvent, response: Response) -> int:
+    """How long after the response was created its batch was stored."""
+    return max(0, round((event.stored_at - response.created_at).total_seconds() * 1000))

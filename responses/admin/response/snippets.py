@@ -1,0 +1,85 @@
+"""The request as a command to run: with curl, or with the openai SDK. Keys and tokens are placeholders."""
+
+import json
+from pprint import pformat
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+
+from kernel.errors import ApiError
+from responses.admin.redaction import without_secrets
+from responses.admin.response.documents import asked
+from responses.engine.events import Body
+from responses.models import Response
+from tenants.admin.content import may_read, note_read
+
+KEY = "RESPONSES_API_KEY"
+# What the SDK's method has no parameters for.
+EXTRA = frozenset(
+    {
+        "top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs", "enable_response_messages", "generate",
+        "presence_penalty", "frequency_penalty", "previous_input_messages", "request_id",
+    }
+)  # fmt: skip
+
+
+def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse:
+    """The request of a response as text to copy."""
+    make = {"curl": curl, "python": python}.get(name)
+    if make is None:
+        raise Http404
+    if not may_read(request, response.team_id):
+        raise PermissionDenied
+    note_read(request, response, team_id=response.team_id)
+    try:
+        body = without_secrets(asked(response))
+    except ApiError as failed:
+        raise Http404(failed.message) from failed
+    answer = HttpResponse(make(body, base=request.build_absolute_uri("/v1")), content_type="text/plain; charset=utf-8")
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+def curl(body: Body, *, base: str) -> str:
+    """A command for a shell. The body is a quoted here-document, in which nothing is expanded."""
+    lines = [
+        *_notes(body),
+        f"curl {'-N ' if body.get('stream') else ''}{base}/responses \\",
+        f'  -H "Authorization: Bearer ${KEY}" \\',
+        '  -H "Content-Type: application/json" \\',
+        "  --data-binary @- <<'JSON'",
+        json.dumps(body, indent=2, ensure_ascii=False),
+        "JSON",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def python(body: Body, *, base: str) -> str:
+    """A program for the openai SDK."""
+    extra = {name: value for name, value in body.items() if name in EXTRA}
+    known = {name: value for name, value in body.items() if name not in EXTRA}
+    lines = [*_argument_lines(known), *(_argument_lines({"extra_body": extra}) if extra else [])]
+    call = ["client.responses.create(", *lines, ")"]
+    end = ["for event in stream:", "    print(event)"] if body.get("stream") else ["print(response.output_text)"]
+    name = "stream" if body.get("stream") else "response"
+    head = ["import os", "", "from openai import OpenAI", "", *_notes(body)]
+    client = f'client = OpenAI(base_url={base!r}, api_key=os.environ["{KEY}"])'
+    return "\n".join([*head, client, f"{name} = {call[0]}", *call[1:], *end]) + "\n"
+
+
+def _argument_lines(arguments: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, value in arguments.items():
+        written = pformat(value, width=100, sort_dicts=False).replace("\n", "\n    " + " " * (len(name) + 1))
+        lines.append(f"    {name}={written},")
+    return lines
+
+
+def _notes(body: Body) -> list[str]:
+    """What has to be put in by hand."""
+    servers = [tool for tool in body.get("tools") or [] if tool.get("type") == "mcp" and tool.get("server_url")]
+    if not servers:
+        return []
+    labels = ", ".join(str(tool.get("server_label")) for tool in servers)
+    return [f"# Of MCP servers ({labels}) the path, headers and authorization are not kept: put them in."]

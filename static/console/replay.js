@@ -1,0 +1,266 @@
+/* The replay of a response: its events one after the other, and the text growing as its client saw it grow.
+   Reads the log in pieces when it is needed. Whatever a model wrote goes into text nodes, and nowhere else. */
+(function () {
+    'use strict';
+
+    const PROSE = new Set(['output_text', 'refusal', 'reasoning_text', 'reasoning_summary_text', 'reasoning_summary']);
+
+    /** What the client has seen after some events: a block for each item, with its texts. */
+    class Seen {
+        constructor(root) {
+            this.root = root;
+            this.clear();
+        }
+
+        clear() {
+            this.count = 0;
+            this.state = '';
+            this.blocks = new Map();
+            this.root.replaceChildren();
+        }
+
+        apply(event) {
+            this.count += 1;
+            const body = event.body;
+            if (!body) {
+                return;
+            }
+            if (body.type === 'response.output_item.added' || body.type === 'response.output_item.done') {
+                const block = this.block(body.output_index);
+                const item = body.item || {};
+                block.title.data = [item.role, item.type, item.name, item.server_label].filter(Boolean).join(' · ');
+                block.section.className = body.type.endsWith('added') ? 'is-open' : '';
+            } else if (body.response && typeof body.response.status === 'string') {
+                this.state = body.response.status;
+            } else if (body.output_index !== undefined) {
+                this.write(body);
+            }
+        }
+
+        write(body) {
+            const [, kind, ending] = /^response\.(.+)\.(delta|done)$/.exec(body.type) || [];
+            if (!kind) {
+                return;
+            }
+            const text = this.text(body, kind);
+            const whole = [body.text, body.arguments, body.code, body.input, body.refusal, body.diff];
+            const final = whole.find((value) => typeof value === 'string');
+            if (ending === 'delta' && typeof body.delta === 'string') {
+                text.appendData(body.delta);
+            } else if (ending === 'done' && final !== undefined && final !== text.data) {
+                text.data = final;
+            }
+        }
+
+        block(index) {
+            if (!this.blocks.has(index)) {
+                const section = document.createElement('section');
+                const heading = document.createElement('h4');
+                const title = document.createTextNode(`item ${index}`);
+                heading.append(title);
+                section.append(heading);
+                this.root.append(section);
+                this.blocks.set(index, { section, title, texts: new Map() });
+            }
+            return this.blocks.get(index);
+        }
+
+        text(body, kind) {
+            const block = this.block(body.output_index);
+            const key = `${kind} ${body.content_index ?? body.summary_index ?? ''}`;
+            if (!block.texts.has(key)) {
+                const label = document.createElement('small');
+                label.textContent = kind.replace(/[._]/g, ' ');
+                const line = document.createElement('p');
+                line.className = PROSE.has(kind) ? '' : 'is-code';
+                const text = document.createTextNode('');
+                line.append(text);
+                block.section.append(label, line);
+                block.texts.set(key, text);
+            }
+            return block.texts.get(key);
+        }
+    }
+
+    /** The events that were fetched so far, from the first on. */
+    class Log {
+        constructor(url) {
+            this.url = url;
+            this.events = [];
+            this.next = 0;
+            this.fetching = null;
+        }
+
+        get isWhole() {
+            return this.next === null;
+        }
+
+        more() {
+            this.fetching ||= this.fetch().finally(() => { this.fetching = null; });
+            return this.fetching;
+        }
+
+        async fetch() {
+            const answer = await fetch(`${this.url}?from=${this.next}`, { headers: { Accept: 'application/json' } });
+            if (!answer.ok) {
+                throw new Error(`The log could not be read (${answer.status}).`);
+            }
+            const piece = await answer.json();
+            for (const event of piece.events) {
+                event.body = event.data === undefined ? null : JSON.parse(event.data);
+                event.data = undefined;
+                this.events.push(event);
+            }
+            this.next = piece.next;
+        }
+    }
+
+    class Replay {
+        constructor(root) {
+            const one = (name) => root.querySelector(`[data-${name}]`);
+            Object.assign(this, {
+                root, slider: one('slider'), play: one('play'), speed: one('speed'), status: one('status'),
+                about: one('about'), raw: one('raw'), whole: one('whole'), log: new Log(root.dataset.url), seen: new Seen(one('said')),
+                wanted: 0, clock: 0, isPlaying: false, before: 0,
+            });
+            this.said = one('said');
+            this.slider.addEventListener('input', () => { this.pause(); this.go(Number(this.slider.value)); });
+            this.play.addEventListener('click', () => (this.isPlaying ? this.pause() : this.start()));
+            for (const button of root.querySelectorAll('[data-step]')) {
+                button.addEventListener('click', () => { this.pause(); this.go(this.wanted + Number(button.dataset.step)); });
+            }
+            root.hidden = false;
+        }
+
+        /** Show what there was after this many events; fetches those that are missing. */
+        async go(count) {
+            this.wanted = Math.max(0, Math.min(count, Number(this.slider.max)));
+            this.slider.value = String(this.wanted);
+            const wanted = this.wanted;
+            try {
+                while (this.log.events.length < wanted && !this.log.isWhole && this.wanted === wanted) {
+                    this.status.textContent = `Reading the log: ${this.log.events.length} of ${this.slider.max} events …`;
+                    await this.log.more();
+                }
+            } catch (error) {
+                this.pause();
+                this.status.textContent = error.message;
+                return;
+            }
+            if (this.wanted === wanted) {
+                this.show(Math.min(wanted, this.log.events.length));
+            }
+        }
+
+        show(count) {
+            const isAtEnd = this.said.scrollHeight - this.said.scrollTop - this.said.clientHeight < 40;
+            if (count < this.seen.count) {
+                this.seen.clear();
+            }
+            while (this.seen.count < count) {
+                this.seen.apply(this.log.events[this.seen.count]);
+            }
+            if (isAtEnd) {
+                this.said.scrollTop = this.said.scrollHeight;
+            }
+            this.tell(count);
+        }
+
+        tell(count) {
+            const event = this.log.events[count - 1];
+            this.wanted = count;
+            this.slider.value = String(count);
+            this.clock = event ? event.t : 0;
+            const words = event ? `Event ${event.n}, after ${event.t} ms` : 'Before the first event';
+            this.slider.setAttribute('aria-valuetext', event ? `${words}, ${event.type}` : words);
+            // A screen reader hears where the replay stopped, not every event on the way.
+            if (!this.isPlaying) {
+                this.status.textContent = `${words}${this.seen.state ? `; the response is ${this.seen.state.replace('_', ' ')}` : ''}.`;
+            }
+            this.about.textContent = event ? `${event.n}: ${event.type}, ${event.size} bytes` : 'No event yet.';
+            this.raw.textContent = !event ? '' : event.body
+                ? JSON.stringify(event.body, null, 2)
+                : 'It is larger than 64 KB.';
+            this.whole.hidden = !event || Boolean(event.body);
+            this.whole.href = event ? `${this.log.url}?from=${event.n}&whole=1` : '#';
+        }
+
+        async start() {
+            if (this.wanted >= Number(this.slider.max)) {
+                await this.go(0);
+            }
+            this.isPlaying = true;
+            this.label('Pause', 'pause');
+            this.status.textContent = 'Playing.';
+            this.before = performance.now();
+            if (this.wanted === 0) {
+                this.clock = 0;
+            }
+            requestAnimationFrame((at) => this.frame(at));
+        }
+
+        pause() {
+            if (this.isPlaying) {
+                this.isPlaying = false;
+                this.label('Play', 'play_arrow');
+                this.tell(this.seen.count);
+            }
+        }
+
+        label(word, icon) {
+            this.play.setAttribute('aria-label', word);
+            this.play.firstElementChild.textContent = icon;
+        }
+
+        async frame(at) {
+            if (!this.isPlaying || !this.root.isConnected) {
+                return;
+            }
+            const clock = this.clock + (at - this.before) * Number(this.speed.value);
+            this.before = at;
+            let count = this.seen.count;
+            while (count < this.log.events.length && this.log.events[count].t <= clock) {
+                count += 1;
+            }
+            if (count > this.seen.count) {
+                this.show(count);
+            }
+            this.clock = clock;
+            if (count === this.log.events.length) {
+                if (this.log.isWhole) {
+                    this.pause();
+                    return;
+                }
+                await this.go(count + 1).then(() => { this.clock = Math.max(clock, this.clock); });
+                this.before = performance.now();
+            }
+            requestAnimationFrame((next) => this.frame(next));
+        }
+    }
+
+    const replays = new WeakMap();
+
+    const begin = (within) => {
+        for (const root of within.querySelectorAll('[data-replay]')) {
+            if (!replays.has(root)) {
+                replays.set(root, new Replay(root));
+            }
+        }
+    };
+
+    document.addEventListener('DOMContentLoaded', () => begin(document));
+    document.addEventListener('htmx:afterSettle', () => begin(document));
+
+    // A number in the table of events moves the replay there; it leads to the event's JSON where there is none.
+    document.addEventListener('click', (event) => {
+        const link = event.target instanceof Element ? event.target.closest('a[data-event]') : null;
+        const replay = link && replays.get(document.querySelector('[data-replay]'));
+        if (replay && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+            event.preventDefault();
+            replay.pause();
+            replay.go(Number(link.dataset.event) + 1);
+            replay.root.scrollIntoView({ block: 'nearest' });
+            replay.slider.focus({ preventScroll: true });
+        }
+    });
+})();

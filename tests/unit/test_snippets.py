@@ -1,0 +1,81 @@
+"""A request as a command and as a program: exact, with placeholders for keys."""
+
+import inspect
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from openai.resources.responses import Responses
+
+from responses.admin.response.snippets import EXTRA, KEY, curl, python
+from responses.schema import CreateResponse
+
+BASE = "https://platform.example/v1"
+BODY: dict[str, Any] = {
+    "model": "m",
+    "input": [{"role": "user", "content": 'It\'s "quoted", $HOME and `date`\n日本 \\ JSON\nJSON'}],
+    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}],
+    "temperature": 0.5,
+    "seed": 7,
+}
+
+
+class _Client:
+    """Stands where the SDK's client would, and keeps what it was asked."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.asked: dict[str, Any] = {}
+        self.responses, self.output_text = self, "said"
+
+    def create(self, **asked: Any) -> Any:
+        self.asked |= asked
+        return [] if asked.get("stream") else self
+
+
+def run(program: str) -> _Client:
+    """Run the program with that client."""
+    made: list[_Client] = []
+
+    def client(**options: Any) -> _Client:
+        made.append(_Client(**options))
+        return made[-1]
+
+    lines = [line for line in program.splitlines() if not line.startswith(("from openai", "import os"))]
+    names = {"OpenAI": client, "os": type("os", (), {"environ": {KEY: "sk-x"}})}
+    exec("\n".join(lines), names)
+    return made[0]
+
+
+def test_the_shell_sends_the_very_body() -> None:
+    command = curl(BODY, base=BASE).replace(f"curl {BASE}/responses", "send", 1)
+    script = 'send() { printf "%s\\n" "$2" >&2; cat; }\n' + command
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, check=True, env={KEY: "sk-x"})
+    assert json.loads(done.stdout) == BODY
+    assert done.stderr.decode().strip() == "Authorization: Bearer sk-x"
+
+
+def test_the_program_asks_the_very_same() -> None:
+    client = run(python(BODY, base=BASE))
+    assert client.options == {"base_url": BASE, "api_key": "sk-x"}
+    assert client.asked.pop("extra_body") == {"seed": 7}
+    assert client.asked == {name: value for name, value in BODY.items() if name != "seed"}
+
+
+def test_a_stream_is_read_as_one() -> None:
+    body = {**BODY, "stream": True}
+    assert curl(body, base=BASE).startswith("curl -N ")
+    assert run(python(body, base=BASE)).asked["stream"] is True
+
+
+def test_what_is_not_kept_of_servers_is_said() -> None:
+    body = {**BODY, "tools": [{"type": "mcp", "server_label": "box", "server_url": "https://box.example"}]}
+    for text in (curl(body, base=BASE), python(body, base=BASE)):
+        assert "# Of MCP servers (box) the path, headers and authorization are not kept" in text
+
+
+@pytest.mark.parametrize("name", sorted(CreateResponse.model_fields))
+def test_every_parameter_is_one_of_the_sdk_or_goes_beside_it(name: str) -> None:
+    known = inspect.signature(Responses.create).parameters
+    assert (name in known) is not (name in EXTRA)
