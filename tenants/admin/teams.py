@@ -4,33 +4,28 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.admin import TabularInline
 
-from kernel.console import copyable, tone, two_lines, when
-from tenants.admin.audited import Audited
+from kernel.console import badge, copyable, tone, two_lines, when
+from tenants import members, services
+from tenants.admin.audited import Audited, actor
 from tenants.admin.key_forms import tool_kinds
-from tenants.admin.roles import ByRole, TeamScoped
+from tenants.admin.roles import LEADS, NOBODY, OPERATORS, TeamScoped, may
+from tenants.admin.team_members import MemberActions, tab_url
+from tenants.admin.team_tabs import SETTINGS, tabs_for
 from tenants.models import Membership, Role, Team
 
 ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
-
-
-class MemberInline(ByRole, TabularInline):
-    """The members of a team."""
-
-    model = Membership
-    extra = 0
-    autocomplete_fields = ["user"]
-    verbose_name = "member"
-    verbose_name_plural = "members"
 
 
 class TeamForm(forms.ModelForm[Team]):
@@ -55,18 +50,37 @@ class TeamForm(forms.ModelForm[Team]):
         }
 
 
-@register(Team)
-class TeamAdmin(Audited, TeamScoped):
-    """Teams. They are never deleted here: their responses, ledger and audit log stay."""
+class MembershipForm(forms.ModelForm[Membership]):
+    """A member's role and right to read content."""
 
+    class Meta:
+        model = Membership
+        fields = ["user", "team", "role", "view_content"]
+
+    def clean_role(self) -> str:
+        """A team keeps its last lead."""
+        role: str = self.cleaned_data["role"]
+        if self.instance.pk and role != Role.TEAM_LEAD:
+            stored = Membership.objects.get(pk=self.instance.pk)
+            if _is_last_lead(stored):
+                message = "A team keeps at least one lead. Make somebody else a lead first."
+                raise forms.ValidationError(message)
+        return role
+
+
+@register(Team)
+class TeamAdmin(MemberActions, Audited, TeamScoped):
+    """Teams: a page of tabs for each. They are never deleted here: their responses, ledger and audit log stay."""
+
+    managers = OPERATORS
     form = TeamForm
+    change_form_outer_before_template = "admin/tenants/team/tabs.html"
     team_field = "pk"
     actions = None
-    list_display = ["name", "public_id", "members", "keys", "grace", "log_retention", "created"]
+    list_display = ["name", "public_id", "state", "members", "keys", "grace", "log_retention", "created"]
     search_fields = ["name", "id"]
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
-    inlines = [MemberInline]
     readonly_fields = ["public_id", "created"]
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
@@ -92,6 +106,60 @@ class TeamAdmin(Audited, TeamScoped):
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    # -- the tabs ------------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[URLPattern]:
+        views = {"members": self.members_view, "suspend": self.suspend_view}
+        own = [
+            path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"tenants_team_{name}")
+            for name, view in views.items()
+        ]
+        return [*own, *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """One of the tabs; the form of the settings is the one that is posted to."""
+        team = self.get_object(request, unquote(object_id))
+        if team is None or not self.has_view_permission(request, team):
+            return super().change_view(request, object_id, form_url, extra_context)  # type: ignore[no-any-return]
+        tabs = tabs_for(request, team)
+        named = {tab.name: tab for tab in tabs}
+        chosen = named.get(request.GET.get("tab", ""), tabs[0])
+        context = {"tabs": tabs, "chosen": chosen, "team": team}
+        if request.method == "POST" or chosen.name == SETTINGS:
+            context["chosen"] = named[SETTINGS]
+            return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})  # type: ignore[no-any-return]
+        page = {**self.admin_site.each_context(request), "opts": self.opts, "original": team, "title": team.name}
+        context |= {"is_fullwidth": "1", **chosen.fill(request, team)}
+        return TemplateResponse(request, "admin/tenants/team/page.html", {**page, **context})
+
+    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask, and on POST refuse all keys of the team, or take them again."""
+        team = self.get_object(request, object_id)
+        if team is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+        if not may(request, OPERATORS, team):
+            raise PermissionDenied
+        if request.method != "POST":
+            title = "Resume this team?" if team.suspended_at else "Suspend this team?"
+            page = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
+            context = {**page, "team": team, "original": team, "back": tab_url(team, "danger")}
+            return TemplateResponse(request, "admin/tenants/team/suspend.html", context)
+        suspends = request.POST.get("do") == "suspend"
+        services.suspend_team(team=team, suspended=suspends, actor=actor(request))
+        words = "suspended: its keys are refused" if suspends else "resumed: its keys work again"
+        messages.success(request, f"The team {team.name} is {words}, everywhere within two seconds.")
+        return HttpResponseRedirect(tab_url(team, "danger"))
+
+    # -- showing -------------------------------------------------------------------------------------------------------
+
+    @display(description="Status")
+    def state(self, team: Team) -> SafeString:
+        if team.suspended_at is None:
+            return badge("active", "success")
+        return badge("suspended", "danger", f"since {team.suspended_at:%Y-%m-%d %H:%M} UTC")
 
     @display(description="ID")
     def public_id(self, team: Team) -> SafeString:
@@ -121,17 +189,37 @@ class TeamAdmin(Audited, TeamScoped):
 
 @register(Membership)
 class MemberAdmin(Audited, TeamScoped):
-    """Who belongs to which team, and as what."""
+    """Who belongs to which team, and as what. Leads change and remove members here, and add them on the team's page,
+    where people are named and not listed."""
 
+    managers = LEADS
+    form = MembershipForm
     actions = None
-    list_display = ["person", "team", "role_badge", "signs_in", "joined"]
+    list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
     list_filter = ["role"]
     search_fields = ["user__username", "user__email", "team__name"]
     list_select_related = ["user", "team"]
     ordering = ["team__name", "user__username"]
     show_facets = admin.ShowFacets.NEVER
     autocomplete_fields = ["user", "team"]
-    fields = ["user", "team", "role"]
+    fields = ["user", "team", "role", "view_content"]
+
+    @override
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may(request, NOBODY)
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody removes the last lead of a team."""
+        return may(request, LEADS, obj) and not (obj is not None and _is_last_lead(obj))
+
+    @override
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        try:
+            members.keep_a_lead(obj)
+        except members.LastLead as last:
+            raise PermissionDenied from last
+        super().delete_model(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["user", "team"] if obj else []
@@ -144,6 +232,10 @@ class MemberAdmin(Audited, TeamScoped):
     def role_badge(self, member: Membership) -> SafeString:
         return tone(ROLE_TONES, member.role)
 
+    @display(description="Reads content")
+    def reads(self, member: Membership) -> str:
+        return "yes" if member.reads_content else "after a reveal"
+
     @display(description="May sign in here", boolean=True)
     def signs_in(self, member: Membership) -> bool:
         return member.user.is_active and member.user.is_staff
@@ -151,6 +243,11 @@ class MemberAdmin(Audited, TeamScoped):
     @display(description="Joined", ordering="created_at")
     def joined(self, member: Membership) -> Any:
         return when(member.created_at)
+
+
+def _is_last_lead(member: Membership) -> bool:
+    others = Membership.objects.filter(team=member.team_id, role=Role.TEAM_LEAD).exclude(pk=member.pk)
+    return member.role == Role.TEAM_LEAD and not others.exists()
 
 
 def _linked(page: str, team: Team, count: int) -> SafeString:

@@ -94,10 +94,9 @@ def test_what_belongs_to_no_team_is_for_administrators(page: str, lead: Client) 
     assert [lead.get(f"/admin/{page}/{path}").status_code for path in ("", "add/")] == [403, 403]
 
 
-@pytest.mark.parametrize("page", ["team", "membership"])
-def test_a_lead_does_not_write_teams_and_members(page: str, lead: Client, caller: Caller) -> None:
-    row = own_rows(caller)[page]
-    tried = [lead.post(f"/admin/tenants/{page}/{path}") for path in ("add/", f"{row}/change/", f"{row}/delete/")]
+def test_a_lead_does_not_write_teams(lead: Client, caller: Caller) -> None:
+    row = own_rows(caller)["team"]
+    tried = [lead.post(f"/admin/tenants/team/{path}") for path in ("add/", f"{row}/change/", f"{row}/delete/")]
     assert [answer.status_code for answer in tried] == [403] * 3
 
 

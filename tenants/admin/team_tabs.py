@@ -1,0 +1,55 @@
+"""The tabs of a team's page. Each is a function that is registered under its name, here and in the apps above:
+
+    @tab("webhooks", title="Webhooks", template="admin/responses/team/webhooks.html")
+    def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]: ...
+
+A tab reads a bounded number of rows, and leads to the list that has all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+
+from tenants.admin.roles import EVERY_ROLE, Roles, may
+from tenants.models import Team
+
+Fill = Callable[[HttpRequest, Team], dict[str, Any]]
+ORDER = ("overview", "members", "keys", "models", "webhooks", "usage", "audit", "settings", "danger")
+SETTINGS = "settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A tab, and who may see it; the one without a template is the form of the team's settings."""
+
+    name: str
+    title: str
+    template: str
+    fill: Fill
+    viewers: Roles
+
+
+_tabs: dict[str, Tab] = {}
+
+
+def tab(name: str, *, title: str, template: str, viewers: Roles = EVERY_ROLE) -> Callable[[Fill], Fill]:
+    """Show what a function finds as a tab of the team's page, to these roles (and to administrators)."""
+
+    def register(fill: Fill) -> Fill:
+        _tabs[name] = Tab(name=name, title=title, template=template, fill=fill, viewers=viewers)
+        return fill
+
+    return register
+
+
+def tabs_for(request: HttpRequest, team: Team) -> list[Tab]:
+    """The tabs that the user may see, in their order."""
+    found = [_tabs[name] for name in ORDER if name in _tabs]
+    return [each for each in found if may(request, each.viewers, team)]
+
+
+@tab(SETTINGS, title="Settings", template="")
+def _settings(request: HttpRequest, team: Team) -> dict[str, Any]:
+    return {}
