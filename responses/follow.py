@@ -48,19 +48,34 @@ async def follow(
     return _frames(tail, after=after, obfuscation=obfuscation)
 
 
+def watch(response: Response) -> AsyncGenerator[bytes, None]:
+    """The same from the first event on, for somebody who looks over the client's shoulder: a run in the foreground that
+    nobody else follows ends as it would without them. Whoever calls has seen to it that they may."""
+    tail = partial(_Tail.of, response.team_id, response.pk, is_background=response.background)
+    return _frames(tail, after=-1, obfuscation=False, is_client=False)
+
+
+def is_kept(response: Response) -> bool:
+    """Whether there is a log to follow. Runs inside of a scope that sees the response."""
+    return EventBatch.objects.filter(response=response, first_sequence=0).exists()
+
+
 def _admit(principal: Principal, response_id: str) -> bool:
     """Whether it is a background run."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
-        kept = EventBatch.objects.filter(response=response, first_sequence=0).exists()
+        kept = is_kept(response)
     if not kept:
         message = "The events of this response are not kept any more. Retrieve it without 'stream'."
         raise BadRequest(message, param="stream")
     return response.background
 
 
-async def _frames(open_tail: "Callable[[], _Tail]", *, after: int, obfuscation: bool) -> AsyncGenerator[bytes, None]:
+async def _frames(
+    open_tail: "Callable[[], _Tail]", *, after: int, obfuscation: bool, is_client: bool = True
+) -> AsyncGenerator[bytes, None]:
     tail = open_tail()
+    tail.clients += is_client
     sent = after + 1
     try:
         while True:
@@ -75,6 +90,7 @@ async def _frames(open_tail: "Callable[[], _Tail]", *, after: int, obfuscation: 
             elif not await heard_within(tail.wake, PING_SECONDS):
                 yield PING
     finally:
+        tail.clients -= is_client
         tail.leave()
 
 
@@ -85,6 +101,7 @@ class _Tail:
 
     def __init__(self, team_id: str, response_id: str, *, is_background: bool) -> None:
         self.wake = asyncio.Event()
+        self.clients = 0
         self.ended = False
         self.is_broken = False
         self._team_id = team_id
@@ -142,7 +159,9 @@ class _Tail:
         return here().listening(channel_of(self._response_id), self._rung) if self._is_background else nullcontext()
 
     async def _read_once(self) -> None:
-        read = partial(_read_log, self._team_id, self._response_id, self.length, is_background=self._is_background)
+        # Of a run in the background nobody needs to know who listens.
+        is_listened = self.clients > 0 and not self._is_background
+        read = partial(_read_log, self._team_id, self._response_id, self.length, is_listened=is_listened)
         try:
             ended, frames = await in_db_thread(read)
         except DatabaseError:
@@ -159,7 +178,7 @@ class _Tail:
             await heard_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
 
 
-def _read_log(team_id: str, response_id: str, first: int, *, is_background: bool) -> tuple[bool, list[bytes]]:
+def _read_log(team_id: str, response_id: str, first: int, *, is_listened: bool) -> tuple[bool, list[bytes]]:
     """Whether the run has ended, and the events from number `first` on, with which a batch begins.
 
     The state is read before the log: the last events are committed together with the end.
@@ -168,7 +187,7 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_background: bool
         response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
         if response is None:
             return True, []
-        if response.ended_at is None and not is_background:
+        if response.ended_at is None and is_listened:
             _note_follower(response)
         batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)
         log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))

@@ -19,6 +19,7 @@ from django.core.asgi import get_asgi_application
 
 from conversations.api.uploads import brings_part
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, identified
+from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
 from responses.api.websocket import ResponseSocket
@@ -82,7 +83,7 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
-_live: dict[str, App] = {"/admin/live/socket": LiveSocket.as_asgi()}
+_live: dict[str, App] = {"/admin/live/socket": LiveSocket.as_asgi(), "/admin/live/follow": FollowSocket.as_asgi()}
 _responses: App = ResponseSocket.as_asgi()
 
 

@@ -120,7 +120,7 @@
 
         function over(gone) {
             const body = runs.get(gone.id);
-            if (!body) return;
+            if (!body || body.hasAttribute('data-over')) return;
             delete body.dataset.doing;
             body.dataset.over = '';
             body.dataset.tone = gone.tone;

@@ -26,13 +26,14 @@ from tenants.viewer import Viewer, viewer_of
 logger = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
 # Private codes: 4000 plus the status that HTTP would have.
+DONE = 1000
 NOT_SIGNED_IN = 4401
 NOT_ALLOWED = 4403
 CHANGED = 4409
 
 
 class AdminSocket(AsyncWebsocketConsumer):
-    """One open page. `watch` sends to it until it is cancelled, or returns."""
+    """One open page. `watch` sends to it until it is cancelled or has nothing more to send."""
 
     # No channel of the layer: these consumers are only ever spoken to by the server.
     channel_layer_alias = "none"
@@ -43,8 +44,8 @@ class AdminSocket(AsyncWebsocketConsumer):
         self._check_seconds = check_seconds
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def watch(self) -> None:
-        """Send what there is to see."""
+    async def watch(self) -> int:
+        """Send what there is to see, and return the code to close with when there is no more."""
         raise NotImplementedError
 
     async def tell(self, message: dict[str, Any]) -> None:
@@ -92,8 +93,7 @@ class AdminSocket(AsyncWebsocketConsumer):
 
     async def _watch(self) -> None:
         try:
-            await self.watch()
-            await self.close()
+            await self.close(code=await self.watch())
         except Exception:
             logger.exception("a live page cannot be served any more")
             await self.close(code=1011)

@@ -82,11 +82,13 @@ class Watcher:
 
 
 @contextmanager
-def watching(web: WebProcess, client: Client | None, *, origin: str | None = None) -> Iterator[Watcher]:
+def watching(
+    web: WebProcess, client: Client | None, *, origin: str | None = None, path: str = "/admin/live/socket"
+) -> Iterator[Watcher]:
     """The socket of the page, in the session of this browser."""
     session = client.cookies[settings.SESSION_COOKIE_NAME].value if client is not None else ""
     headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"} if session else {}
-    address = web.url.replace("http", "ws", 1) + "/admin/live/socket"
+    address = web.url.replace("http", "ws", 1) + path
     with connect(address, additional_headers=headers, origin=origin or web.url, proxy=None) as connection:  # type: ignore[arg-type]
         yield Watcher(connection)
 
@@ -204,6 +206,86 @@ def test_a_run_in_the_foreground_is_watched_too(api: Api, web: WebProcess, scrip
         gate.open()
         streamed.rest()
         page.until(lambda: page.gone == {row["id"]: "completed"})
+
+
+# -- one response, as it is answered -----------------------------------------------------------------------------------
+
+
+def followed(response_id: str) -> str:
+    """Where the page of a response follows it."""
+    return f"/admin/live/follow?response={response_id}"
+
+
+def heard(page: Watcher) -> list[dict[str, Any]]:
+    """What the page is told in one message."""
+    message: dict[str, Any] = orjson.loads(page.connection.recv(timeout=_WAIT_SECONDS))
+    return message["events"] if not message["has_ended"] else [{"has_ended": True}]
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_page_of_a_response_hears_its_text_as_it_grows(
+    api: Api, web: WebProcess, script: Script, lead: Client
+) -> None:
+    gate = Gate()
+    script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
+    response_id = api.create(model=script.model, input="Go.", background=True)["id"]
+    gate.wait_until_reached()
+    with watching(web, lead, path=followed(response_id)) as page:
+        events: list[dict[str, Any]] = []
+        while not any(event.get("words") for event in events):
+            events += heard(page)
+        assert [(event.get("type"), event.get("words")) for event in events] == [("message", None), (None, "Hal")]
+        gate.open()
+        while "has_ended" not in events[-1]:
+            events += heard(page)
+        words = "".join(event.get("words", "") for event in events)
+        assert (words, events[-2]["status"]) == ("Hallo", "completed")
+        assert page.code() == 1000
+
+
+@pytest.mark.usefixtures("worker")
+def test_calls_of_tools_are_told_with_what_came_back(
+    reaching: Api, reaching_web: WebProcess, script: Script, served: McpServer, lead: Client
+) -> None:
+    script.then(calling(("box__note", '{"a":1}'))).say("Done.")
+    body = {"model": script.model, "input": "Go.", "background": True, "tools": [tool(served)]}
+    response_id = reaching.create(**body)["id"]
+    with watching(reaching_web, lead, path=followed(response_id)) as page:
+        events: list[dict[str, Any]] = [{}]
+        while "has_ended" not in events[-1]:
+            events += heard(page)
+    calls = [event for event in events if event.get("type") == "mcp_call"]
+    assert [(call["name"], call.get("status"), call.get("result")) for call in calls] == [
+        ("box.note", None, None),
+        ("box.note", "completed", "note is done"),
+    ]
+
+
+def test_whoever_may_not_read_a_response_hears_nothing_of_it(
+    api: Api, web: WebProcess, script: Script, auditor: Client, operator: Client, stranger: Client, no_worker: None
+) -> None:
+    response_id = api.create(model=script.model, input="Go.", background=True)["id"]
+    for client, code in ((auditor, 4403), (operator, 4403), (stranger, 4404)):
+        with watching(web, client, path=followed(response_id)) as page:
+            assert page.code() == code
+    with watching(web, stranger, path=followed("resp_unknown")) as page:
+        assert page.code() == 4404
+    api.post(f"/responses/{response_id}/cancel", {})
+
+
+def test_watching_keeps_no_run_alive(api: Api, web: WebProcess, script: Script, lead: Client, caller: Caller) -> None:
+    """Unlike a client that follows a run in the foreground when its own has gone."""
+    gate = Gate()
+    script.then(stream(chunk(content="Hal"), gate))
+    with api.stream(model=script.model, input="Go.") as streamed:
+        gate.wait_until_reached()
+        response_id = streamed.next()["response"]["id"]
+        with watching(web, lead, path=followed(response_id)) as page:
+            while not any(event.get("words") for event in heard(page)):
+                pass
+            with scope.team(caller.team.pk):
+                assert Response.objects.get(pk=response_id).followed_until is None
+            gate.open()
 
 
 # -- the door ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class LiveSocket(AdminSocket):
     """One page of running jobs."""
 
     @override
-    async def watch(self) -> None:
+    async def watch(self) -> int:
         """Follow the board of those teams that the viewer sees."""
         news, sent = asyncio.Event(), _Sent(self)
         board = Board.join(self.viewer.visible_teams, news)
