@@ -162,6 +162,20 @@ def look(*, teams: Collection[str], before: Look | None = None) -> Look:
     return Look(rows=rows, executed=len(executed), waiting=counted, oldest_waiting=oldest)
 
 
+def queue() -> tuple[int, datetime | None]:
+    """How many responses of every team wait for a worker, a thousand at most, and since when the first one does."""
+    counted, waiting = _waiting([EVERY_TEAM])
+    return counted, min((row.created_at for row in waiting), default=None)
+
+
+def holders() -> list[str]:
+    """The processes that hold leases, once for each run; a thousand at most."""
+    rows = Response.objects.filter(status__in=RUNNING, lease_until__isnull=False, lease_owner__isnull=False)
+    return [
+        owner for owner in rows.order_by("lease_until").values_list("lease_owner", flat=True)[:_MOST_COUNTED] if owner
+    ]
+
+
 def endings(*, response_ids: Iterable[str]) -> dict[str, str]:
     """The states in which runs ended; those that were deleted are left out."""
     rows = Response.objects.filter(pk__in=[*response_ids], ended_at__isnull=False)

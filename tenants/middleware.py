@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 
-from allauth.account.authentication import get_authentication_records
-from allauth.mfa.utils import is_mfa_enabled
-from django.conf import settings
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from tenants import scope
-from tenants.viewer import viewer
+from tenants.viewer import lacks_second_factor, viewer
 
 
 class TeamScopeMiddleware:
@@ -47,14 +44,7 @@ class SecondFactorMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if _lacks_second_factor(request):
+        if request.path.startswith("/admin/") and lacks_second_factor(request):
             messages.warning(request, "This platform requires a second factor. Add one, and go on.")
             return HttpResponseRedirect(reverse("mfa_index"))
         return self.get_response(request)
-
-
-def _lacks_second_factor(request: HttpRequest) -> bool:
-    if not (settings.REQUIRE_SECOND_FACTOR and request.path.startswith("/admin/") and request.user.is_authenticated):
-        return False
-    methods = {record["method"] for record in get_authentication_records(request, request.user)}
-    return "socialaccount" not in methods and not is_mfa_enabled(request.user)

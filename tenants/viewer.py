@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allauth.account.authentication import get_authentication_records
+from allauth.mfa.utils import is_mfa_enabled
+from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.contrib.auth.models import User as DjangoUser
 from django.http import HttpRequest
@@ -70,6 +73,15 @@ def viewer(request: HttpRequest) -> Viewer:
         held.viewer = viewer_of(request.user)
     found: Viewer = held.viewer
     return found
+
+
+def lacks_second_factor(request: HttpRequest) -> bool:
+    """Whether somebody who has signed in has to get a second factor before they see anything. Who came through the
+    OpenID Connect provider has been asked there."""
+    if not (settings.REQUIRE_SECOND_FACTOR and request.user.is_authenticated):
+        return False
+    methods = {record["method"] for record in get_authentication_records(request, request.user)}
+    return "socialaccount" not in methods and not is_mfa_enabled(request.user)
 
 
 def _roles(user: DjangoUser) -> dict[str, Role]:

@@ -112,6 +112,7 @@ _NAVIGATION = [
             _rows("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             _rows("Audit log", "policy", "tenants.AuditEvent"),
             _rows("Users", "person", "auth.User"),
+            _page("System", "monitor_heart", "system"),
         ],
     },
 ]

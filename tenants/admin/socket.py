@@ -21,7 +21,7 @@ from django.http import HttpRequest, parse_cookie
 from kernel.asgi import Message, Receive, Scope, Send, header
 from kernel.dbthreads import in_db_thread
 from tenants.admin.roles import EVERY_ROLE
-from tenants.viewer import Viewer, viewer_of
+from tenants.viewer import Viewer, lacks_second_factor, viewer_of
 
 logger = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
@@ -89,7 +89,8 @@ class AdminSocket(AsyncWebsocketConsumer):
         cookies = parse_cookie(header(self.scope, b"cookie"))
         store = import_module(settings.SESSION_ENGINE).SessionStore
         request.session = store(cookies.get(settings.SESSION_COOKIE_NAME))
-        return viewer_of(get_user(request))
+        request.user = get_user(request)
+        return Viewer() if lacks_second_factor(request) else viewer_of(request.user)
 
     async def _watch(self) -> None:
         try:

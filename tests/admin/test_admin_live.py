@@ -15,6 +15,8 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, add_turns, sign_in, text
 from tests.support.api import Caller, MakeCaller
 
+# What stands in the rows here is nobody's work.
+pytestmark = pytest.mark.usefixtures("no_worker")
 PAGE = "/admin/live/"
 ROWS = "/admin/live/rows/"
 WORKER = "host:1:abc"
@@ -243,7 +245,7 @@ def test_what_has_ended_is_not_cancelled(developer: Client, caller: Caller) -> N
     assert (row(response).status, audited(response)) == ("completed", [])
 
 
-def test_a_requeued_run_is_anybodys(developer: Client, caller: Caller, no_worker: None) -> None:
+def test_a_requeued_run_is_anybodys(developer: Client, caller: Caller) -> None:
     response = running(caller, attempt=5)
     developer.post(f"{PAGE}{response.pk}/requeue/")
     after = row(response)
@@ -259,7 +261,7 @@ def test_a_run_whose_client_waits_is_not_requeued(developer: Client, caller: Cal
     assert row(response).lease_owner == WORKER
 
 
-def test_a_stuck_run_is_ended_as_failed(developer: Client, caller: Caller, no_worker: None) -> None:
+def test_a_stuck_run_is_ended_as_failed(developer: Client, caller: Caller) -> None:
     response = running(caller, lease_until=now() - timedelta(seconds=5), attempt=1, background=False)
     developer.post(f"{PAGE}{response.pk}/fail/")
     after = row(response)

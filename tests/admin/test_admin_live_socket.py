@@ -301,6 +301,11 @@ def test_nobody_watches_without_a_role(web: WebProcess, database: None) -> None:
         assert page.code() == 4403
 
 
+def test_nobody_watches_without_the_second_factor_that_is_required(upstream: object, lead: Client) -> None:
+    with running_web(REQUIRE_SECOND_FACTOR="1") as strict, watching(strict, lead) as page:
+        assert page.code() == 4401
+
+
 def test_a_page_of_another_site_is_refused(web: WebProcess, lead: Client) -> None:
     with pytest.raises(Exception, match="403"), watching(web, lead, origin="https://elsewhere.example"):
         pass
