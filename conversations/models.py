@@ -106,6 +106,7 @@ class Conversation(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="conversation_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="conversation_by_time"),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="conversation_by_metadata"),
         ]
 

@@ -114,36 +114,56 @@ def update_conversation(
     return conversation
 
 
-def delete_conversation(*, principal: Principal, conversation_id: str, request_id: str) -> None:
-    """Delete a conversation. Its items stay where responses or forks show them; others go with it."""
-    with scope.team(principal.team_id):
-        conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
+def delete_conversation(*, team_id: str, actor: str, conversation_id: str, request_id: str, reason: str = "") -> None:
+    """Delete a conversation. Its items stay where responses or forks show them; others go with it. The audit log names
+    the `actor`, and the reason where there is one."""
+    with scope.team(team_id):
+        conversation = _locked(team_id, conversation_id)
         places = selectors.places(conversation)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
         remove_unplaced(keys)
         conversation.delete()
-        _audit(principal, "conversation.deleted", conversation_id, request_id, before={"items": len(keys)})
+        audit(
+            team_id=team_id,
+            actor=actor,
+            action="conversation.deleted",
+            target=conversation_id,
+            before={"items": len(keys)},
+            after={"reason": reason} if reason else None,
+            request_id=request_id,
+        )
 
 
-def delete_item(*, principal: Principal, conversation_id: str, item_id: str, request_id: str) -> Conversation:
+def delete_item(
+    *, team_id: str, actor: str, conversation_id: str, item_id: str, request_id: str, reason: str = ""
+) -> Conversation:
     """Take an item out of a conversation; it stays where responses or forks show it."""
-    with scope.team(principal.team_id):
-        conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
+    with scope.team(team_id):
+        conversation = _locked(team_id, conversation_id)
         place = access.get_place(conversation=conversation, item_id=item_id)
         RemovedItem.objects.create(
             team_id=conversation.team_id, conversation=conversation, item_id=item_id, position=place.position
         )
         place.delete()
         remove_unplaced([place.item_id])
-        _audit(principal, "conversation.item_deleted", conversation.pk, request_id, before={"item": item_id})
+        audit(
+            team_id=team_id,
+            actor=actor,
+            action="conversation.item_deleted",
+            target=conversation.pk,
+            before={"item": item_id},
+            after={"reason": reason} if reason else None,
+            request_id=request_id,
+        )
     return conversation
 
 
-def fork_conversation(*, principal: Principal, conversation_id: str, after: str | None) -> Conversation:
-    """A new conversation with the metadata and the items of another, up to and with `after`; no item is copied."""
-    with scope.team(principal.team_id):
-        source = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
+def fork_conversation(*, team_id: str, key_id: str | None, conversation_id: str, after: str | None) -> Conversation:
+    """A new conversation with the metadata and the items of another, up to and with `after`; no item is copied. It is
+    the key's that asked for it, if it was one."""
+    with scope.team(team_id):
+        source = _locked(team_id, conversation_id)
         end = source.next_position
         if after is not None:
             place = selectors.find_place(conversation=source, item_id=after)
@@ -151,11 +171,19 @@ def fork_conversation(*, principal: Principal, conversation_id: str, after: str 
                 raise selectors.unknown_item(after, param="after")
             end = place.position + 1
         fork = Conversation.objects.create(
-            team_id=source.team_id, api_key_id=principal.key_id, metadata=source.metadata, next_position=end
+            team_id=source.team_id, api_key_id=key_id, metadata=source.metadata, next_position=end
         )
         with connection.cursor() as cursor:
             cursor.execute(_SHARE, {"fork": fork.pk, "source": source.pk, "section": Section.ITEMS, "end": end})
     return fork
+
+
+def _locked(team_id: str, conversation_id: str) -> Conversation:
+    """A conversation of the team whose list nobody else changes meanwhile, or the 404 of an unknown id."""
+    found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=True)
+    if found is None:
+        raise selectors.unknown_conversation(conversation_id)
+    return found
 
 
 def remove_unplaced(keys: Collection[UUID]) -> None:
@@ -171,7 +199,7 @@ def remove_unplaced(keys: Collection[UUID]) -> None:
 def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:
     audit(
         team_id=principal.team_id,
-        actor=f"key:{principal.key_id}",
+        actor=principal.actor,
         action=action,
         target=target,
         request_id=request_id,

@@ -74,7 +74,10 @@ class OneConversation(ApiView):
         principal.require(Scope.CONVERSATIONS_DELETE)
         refuse_unknown(request.query_params, page=False)
         services.delete_conversation(
-            principal=principal, conversation_id=conversation_id, request_id=request_id_of(request)
+            team_id=principal.team_id,
+            actor=principal.actor,
+            conversation_id=conversation_id,
+            request_id=request_id_of(request),
         )
         return Answer({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
@@ -125,7 +128,8 @@ class OneItem(ApiView):
         principal.require(Scope.CONVERSATIONS_WRITE)
         refuse_unknown(request.query_params, page=False)
         conversation = services.delete_item(
-            principal=principal,
+            team_id=principal.team_id,
+            actor=principal.actor,
             conversation_id=conversation_id,
             item_id=item_id,
             request_id=request_id_of(request),
@@ -141,7 +145,9 @@ class Fork(ApiView):
         principal.require(Scope.CONVERSATIONS_WRITE)
         refuse_unknown(request.query_params, page=False)
         body = read(ForkConversation, body_of(request))
-        fork = services.fork_conversation(principal=principal, conversation_id=conversation_id, after=body.after)
+        fork = services.fork_conversation(
+            team_id=principal.team_id, key_id=principal.key_id, conversation_id=conversation_id, after=body.after
+        )
         return Answer(public_conversation(fork))
 
 

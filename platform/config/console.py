@@ -65,7 +65,8 @@ _NAVIGATION = [
     {
         "items": [
             {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
-            _rows("Responses", "forum", "responses.Response"),
+            _rows("Responses", "swap_vert", "responses.Response"),
+            _rows("Conversations", "forum", "conversations.Conversation"),
             _page("Running jobs", "play_circle", "live"),
             _page("Search", "manage_search", "search"),
             _rows("Prompts", "edit_note", "responses.PromptTemplate"),

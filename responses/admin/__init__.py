@@ -1,8 +1,22 @@
 """The admin's pages of inference."""
 
-from responses.admin import deliveries, go, live, pages, palette, payloads, prompts, storage, system, texts, webhooks
+from responses.admin import (
+    conversations,
+    deliveries,
+    go,
+    live,
+    pages,
+    palette,
+    payloads,
+    prompts,
+    storage,
+    system,
+    texts,
+    webhooks,
+)
 
 __all__ = [
+    "conversations",
     "deliveries",
     "go",
     "live",

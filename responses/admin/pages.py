@@ -12,6 +12,7 @@ from django.urls import URLPattern, path
 from typing_extensions import override
 
 from responses.admin.acting import ActingList
+from responses.admin.chain import chain_view
 from responses.admin.response.documents import document
 from responses.admin.response.events import event_log
 from responses.admin.response.head import head
@@ -26,6 +27,7 @@ Piece = Callable[..., HttpResponse]
 PIECES: tuple[tuple[str, str, Piece], ...] = (
     ("span", "spans/<str:key>/", span),
     ("log", "log/", event_log),
+    ("chain", "chain/", chain_view),
     ("document", "documents/<str:name>/", document),
     ("snippet", "snippets/<str:name>/", snippet),
 )

@@ -44,6 +44,71 @@
         }
     }
 
+    const ENTRIES = '[data-item-id].c-entry';
+
+    function scroller() {
+        let box = document.querySelector('[data-chat]')?.parentElement;
+        while (box && !(/auto|scroll/.test(getComputedStyle(box).overflowY) && box.scrollHeight > box.clientHeight)) {
+            box = box.parentElement;
+        }
+        return box ?? document.scrollingElement;
+    }
+
+    /* An id behind the # that stands in no item of this page (find.js goes to those) may be further up. */
+    function look(id) {
+        const name = CSS.escape(id);
+        if (document.querySelector(`[data-item-id="${name}"], [data-call-id="${name}"]`)) return;
+        const url = new URL(location.href);
+        url.searchParams.set('item', id);
+        location.replace(url);
+    }
+
+    function focus(entry) {
+        entry.tabIndex = -1;
+        entry.focus({ preventScroll: true });
+        entry.scrollIntoView({ block: 'center' });
+    }
+
+    function step(by) {
+        const all = [...document.querySelectorAll(ENTRIES)];
+        const at = all.indexOf(document.activeElement?.closest(ENTRIES));
+        const next = at < 0 ? (by > 0 ? all[0] : all.at(-1)) : all[at + by];
+        if (next) focus(next);
+    }
+
+    /* Items that come in above leave what is being read where it is. */
+    let height = null;
+    document.addEventListener('htmx:beforeSwap', (event) => {
+        if (event.target.matches?.('[data-earlier]')) height = scroller().scrollHeight;
+    });
+    document.addEventListener('htmx:afterSettle', () => {
+        if (height === null) return;
+        const box = scroller();
+        box.scrollTop += box.scrollHeight - height;
+        height = null;
+    });
+
+    document.addEventListener('keydown', (event) => {
+        if (event.altKey || event.ctrlKey || event.metaKey || !'jk'.includes(event.key)) return;
+        if (event.target.closest('input, textarea, select, [contenteditable="true"]')) return;
+        if (document.querySelector(ENTRIES)) step(event.key === 'j' ? 1 : -1);
+    });
+
+    document.addEventListener('DOMContentLoaded', () => {
+        if (!document.querySelector('[data-chat]')) return;
+        const asked = new URLSearchParams(location.search);
+        const item = asked.get('item');
+        const found = item && document.querySelector(`[data-item-id="${CSS.escape(item)}"]`);
+        if (found) {
+            focus(found.closest('.c-entry'));
+        } else if (location.hash.length > 1 && item === null) {
+            look(location.hash.slice(1));
+        } else if (!asked.has('before')) {
+            const box = scroller();
+            box.scrollTop = box.scrollHeight;
+        }
+    });
+
     document.addEventListener('click', (event) => {
         const button = event.target.closest('[data-copy]');
         if (button) {

@@ -280,8 +280,16 @@ def test_a_fork_and_a_deletion_know_where_the_context_begins(principal: Principa
     first, second = (compaction(principal, id=name) for name in ("cmp_1", "cmp_2"))
     items = [said("a"), first, said("b"), second, said("c")]
     services.append_items(principal=principal, conversation_id=conversation_id, items=items)
-    fork = services.fork_conversation(principal=principal, conversation_id=conversation_id, after=None).pk
-    services.delete_item(principal=principal, conversation_id=conversation_id, item_id="cmp_2", request_id="req_1")
+    fork = services.fork_conversation(
+        team_id=principal.team_id, key_id=principal.key_id, conversation_id=conversation_id, after=None
+    ).pk
+    services.delete_item(
+        team_id=principal.team_id,
+        actor=principal.actor,
+        conversation_id=conversation_id,
+        item_id="cmp_2",
+        request_id="req_1",
+    )
     with scope.team(principal.team_id):
         told = [
             conversation_selectors.told(team_id=principal.team_id, conversation_id=name)

@@ -74,11 +74,15 @@ OPERATIONS: dict[str, Callable[[Principal, str, str], object]] = {
     "a page": lambda who, one, _: page(who, one, None),
     "a page behind an item": page,
     "an append": lambda who, one, _: add(who, one, "more", "and more"),
-    "a fork": lambda who, one, item: services.fork_conversation(principal=who, conversation_id=one, after=item),
-    "an item's end": lambda who, one, item: services.delete_item(
-        principal=who, conversation_id=one, item_id=item, request_id=""
+    "a fork": lambda who, one, item: services.fork_conversation(
+        team_id=who.team_id, key_id=who.key_id, conversation_id=one, after=item
     ),
-    "its end": lambda who, one, _: services.delete_conversation(principal=who, conversation_id=one, request_id=""),
+    "an item's end": lambda who, one, item: services.delete_item(
+        team_id=who.team_id, actor=who.actor, conversation_id=one, item_id=item, request_id=""
+    ),
+    "its end": lambda who, one, _: services.delete_conversation(
+        team_id=who.team_id, actor=who.actor, conversation_id=one, request_id=""
+    ),
 }
 MOST = 12
 
@@ -136,7 +140,9 @@ def test_an_item_is_shared_or_gone_when_both_happen_at_once(principal: Principal
     one, other = begin(principal, 1), begin(principal, 0)
     item = middle(principal, one)
     gone, shared = at_once(
-        lambda: services.delete_item(principal=principal, conversation_id=one, item_id=item, request_id=""),
+        lambda: services.delete_item(
+            team_id=principal.team_id, actor=principal.actor, conversation_id=one, item_id=item, request_id=""
+        ),
         lambda: services.append_items(principal=principal, conversation_id=other, items=[ItemReference(id=item)]),
     )
     assert isinstance(gone, Conversation)
@@ -148,7 +154,9 @@ def test_an_item_is_shared_or_gone_when_both_happen_at_once(principal: Principal
 def test_whoever_comes_after_its_end_finds_no_conversation(principal: Principal) -> None:
     one = begin(principal, 3)
     _, *added = at_once(
-        lambda: services.delete_conversation(principal=principal, conversation_id=one, request_id=""),
+        lambda: services.delete_conversation(
+            team_id=principal.team_id, actor=principal.actor, conversation_id=one, request_id=""
+        ),
         *(lambda: add(principal, one, "late") for _ in range(4)),
     )
     assert all(isinstance(answer, list) or answer.status == 404 for answer in added)

@@ -43,10 +43,14 @@ class World:
             case "refer" if item:
                 self._refer(names[where % len(names)], item)
             case "delete item" if item:
-                services.delete_item(principal=self.who, conversation_id=one, item_id=item, request_id="")
+                services.delete_item(
+                    team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, item_id=item, request_id=""
+                )
                 items.remove(item)
             case "fork" if item:
-                fork = services.fork_conversation(principal=self.who, conversation_id=one, after=item)
+                fork = services.fork_conversation(
+                    team_id=self.who.team_id, key_id=self.who.key_id, conversation_id=one, after=item
+                )
                 self.lists[fork.pk] = items[: items.index(item) + 1]
             case "delete" if one:
                 self.delete(one)
@@ -69,7 +73,7 @@ class World:
 
     def delete(self, one: str) -> None:
         """The end of a conversation."""
-        services.delete_conversation(principal=self.who, conversation_id=one, request_id="")
+        services.delete_conversation(team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, request_id="")
         del self.lists[one]
 
     def check(self) -> None:

@@ -1,0 +1,316 @@
+"""Conversations in the admin: the list, the chat, what is done with them, and who sees how much of it."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from conversations.models import Conversation, Item, Placement, Section
+from kernel.clock import now
+from kernel.ids import new_id
+from responses.models import ConversationHold, Response
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_call, add_response, model_calls, model_says, say, text, user_says
+from tests.support.api import Caller
+
+LIST = "/admin/conversations/conversation/"
+
+
+def begin(caller: Caller, *bodies: dict[str, Any], **columns: Any) -> Conversation:
+    """A conversation with these items."""
+    with scope.team(caller.team.pk):
+        made = Conversation.objects.create(team=caller.team, api_key=caller.key, next_position=len(bodies), **columns)
+        items = [
+            Item(team_id=caller.team.pk, id=whole["id"], type=whole["type"], body=whole)
+            for whole in ({"id": new_id("it"), **body} for body in bodies)
+        ]
+        Item.objects.bulk_create(items)
+        Placement.objects.bulk_create(
+            Placement(team_id=caller.team.pk, owner=made.pk, section=Section.ITEMS, position=position, item=item)
+            for position, item in enumerate(items)
+        )
+    return made
+
+
+def share(response: Response, conversation: Conversation, section: Section, *positions: int) -> None:
+    """Place items of the conversation into a response, as a run leaves them."""
+    with scope.team(response.team_id):
+        places = Placement.objects.filter(owner=conversation.pk, position__in=positions).order_by("position")
+        for position, place in enumerate(places):
+            Placement.objects.create(
+                team_id=response.team_id, owner=response.pk, section=section, position=position, item_id=place.item_id
+            )
+
+
+def page_of(conversation: Conversation) -> str:
+    return f"{LIST}{conversation.pk}/change/"
+
+
+def names(conversation: Conversation) -> list[str]:
+    """The ids of its items, in order."""
+    with scope.team(conversation.team_id):
+        places = Placement.objects.filter(owner=conversation.pk).order_by("position")
+        return [place.item.id for place in places.select_related("item")]
+
+
+def audited(conversation_id: str, action: str) -> AuditEvent:
+    with scope.every_team():
+        return AuditEvent.objects.get(target=conversation_id, action=action)
+
+
+@pytest.fixture
+def talk(caller: Caller) -> Conversation:
+    """A question, a call with its answer, and the model's word."""
+    answer = {"type": "function_call_output", "call_id": "call_1", "output": '{"sky": "blue"}'}
+    bodies = [user_says("**How** is it?"), model_calls("look", '{"at": "sky"}'), answer, model_says("It is *blue*.")]
+    made = begin(caller, *bodies, metadata={"case": "zebra crossing"})
+    first = add_response(caller, conversation_id=made.pk, input_preview="How is it?", end_user="ada", tool_calls=1)
+    share(first, made, Section.INPUT, 0)
+    share(first, made, Section.OUTPUT, 1)
+    add_call(first, name="look", attempt=2)
+    second = add_response(caller, conversation_id=made.pk, input_tokens=1200, output_tokens=34, error_code="oops")
+    share(second, made, Section.INPUT, 2)
+    share(second, made, Section.OUTPUT, 3)
+    return made
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_tells_what_went_on(lead: Client, talk: Conversation) -> None:
+    page = text(lead.get(LIST))
+    told = [talk.pk, "How is it?", "ada", "2 turns", "1,200 / 34", "free"]
+    assert [words for words in told if words not in page] == []
+
+
+def test_a_conversation_that_no_response_began_shows_its_first_words(lead: Client, caller: Caller) -> None:
+    begin(caller, model_says("Welcome"), user_says("Where is my parcel?"))
+    assert "Where is my parcel?" in text(lead.get(LIST))
+
+
+def test_one_that_is_being_continued_is_locked(lead: Client, talk: Conversation) -> None:
+    with scope.team(talk.team_id):
+        until = now() + timedelta(minutes=1)
+        ConversationHold.objects.create(conversation_id=talk.pk, team_id=talk.team_id, response_id="r", until=until)
+    assert "held by r" in text(lead.get(LIST))
+
+
+def test_old_ones_are_found_by_id_by_what_went_on_lately_and_by_period(lead: Client, caller: Caller) -> None:
+    old = begin(caller, user_says("hi"), created_at=now() - timedelta(days=20))
+    assert old.pk not in text(lead.get(LIST))
+    assert old.pk in text(lead.get(LIST, {"q": old.pk}))
+    assert old.pk in text(lead.get(LIST, {"period": "30d"}))
+    assert old.pk not in text(lead.get(LIST, {"active": "1h"}))
+    add_response(caller, conversation_id=old.pk)
+    assert old.pk in text(lead.get(LIST, {"active": "1h"}))
+
+
+def test_those_continued_last_come_first(lead: Client, caller: Caller) -> None:
+    older, newer = begin(caller), begin(caller)
+    add_response(caller, conversation_id=newer.pk, created_at=now() - timedelta(minutes=5))
+    add_response(caller, conversation_id=older.pk)
+    page = text(lead.get(LIST, {"active": "24h"}))
+    assert page.index(older.pk) < page.index(newer.pk)
+
+
+def test_the_list_is_narrowed_by_metadata(lead: Client, caller: Caller, talk: Conversation) -> None:
+    other = begin(caller, metadata={"case": "1"})
+    page = text(lead.get(LIST, {"metadata": "case=zebra crossing"}))
+    assert talk.pk in page
+    assert other.pk not in page
+
+
+def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
+    lead: Client, caller: Caller, talk: Conversation, count_queries: CountQueries
+) -> None:
+    few = count_queries(lead, LIST)
+    for number in range(20):
+        one = begin(caller, user_says(f"hello {number}"))
+        add_response(caller, conversation_id=one.pk)
+    # What begins without a preview takes two more, for all of the page.
+    assert count_queries(lead, LIST) <= few + 2
+
+
+# -- the chat ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_reads_like_a_chat(lead: Client, talk: Conversation) -> None:
+    page = text(lead.get(page_of(talk)))
+    told = [
+        "<strong>How</strong>",
+        "<b>look</b>",
+        "&quot;sky&quot;: &quot;blue&quot;",
+        "250 ms",
+        "attempt 2",
+        "zebra crossing",
+    ]
+    assert [words for words in told if words not in page] == []
+    assert page.index("<strong>How</strong>") < page.index("<b>look</b>") < page.index("<em>blue</em>")
+
+
+def test_a_call_and_its_answer_are_one_card(lead: Client, talk: Conversation) -> None:
+    page = text(lead.get(page_of(talk)))
+    _, call, answer, _ = names(talk)
+    card = page.partition(f'data-item-id="{call}"')[2].partition("</article>")[0]
+    assert f'data-item-id="{answer}"' in card
+
+
+def test_before_the_items_of_a_response_stands_a_link_to_it(lead: Client, talk: Conversation) -> None:
+    page = text(lead.get(page_of(talk)))
+    with scope.team(talk.team_id):
+        first, second = Response.objects.filter(conversation_id=talk.pk).order_by("created_at")
+    chat = page.partition("data-chat")[2].partition("</section>")[0]
+    assert chat.index(f"{first.pk}/change/") < chat.index("<strong>How") < chat.index(f"{second.pk}/change/")
+
+
+def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    long = begin(caller, *(user_says(f"number {number} of many") for number in range(120)))
+    page = text(lead.get(page_of(long)))
+    assert "number 119 of" in page
+    assert "number 70 of" in page
+    assert "number 69 of" not in page
+    earlier = text(lead.get(f"{LIST}{long.pk}/items/", {"before": 70}))
+    assert "number 69 of" in earlier
+    assert "number 19 of" not in earlier
+    assert "<html" not in earlier
+    oldest = text(lead.get(page_of(long), {"before": 20}))
+    assert "The conversation began" in oldest
+    assert "Go to the latest items" in oldest
+    assert count_queries(lead, page_of(long)) < 30
+
+
+def test_an_item_is_shown_among_its_neighbours(lead: Client, caller: Caller) -> None:
+    long = begin(caller, *(user_says(f"number {number} of many") for number in range(120)))
+    page = text(lead.get(page_of(long), {"item": names(long)[40]}))
+    assert "number 40 of" in page
+    assert "number 119 of" not in page
+
+
+def test_a_response_that_goes_on_across_pages_is_named_once(lead: Client, caller: Caller) -> None:
+    long = begin(caller, *(model_says(str(number)) for number in range(60)))
+    response = add_response(caller, conversation_id=long.pk)
+    share(response, long, Section.OUTPUT, *range(60))
+    earlier = text(lead.get(f"{LIST}{long.pk}/items/", {"before": 10, "of": response.pk}))
+    assert '<div id="c-turn-at-10" hx-swap-oob="delete">' in earlier
+
+
+# -- who sees how much -------------------------------------------------------------------------------------------------
+
+
+def test_another_teams_conversation_is_unknown(stranger: Client, talk: Conversation) -> None:
+    assert page_of(talk) not in text(stranger.get(LIST, {"q": talk.pk}))
+    assert stranger.get(page_of(talk)).status_code == 302
+    for name in ("items", "fork", "remove", "export"):
+        assert stranger.get(f"{LIST}{talk.pk}/{name}/").status_code == 404
+        assert stranger.post(f"{LIST}{talk.pk}/{name}/", {"reason": "because"}).status_code == 404
+    assert len(names(talk)) == 4
+
+
+def test_who_may_not_read_sees_the_skeleton(auditor: Client, operator: Client, talk: Conversation) -> None:
+    for client in (auditor, operator):
+        page = text(client.get(page_of(talk))) + text(client.get(LIST, {"q": talk.pk}))
+        assert [words for words in ("How", "&quot;sky", "blue", "zebra crossing") if words in page] == []
+        assert "What was said is hidden from you" in page
+        assert "<b>look</b>" in page
+        assert "250 ms" in page
+        assert client.get(f"{LIST}{talk.pk}/export/").status_code == 403
+
+
+def test_after_a_reveal_the_words_are_there_and_reading_is_noted(operator: Client, talk: Conversation) -> None:
+    operator.post("/admin/content/reveal/", {"team": talk.team_id, "reason": "ticket 12", "next": "/admin/"})
+    assert "<em>blue</em>" in text(operator.get(page_of(talk)))
+    assert audited(talk.pk, "content.viewed").actor.startswith("user:")
+
+
+def test_who_only_reads_changes_nothing(auditor: Client, platform_auditor: Client, talk: Conversation) -> None:
+    for client in (auditor, platform_auditor):
+        assert f"{talk.pk}/fork/" not in text(client.get(page_of(talk)))
+        assert client.post(f"{LIST}{talk.pk}/fork/").status_code == 403
+        assert client.post(f"{LIST}{talk.pk}/remove/", {"reason": "because"}).status_code == 403
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_begins_with_the_items_up_to_one(developer: Client, talk: Conversation) -> None:
+    after = names(talk)[2]
+    assert after in text(developer.get(f"{LIST}{talk.pk}/fork/", {"after": after}))
+    made = developer.post(f"{LIST}{talk.pk}/fork/", {"after": after})
+    with scope.team(talk.team_id):
+        fork = Conversation.objects.get(pk=made["Location"].split("/")[-3])
+    assert names(fork) == names(talk)[:3]
+    assert fork.metadata == talk.metadata
+    assert audited(fork.pk, "conversation.forked").after["from"] == talk.pk
+
+
+def test_items_are_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
+    before = names(talk)
+    url = f"{LIST}{talk.pk}/remove/"
+    assert "Delete these 2 items?" in text(lead.get(url, {"item": before[1:3]}))
+    assert lead.post(url, {"item": before[1:3], "reason": ""}).status_code == 200
+    assert names(talk) == before
+    lead.post(url, {"item": before[1:2], "reason": "a secret"})
+    assert names(talk) == [before[0], *before[2:]]
+    assert audited(talk.pk, "conversation.item_deleted").after == {"reason": "a secret"}
+
+
+def test_a_conversation_is_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
+    assert lead.post(f"{LIST}{talk.pk}/remove/", {"reason": "asked for it"})["Location"] == LIST
+    assert lead.get(page_of(talk)).status_code == 302
+    assert audited(talk.pk, "conversation.deleted").after == {"reason": "asked for it"}
+
+
+def test_a_developer_deletes_nothing(developer: Client, talk: Conversation) -> None:
+    assert developer.post(f"{LIST}{talk.pk}/remove/", {"reason": "because"}).status_code == 403
+    assert len(names(talk)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
+def test_a_conversation_is_saved_as_json_lines_and_as_markdown(lead: Client, talk: Conversation) -> None:
+    lines = b"".join(lead.get(f"{LIST}{talk.pk}/export/")).decode().splitlines()  # type: ignore[arg-type]
+    assert [json.loads(line)["id"] for line in lines] == names(talk)
+    written = b"".join(lead.get(f"{LIST}{talk.pk}/export/", {"format": "md"})).decode()  # type: ignore[arg-type]
+    assert "## User\n\n**How** is it?" in written
+    assert '### Function call `look`\n\n```\n{"at": "sky"}\n```' in written
+
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_shown_as_a_tree(lead: Client, caller: Caller) -> None:
+    root = add_response(caller, input_preview="the beginning")
+    left = add_response(caller, previous_response_id=root.pk, input_preview="went left")
+    add_response(caller, previous_response_id=root.pk, input_preview="went right")
+    add_response(caller, previous_response_id=left.pk, input_preview="the end")
+    page = text(lead.get(f"/admin/responses/response/{left.pk}/chain/"))
+    told = ["the beginning", "went left", "the end", "went right"]
+    assert sorted(told, key=page.index) == told
+    assert "1 branch" in page
+
+
+def test_a_long_chain_is_shown_in_part(lead: Client, caller: Caller) -> None:
+    chain = [add_response(caller)]
+    for _ in range(230):
+        chain.append(add_response(caller, previous_response_id=chain[-1].pk))
+    page = text(lead.get(f"/admin/responses/response/{chain[0].pk}/chain/"))
+    assert "200 responses are shown; there are others." in page
+    assert "The chain is longer" in text(lead.get(f"/admin/responses/response/{chain[-1].pk}/chain/"))
+
+
+def test_a_chain_of_another_team_is_unknown_and_words_may_be_hidden(
+    stranger: Client, auditor: Client, caller: Caller
+) -> None:
+    response = add_response(caller, input_preview="the beginning")
+    url = f"/admin/responses/response/{response.pk}/chain/"
+    assert stranger.get(url).status_code == 404
+    assert "the beginning" not in text(auditor.get(url))
+
+
+def test_items_of_a_response_alone_name_their_conversation(lead: Client, talk: Conversation, caller: Caller) -> None:
+    response = add_response(caller, conversation_id=talk.pk)
+    say(response, Section.INPUT, user_says("hi"))
+    assert page_of(talk) in text(lead.get(f"/admin/responses/response/{response.pk}/change/"))
