@@ -43,11 +43,13 @@ SELECT id FROM below LIMIT %(limit)s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A response of the tree. `lane` counts the branches to the left of it, `forks` those that begin here."""
+    """A response of the tree. `lane` counts the branches to the left of it, `forks` those that begin here; `follows` is
+    the response before it where that does not stand right above."""
 
     response: Response
     lane: int
     forks: int
+    follows: str
     is_this: bool
     asked: str
     answered: str
@@ -92,7 +94,7 @@ def chain_view(request: HttpRequest, response: Response) -> HttpResponse:
 
 def _top(response: Response) -> tuple[str, bool]:
     """Where the chain begins, or as far back as is looked; and whether there is more before that."""
-    values = {"id": response.pk, "team": response.team_id, "limit": _MOST_ABOVE}
+    values: dict[str, Any] = {"id": response.pk, "team": response.team_id, "limit": _MOST_ABOVE}
     with connection.cursor() as cursor:
         cursor.execute(_ABOVE, values)
         rows: list[tuple[str, str | None]] = cursor.fetchall()
@@ -102,7 +104,7 @@ def _top(response: Response) -> tuple[str, bool]:
 
 def _tree(response: Response, top: str) -> tuple[list[Response], bool]:
     """The responses from there on, breadth first; and whether there are others."""
-    values = {"id": top, "team": response.team_id, "limit": MOST_NODES + 1}
+    values: dict[str, Any] = {"id": top, "team": response.team_id, "limit": MOST_NODES + 1}
     with connection.cursor() as cursor:
         cursor.execute(_BELOW, values)
         ids = [name for (name,) in cursor.fetchall()]
@@ -122,7 +124,7 @@ def _nodes(rows: Sequence[Response], top: str, this: Response, *, is_readable: b
             followers[row.previous_response_id].append(row)
     loose = [row for row in rows if row.pk != top and row.previous_response_id not in by_id]
     waiting = [*((row, 0) for row in reversed(loose)), *([(by_id[top], 0)] if top in by_id else [])]
-    found = []
+    found: list[Node] = []
     while waiting:
         row, lane = waiting.pop()
         after = followers[row.pk]
@@ -133,9 +135,15 @@ def _nodes(rows: Sequence[Response], top: str, this: Response, *, is_readable: b
                 response=row,
                 lane=lane,
                 forks=max(0, len(after) - 1),
+                follows=_apart(row, found),
                 is_this=row.pk == this.pk,
                 asked=row.input_preview if is_readable else HIDDEN,
                 answered=row.output_preview if is_readable else HIDDEN,
             )
         )
     return found
+
+
+def _apart(row: Response, above: Sequence[Node]) -> str:
+    previous = row.previous_response_id or ""
+    return previous if above and above[-1].response.pk != previous else ""

@@ -93,7 +93,7 @@ def facts_of(conversations: Sequence[Conversation], *, with_previews: bool = Tru
         return {}
     holders = _holders(by_id)
     with connection.cursor() as cursor:
-        values = {"ids": list(by_id), "responses": MOST_RESPONSES, "items": MOST_ITEMS + 1}
+        values: dict[str, Any] = {"ids": list(by_id), "responses": MOST_RESPONSES, "items": MOST_ITEMS + 1}
         cursor.execute(_FACTS, values)
         rows = cursor.fetchall()
     begun = {row[0]: row[3] or "" for row in rows}

@@ -102,7 +102,7 @@ class Row:
 class ConversationAdmin(LogAdmin, TeamScoped):
     """What was said in the teams, from beginning to end."""
 
-    list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors", "state"]
+    list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
     list_display_links = ["active"]
     list_prefetch = ("team", "api_key")
     list_filter = [
@@ -147,6 +147,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         wanted = search_term.strip()
         return (queryset.filter(pk=wanted) if wanted else queryset), False
 
+    @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """The page with what is known of its rows, and with their first words where they may be read."""
         changelist = super().get_changelist_instance(request)
@@ -273,7 +274,10 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     def conversation(self, row: Any) -> SafeString:
         preview = row.facts.preview if row.is_readable else HIDDEN
         link = copyable(row.pk, href=reverse("admin:conversations_conversation_change", args=[row.pk]))
-        return format_html('<span class="c-preview">{}<span title="{}">{}</span></span>', link, preview, preview)
+        held = row.facts.held_by
+        lock = badge("locked", "info", f"continued by {held} right now") if held else ""
+        told = '<span class="c-preview">{}<span title="{}">{}</span><small>{}</small></span>'
+        return format_html(told, link, preview, preview, lock)
 
     @display(description="Team and key")
     def owner(self, row: Any) -> SafeString:
@@ -304,10 +308,6 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     @display(description="Errors")
     def errors(self, row: Any) -> SafeString | str:
         return badge(f"{row.facts.errors:,}", "danger") if row.facts.errors else "–"
-
-    @display(description="State")
-    def state(self, row: Any) -> SafeString:
-        return badge("locked", "info", f"held by {row.facts.held_by}") if row.facts.held_by else badge("free")
 
 
 # -- what the page of one tells ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ Body = dict[str, Any]
 
 OPEN_UP_TO = 2000
 """A card of at most so many bytes is open from the start."""
+_CAME_BACK = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
 _TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
 _WORDS = {
     ApprovalState.ASKED.value: "Waits for approval",
@@ -74,10 +75,11 @@ class Deed:
     @property
     def sizes(self) -> str:
         """The same in words: of what went in, and of what came out."""
-        asked = sum(piece.weight for piece in self.pieces)
-        if self.answer is None:
-            return size(asked) if asked else ""
-        return f"{size(asked)} → {size(self.answer.weight)}"
+        asked = sum(piece.weight for piece in self.pieces if piece.label not in _CAME_BACK)
+        came = self.weight - asked
+        if self.kind != "call" or not came:
+            return size(self.weight) if self.weight else ""
+        return f"{size(asked)} → {size(came)}"
 
     @property
     def is_open(self) -> bool:

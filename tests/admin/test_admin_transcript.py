@@ -1,14 +1,20 @@
 """Every type of item in a transcript: readable, without bytes, and never as the JSON that it is."""
 
+import base64
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from conversations.models import Section
-from responses.models import Response
+from conversations import files
+from conversations.models import File, Item, Purpose, Section
+from kernel.clock import now
+from responses.models import Approval, ApprovalState, Response, ToolCall
 from tenants import scope
-from tests.admin.rows import add_response, add_turns, page_of, say, text
+from tenants.models import AuditEvent
+from tests.admin.rows import add_call, add_response, add_turns, model_calls, model_says, page_of, say, text, user_says
 from tests.support.api import Caller
 from tests.support.items import SAMPLES
 
@@ -141,3 +147,185 @@ def test_a_turn_that_does_not_count_says_why(lead: Client, response: Response) -
     with scope.team(response.team_id):
         response.turn_set.update(discarded={"defect": "The answer is no JSON.", "items": []})
     assert "The answer is no JSON." in text(lead.get(page_of(response, tab="attempts")))
+
+
+# -- words, and what is made of them -----------------------------------------------------------------------------------
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+PIXEL = "data:image/png;base64," + base64.b64encode(PNG).decode()
+
+
+def item_of(response: Response) -> Item:
+    """The only item of the team."""
+    with scope.team(response.team_id):
+        return Item.objects.get(team_id=response.team_id)
+
+
+def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin") -> File:
+    """A file of the caller's team."""
+    upload = files.Upload(
+        content=SimpleUploadedFile(name, content),
+        filename=name,
+        content_type=content_type,
+        size=len(content),
+        purpose=Purpose.VISION,
+    )
+    file = async_to_sync(files.write_file)(team_id=caller.team.pk, key_id=caller.key.pk, upload=upload)
+    files.publish_file(file)
+    return file
+
+
+def test_messages_are_markdown_and_their_words_are_there_as_they_were_written(lead: Client, response: Response) -> None:
+    shown = transcript(lead, response, model_says("# Hi\n\n*you* ![x](https://evil.example/a.png)"))
+    assert '<p class="c-h1">Hi</p>' in shown
+    assert "x (image from evil.example, not loaded)" in shown
+    assert "*you* ![x](https://evil.example/a.png)</pre>" in shown
+    assert "<img" not in shown
+
+
+def test_markup_of_strangers_is_text(lead: Client, response: Response) -> None:
+    evil = "<script>alert(1)</script>"
+    call = {**model_calls(evil, f'{{"a": "{evil}"}}'), "id": f'"{evil}'}
+    shown = transcript(lead, response, model_says(evil), call, {"type": "new_thing", "body": evil})
+    assert "<script>" not in shown
+
+
+def test_a_call_stands_with_what_came_back(lead: Client, response: Response) -> None:
+    answer = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
+    add_call(response, name="look", attempt=3)
+    shown = transcript(lead, response, model_calls("look", '{"at":1}'), answer)
+    assert shown.count("<article") == 1
+    told = ["8 B → 5 B", "attempt 3", "250 ms", "sunny", "{&quot;at&quot;:1}</pre>"]
+    assert [words for words in told if words not in shown] == []
+
+
+def test_calls_that_we_make_say_how_long_they_took(lead: Client, response: Response) -> None:
+    call = {"type": "mcp_call", "server_label": "box", "name": "add", "arguments": "{}", "output": "3"}
+    add_call(response, kind="mcp", name="add", output="3")
+    shown = transcript(lead, response, call)
+    assert "250 ms" in shown
+    assert shown.count(">3</pre>") == 1
+
+
+def test_an_approval_says_when_and_with_which_key(lead: Client, response: Response, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        Approval.objects.create(
+            id="mcpr_x", team=caller.team, response=response, call_id="c", request="", definition="",
+            state=ApprovalState.GRANTED, answered_at=now(), answered_in=response.pk,
+        )  # fmt: skip
+    asked = {"id": "mcpr_x", "type": "mcp_approval_request", "server_label": "box", "name": "add", "arguments": "{}"}
+    shown = transcript(lead, response, asked)
+    assert f"UTC with the key {caller.key.name} in" in shown
+
+
+# -- what comes on demand ----------------------------------------------------------------------------------------------
+
+
+def test_the_rest_of_a_long_text_comes_in_pieces_of_plain_text(lead: Client, response: Response) -> None:
+    long = "<b>" + "a" * 65_533 + "b" * 65_536 + "c"
+    shown = transcript(lead, response, {**model_calls("f", "{}"), "arguments": long})
+    url = f"/admin/content/items/{item_of(response).pk}/text/0/"
+    assert f'href="{url}?from=65536"' in shown
+    middle = lead.get(url, {"from": "65536"})
+    assert text(middle) == "b" * 65_536
+    assert middle["X-Next"] == "131072"
+    assert middle["Content-Type"] == "text/plain; charset=utf-8"
+    assert middle["X-Content-Type-Options"] == "nosniff"
+    end = lead.get(url, {"from": middle["X-Next"]})
+    assert text(end) == "c"
+    assert "X-Next" not in end
+
+
+def test_a_long_output_of_a_call_that_we_made_comes_in_pieces(lead: Client, response: Response) -> None:
+    add_call(response, output="x" * 70_000)
+    with scope.team(response.team_id):
+        row = ToolCall.objects.get(response=response)
+    url = f"/admin/content/calls/{row.pk}/output/"
+    assert url in transcript(lead, response, model_calls("f", "{}"))
+    assert text(lead.get(url, {"from": "65536"})) == "x" * (70_000 - 65_536)
+    assert lead.get(f"/admin/content/calls/{row.pk}/result/").status_code == 404
+
+
+def test_an_image_that_was_brought_along_comes_from_here(lead: Client, response: Response) -> None:
+    image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]}
+    shown = transcript(lead, response, image)
+    url = f"/admin/content/items/{item_of(response).pk}/media/0/"
+    assert f'<img src="{url}"' in shown
+    got = lead.get(url)
+    assert (got.content, got["Content-Type"]) == (PNG, "image/png")
+    assert got["Content-Security-Policy"] == "sandbox; default-src 'none'"
+    assert got["Content-Disposition"].startswith("inline")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:image/svg+xml,<svg onload='alert(1)'/>",
+        "data:text/html;base64,PHNjcmlwdD4=",
+        "data:image/png;base64,PHNjcmlwdD4=",
+        "data:,x",
+    ],
+)
+def test_what_is_no_image_is_saved_and_never_shown(lead: Client, response: Response, url: str) -> None:
+    image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    transcript(lead, response, image)
+    got = lead.get(f"/admin/content/items/{item_of(response).pk}/media/0/")
+    assert got["Content-Type"] == "application/octet-stream"
+    assert got["Content-Disposition"].startswith("attachment")
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
+def test_files_of_the_team_come_from_here(lead: Client, response: Response, caller: Caller) -> None:
+    picture, page = keep(caller, PNG, "image/png"), keep(caller, b"<script>", "text/html", "a.html")
+    content = [{"type": "input_image", "file_id": picture.pk}, {"type": "input_file", "file_id": page.pk}]
+    shown = transcript(lead, response, {"type": "message", "role": "user", "content": content})
+    assert f'<img src="/admin/content/files/{picture.pk}/"' in shown
+    assert f'<img src="/admin/content/files/{page.pk}/"' not in shown
+    assert b"".join(lead.get(f"/admin/content/files/{picture.pk}/")) == PNG
+    saved = lead.get(f"/admin/content/files/{page.pk}/")
+    assert saved["Content-Type"] == "application/octet-stream"
+    assert saved["Content-Disposition"] == 'attachment; filename="a.html"'
+
+
+# -- who sees how much -------------------------------------------------------------------------------------------------
+
+
+def test_without_the_right_to_read_there_is_the_skeleton(auditor: Client, response: Response) -> None:
+    secret = "zebra"
+    add_call(response, name="look", output=secret, error=secret)
+    found = {"type": "file_search_call", "queries": [secret], "results": [{"filename": secret, "text": secret}]}
+    patch = {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "delete_file", "path": secret}}
+    cited = model_says(secret)
+    cited["content"][0]["annotations"] = [{"type": "url_citation", "url": f"https://{secret}.example", "title": secret}]
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": secret}]}
+    say(response, Section.INPUT, user_says(secret))
+    shown = transcript(auditor, response, model_calls("look", secret), found, patch, cited, thought)
+    assert secret not in shown
+    told = ["<b>look</b>", "file search", "250 ms", "5 B", "What was said is hidden from you"]
+    assert [words for words in told if words not in shown] == []
+
+
+def test_payloads_are_for_those_who_may_read(
+    auditor: Client, operator: Client, stranger: Client, response: Response, caller: Caller
+) -> None:
+    say(response, Section.INPUT, user_says("zebra"))
+    add_call(response, output="zebra")
+    file = keep(caller, b"zebra", "text/plain")
+    with scope.team(response.team_id):
+        call = ToolCall.objects.get(response=response).pk
+    key = item_of(response).pk
+    for url in (f"items/{key}/text/0", f"items/{key}/media/0", f"calls/{call}/output", f"files/{file.pk}"):
+        for client, status in ((auditor, 403), (operator, 403), (stranger, 404)):
+            got = client.get(f"/admin/content/{url}/")
+            assert (got.status_code, b"zebra" in got.content) == (status, False), url
+
+
+def test_reading_by_somebody_from_elsewhere_is_noted(operator: Client, response: Response) -> None:
+    operator.post("/admin/content/reveal/", {"team": response.team_id, "reason": "ticket 12", "next": "/admin/"})
+    say(response, Section.INPUT, user_says("zebra"))
+    key = item_of(response).pk
+    assert text(operator.get(f"/admin/content/items/{key}/text/0/")) == "zebra"
+    with scope.every_team():
+        assert AuditEvent.objects.filter(action="content.viewed", target=str(key)).exists()
