@@ -69,6 +69,7 @@ _NAVIGATION = [
             _rows("Conversations", "forum", "conversations.Conversation"),
             _page("Running jobs", "play_circle", "live"),
             _page("Search", "manage_search", "search"),
+            _page("Playground", "experiment", "playground"),
             _rows("Prompts", "edit_note", "responses.PromptTemplate"),
         ],
     },
