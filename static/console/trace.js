@@ -3,7 +3,7 @@
 (function () {
     'use strict';
 
-    const tabOf = (target) => (target instanceof Element ? target.closest('.c-tabs [role="tab"]') : null);
+    const tabOf = (target) => (target instanceof Element ? target.closest('.c-trace-tabs [role="tab"]') : null);
 
     const select = (tab) => {
         for (const other of tab.parentElement.querySelectorAll('[role="tab"]')) {

@@ -103,7 +103,7 @@ def test_a_turn_that_is_under_way_is_shown_before_it_has_a_row(lead: Client, cal
     response = add_response(caller, created_at=now() - timedelta(minutes=1), status=Status.IN_PROGRESS, turns=0)
     page = timeline(lead, response)
     assert "Turn 1" in page
-    assert "c-open" in page
+    assert "is-open" in page
 
 
 def test_what_the_client_runs_is_a_wait_until_the_response_that_answers(lead: Client, caller: Caller) -> None:

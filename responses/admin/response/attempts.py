@@ -5,6 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from kernel.console import badge, copyable, duration, tone, when
+from responses.admin import cells
 from responses.admin.response.timeline import claims_of
 from responses.models import RUNNING, Response, Turn
 from tenants.admin.content import may_read
@@ -47,7 +48,7 @@ def _claims(response: Response) -> list[dict[str, Any]]:
             "took": _between(at, ends[number]),
             "outcome": badge("lost", "warning", "Its lease ran out or was given back; the next worker went on.")
             if number < last
-            else badge(response.status.replace("_", " "), "info"),
+            else cells.status(response),
         }
         for number, (at, by) in enumerate(claims)
     ]

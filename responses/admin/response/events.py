@@ -23,7 +23,7 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
         "events": [_row(event, response) for event in found.events],
         "first": number(request, "from"),
         "following": found.following,
-        "total": log.count(response),
+        "logged": log.count(response),
         "types": sorted(log.types(response).items()),
         "chosen": chosen,
         "can_read": can_read,

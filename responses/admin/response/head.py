@@ -12,6 +12,7 @@ from responses.admin.acting import DEEDS
 from responses.models import Response
 from tenants.admin.content import may_read
 from tenants.admin.site import may_open
+from tenants.prices import amount
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 
@@ -37,6 +38,7 @@ def head(request: HttpRequest, response: Response) -> dict[str, Any]:
         "first_token": duration(response.first_token_ms),
         "total": duration(response.duration_ms),
         "speed": _speed(response),
+        "spent": amount(response.cost) if response.cost is not None else "",
         **{name: f"{getattr(response, name):,}" for name in _TOKENS},
     }
 

@@ -12,7 +12,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.console import duration
 from responses.admin import cells
-from responses.admin.response.waterfall import Bar, Kind, Stretch, Waterfall, waterfall
+from responses.admin.response.waterfall import Bar, Gap, Kind, Stretch, Waterfall, waterfall
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 
 READ_TURNS = 2000
@@ -21,6 +21,7 @@ PAGE = 200
 _FOLLOWERS = 5
 _ANSWERS = 500
 _LANES = 12
+_SEEN = 250
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "computer_call_output", "shell_call_output",
             "local_shell_call_output", "apply_patch_call_output", "tool_search_output")  # fmt: skip
 _ICONS = {
@@ -57,6 +58,7 @@ def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
         "bars": len(found.bars),
         "ticks": [{"at": _share(tick, found), "label": _tick(tick)} for tick in found.ticks],
         "overview": _overview(found),
+        "gaps": [{"start": _share(gap.start, found), "width": _share(gap.length, found)} for gap in _wide(found)],
         "overhead": duration(round(found.overhead)),
         "run": duration(round(found.run)),
         "sums": _sums(found),
@@ -132,9 +134,14 @@ def _turn(turn: Turn) -> Stretch:
     )
 
 
+def _is_clients(call: ToolCall) -> bool:
+    """Whether the client runs it, unless nobody did."""
+    return call.kind == "function" and call.status != "refused"
+
+
 def _hosted(calls: Iterable[ToolCall]) -> Iterable[Stretch]:
     for call in calls:
-        if call.status in {"waiting", "asked", "approved", "denied"}:
+        if _is_clients(call) or call.status in {"asked", "approved", "denied"}:
             continue
         again = f"attempt {call.attempt}" if call.attempt > 1 else ""
         yield Stretch(
@@ -165,20 +172,21 @@ def _approved(approvals: Iterable[Approval], calls: Iterable[ToolCall]) -> Itera
 
 
 def _left_to_client(response: Response, calls: Iterable[ToolCall]) -> Iterable[Stretch]:
-    left = [call for call in calls if call.status == "waiting"]
+    left = [call for call in calls if _is_clients(call)]
     answers = _answers(response) if left else {}
     for call in left:
-        answered = answers.get(call.call_id)
+        moment, follower = answers.get(call.call_id, (None, ""))
+        ended = call.ended_at or moment
         yield Stretch(
             key=f"call-{call.pk}",
             kind=Kind.CLIENT,
             name=call.name,
             began=call.started_at,
-            ended=answered[0] if answered else None,
-            state="answered" if answered else "waiting",
-            note=call.kind,
+            ended=ended,
+            state="answered" if ended else "waiting",
+            note="the client runs it",
             level=2,
-            leads_to=answered[1] if answered else "",
+            leads_to=follower,
         )
 
 
@@ -261,6 +269,11 @@ def _overview(fall: Waterfall) -> dict[str, Any]:
         kind = bar.stretch.kind.value
         paths.setdefault(kind, []).append(f"M{x:.1f} {bar.lane * 10 + 1}h{max(width, 1):.1f}v8H{x:.1f}z")
     return {"height": lanes * 10, "paths": {kind: "".join(pieces) for kind, pieces in paths.items()}}
+
+
+def _wide(fall: Waterfall) -> list[Gap]:
+    """The gaps that can be seen."""
+    return [gap for gap in fall.gaps if gap.length > fall.scale / _SEEN]
 
 
 def _sums(fall: Waterfall) -> list[dict[str, str]]:

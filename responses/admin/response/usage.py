@@ -24,7 +24,7 @@ def usage(request: HttpRequest, response: Response) -> dict[str, Any]:
     total = rows.aggregate(lines=Count("id"), priced=Count("cost"), **sums)
     return {
         "lines": [_line(row) for row in lines],
-        "total": {name: f"{total[name] or 0:,}" for name in _TOKENS},
+        "sums": {name: f"{total[name] or 0:,}" for name in _TOKENS},
         "cost": amount(total["cost"]) if total["priced"] else "",
         "unpriced": total["lines"] - total["priced"],
         "left": max(0, total["lines"] - PAGE),
