@@ -70,7 +70,9 @@ class Piece:
         """Its size in bytes."""
         if self.length is not None:
             return self.length
-        return len((self.source or self.raw or self.text).encode(errors="replace"))
+        if (data := data_in(self.source)) is not None:
+            return len(data.written) * 3 // 4 if data.is_base64 else len(data.written)
+        return len((self.raw or self.text).encode(errors="replace"))
 
     @property
     def size(self) -> str:

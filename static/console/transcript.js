@@ -104,8 +104,7 @@
         } else if (location.hash.length > 1 && item === null) {
             look(location.hash.slice(1));
         } else if (!asked.has('before')) {
-            const box = scroller();
-            box.scrollTop = box.scrollHeight;
+            document.querySelector('[data-chat]').lastElementChild?.scrollIntoView({ block: 'end' });
         }
     });
 

@@ -301,7 +301,8 @@ def test_without_the_right_to_read_there_is_the_skeleton(auditor: Client, respon
     cited["content"][0]["annotations"] = [{"type": "url_citation", "url": f"https://{secret}.example", "title": secret}]
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": secret}]}
     say(response, Section.INPUT, user_says(secret))
-    shown = transcript(auditor, response, model_calls("look", secret), found, patch, cited, thought)
+    say(response, Section.OUTPUT, model_calls("look", secret), found, patch, cited, thought)
+    shown = page(auditor, response)
     assert secret not in shown
     told = ["<b>look</b>", "file search", "250 ms", "5 B", "What was said is hidden from you"]
     assert [words for words in told if words not in shown] == []
