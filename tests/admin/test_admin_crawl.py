@@ -1,0 +1,222 @@
+"""Every address and action of the admin, as everybody who must not see a team: no byte of it comes out.
+
+The team's words carry marks that stand nowhere else: `CONTENT` in all that was said, `NAME` in all names.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from django.contrib import admin as django_admin
+from django.db import models
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoDbBlocker
+
+from responses.seeding.seed import Order, seed
+from tenants.models import Role, StaffRole
+from tests.admin.crawling import Place, Subject, actions, addresses, leaks, places, queries
+from tests.admin.rows import member, sign_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+CONTENT, NAME = "Kranichruf", "Reiherstand"
+REFUSED = {403, 404, 405}
+PLACES = places()
+
+
+@pytest.fixture(scope="module")
+def subject(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Subject:
+    """The team that nobody may see."""
+    with django_db_blocker.unblock():
+        made = seed(Order(responses=45, teams=1, seed=3, mark=CONTENT, label=NAME))
+        return Subject.of(made.tenants[0].team, words=[CONTENT, NAME])
+
+
+@pytest.fixture(scope="module")
+def others(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, Client]]:
+    """Browsers of somebody in each role of another team, which has data of its own, and of nobody."""
+    with django_db_blocker.unblock():
+        team = seed(Order(responses=25, teams=1, seed=4)).tenants[0].team
+        yield {**{role.value: member(team, role) for role in Role}, "nobody": Client()}
+
+
+def asks(subject: Subject) -> Iterator[tuple[Place, str, dict[str, str]]]:
+    """Each address with each query that makes sense there; where ids stand in the address, with none."""
+    for place in PLACES:
+        for url in addresses(place, subject):
+            for query in queries(subject) if not place.parameters else [{}]:
+                yield place, url, query
+
+
+def test_there_are_addresses_to_ask(subject: Subject) -> None:
+    urls = [url for _, url, _ in asks(subject)]
+    assert len(urls) > 150
+    assert len(subject.ids) > 150
+    assert any(subject.team.pk in url for url in urls)
+
+
+def test_no_page_shows_a_byte_of_another_team(subject: Subject, others: dict[str, Client], database: None) -> None:
+    leaked = {}
+    for place, url, query in asks(subject):
+        for role, client in others.items():
+            answer = client.get(url, query)
+            if found := leaks(answer, subject, asked=f"{url}{query}"):
+                leaked[role, url, str(query)] = found
+            if is_about(subject, place, url) and not is_refused(answer, role):
+                leaked[role, url, ""] = [f"answered {answer.status_code} {answer.headers.get('Location', '')}"]
+    assert not leaked, lines(leaked)
+
+
+def test_no_request_changes_another_team(subject: Subject, others: dict[str, Client], database: None) -> None:
+    before, leaked = subject.fingerprint(), {}
+    for place in PLACES:
+        for url in addresses(place, subject):
+            for form in forms(subject):
+                for role, client in others.items():
+                    answer = client.post(url, form)
+                    if found := leaks(answer, subject, asked=f"{url}{form}"):
+                        leaked[role, url] = found
+                    if is_about(subject, place, url) and not is_refused(answer, role):
+                        leaked[role, url] = [f"answered {answer.status_code} {answer.headers.get('Location', '')}"]
+    assert not leaked, lines(leaked)
+    assert subject.fingerprint() == before
+
+
+def test_no_action_reaches_another_team(subject: Subject, others: dict[str, Client], database: None) -> None:
+    before, leaked = subject.fingerprint(), {}
+    for model, action in actions():
+        form = {"action": action, "_selected_action": ids_of(subject, model), "index": "0", "select_across": "1"}
+        for role, client in others.items():
+            for sure in ({}, {"post": "yes", "confirm": "yes", "reason": "because"}):
+                answer = client.post(list_of(model), {**form, **sure}, follow=True)
+                if found := leaks(answer, subject, asked=str(form)):
+                    leaked[role, action, list_of(model)] = found
+    assert not leaked, lines(leaked)
+    assert subject.fingerprint() == before
+
+
+def test_no_choice_of_a_form_names_another_team(subject: Subject, others: dict[str, Client], database: None) -> None:
+    leaked = {}
+    for model, page in django_admin.site._registry.items():
+        for field in page.autocomplete_fields:
+            model_name = str(model._meta.model_name)
+            names = {"app_label": model._meta.app_label, "model_name": model_name, "field_name": field}
+            for role, client in others.items():
+                for term in ("", "e"):
+                    if found := leaks(client.get("/admin/autocomplete/", {**names, "term": term}), subject):
+                        leaked[role, str(names)] = found
+    assert not leaked, lines(leaked)
+
+
+@pytest.mark.parametrize("role", list(StaffRole))
+def test_staff_see_no_content_before_they_reveal_it(role: StaffRole, subject: Subject, database: None) -> None:
+    client, shown = sign_in(staff=role), {}
+    for _, url, query in asks(subject):
+        answer = client.get(url, query)
+        if found := [word for word in leaks(answer, subject, asked=url) if word == CONTENT]:
+            shown[url, str(query)] = found
+    assert not shown, lines(shown)
+
+
+def test_an_auditor_of_the_team_sees_no_content_either(subject: Subject, database: None) -> None:
+    client, shown = member(subject.team, Role.AUDITOR), {}
+    for _, url, query in asks(subject):
+        if CONTENT in leaks(client.get(url, query), subject):
+            shown[url, str(query)] = CONTENT
+    assert not shown, lines(shown)
+
+
+def test_who_only_looks_changes_nothing(subject: Subject, database: None) -> None:
+    watching = (sign_in(staff=StaffRole.AUDITOR), member(subject.team, Role.AUDITOR))
+    before = subject.fingerprint()
+    for client in watching:
+        for place in PLACES:
+            for url in addresses(place, subject):
+                client.post(url, {"post": "yes", "confirm": "yes"})
+    assert subject.fingerprint() == before
+
+
+@pytest.mark.parametrize("role", ["administrator", *Role, *StaffRole])
+def test_every_link_that_somebody_is_shown_leads_somewhere(role: str, subject: Subject, database: None) -> None:
+    """From the home page on, over every kind of page that can be reached: nothing breaks, nothing is forbidden."""
+    client = person(role, subject)
+    seen, broken, waiting = {"/admin/"}, {}, ["/admin/"]
+    kinds: dict[str, int] = {}
+    while waiting:
+        url = waiting.pop(0)
+        answer = client.get(url)
+        if answer.status_code not in {200, 302}:
+            broken[url] = answer.status_code
+            continue
+        for link in links_of(answer) - seen:
+            seen.add(link)
+            kind = re.sub(r"\d+|[a-z]+[-_][0-9a-f]{36}|=[^&]*", "#", link)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            if kinds[kind] <= 2:
+                waiting.append(link)
+    assert not broken, lines(broken)
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize("role", ["administrator", *Role, *StaffRole])
+def test_no_page_breaks_for_whoever_may_open_it(role: str, subject: Subject, database: None) -> None:
+    client = person(role, subject)
+    client.raise_request_exception = False
+    answers = {(url, str(query)): client.get(url, query).status_code for _, url, query in asks(subject)}
+    assert {asked: status for asked, status in answers.items() if status not in {200, 302, *REFUSED}} == {}
+    assert sum(status == 200 for status in answers.values()) > 40
+
+
+# -- what they ask with ------------------------------------------------------------------------------------------------
+
+
+def person(role: str, subject: Subject) -> Client:
+    """The browser of somebody in that role, in the team where it is one of a team."""
+    if role == "administrator":
+        return sign_in(superuser=True)
+    return member(subject.team, Role(role)) if role in Role.values else sign_in(staff=StaffRole(role))
+
+
+def is_about(subject: Subject, place: Place, url: str) -> bool:
+    """Whether an address names something of the team, and not a kind of page."""
+    model = place.model
+    named = any(one in url for one in subject.ids)
+    return bool(place.parameters) and (named or (model in subject.rows and place.parameters == ["object_id"]))
+
+
+def is_refused(answer: object, role: str) -> bool:
+    """Refused; who has not signed in is asked to."""
+    status, headers = getattr(answer, "status_code", 0), getattr(answer, "headers", {})
+    if role == "nobody" and status == 302:
+        return "/login/" in headers["Location"]
+    return status in REFUSED
+
+
+def lines(found: Mapping[Any, object]) -> str:
+    """What was found, to be read."""
+    return "\n" + "\n".join(f"{where}: {what}" for where, what in found.items())
+
+
+def forms(subject: Subject) -> list[dict[str, str]]:
+    """What is sent: nothing, and what says yes to everything."""
+    team = subject.team.pk
+    sure = {"post": "yes", "confirm": "yes", "reason": "because I say so", "team": team, "name": "x", "next": "/admin/"}
+    return [{}, sure]
+
+
+def ids_of(subject: Subject, model: type[models.Model]) -> list[str]:
+    """The rows of the team in a list."""
+    return [str(row.pk) for row in subject.rows.get(model, [])][:20]
+
+
+def list_of(model: type[models.Model]) -> str:
+    """The address of a list."""
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+def links_of(answer: object) -> set[str]:
+    """The addresses of the admin that a page links to."""
+    page = getattr(answer, "content", b"").decode(errors="replace") if hasattr(answer, "content") else ""
+    found = {link.replace("&amp;", "&").partition("#")[0] for link in re.findall(r'href="(/admin/[^"]*)"', page)}
+    return {link for link in found if "logout" not in link}
