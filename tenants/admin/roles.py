@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from unfold.admin import ModelAdmin
 
 from tenants.models import Role, StaffRole, Team
@@ -80,6 +80,10 @@ class ByRole:
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return may(request, NOBODY, obj)
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, *args: Any) -> HttpResponse:
+        """What is not there, or not for the user, is a 404; Django would lead to the home page."""
+        raise Http404
 
 
 class TeamScoped(ByRole, ModelAdmin):

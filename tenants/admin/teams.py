@@ -221,8 +221,12 @@ class MemberAdmin(Audited, TeamScoped):
             raise PermissionDenied from last
         super().delete_model(request, obj)
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        # Django would link the user to a page that is not for everybody.
+        return ["person", "team", "role"] if obj else self.fields
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return ["user", "team"] if obj else []
+        return ["person", "team"] if obj else []
 
     @display(description="Person", ordering="user__username")
     def person(self, member: Membership) -> SafeString:

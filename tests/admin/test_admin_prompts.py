@@ -121,7 +121,7 @@ def test_a_developer_reads_and_writes_nothing(developer: Client, caller: Caller)
 def test_a_stranger_sees_and_changes_nothing(stranger: Client, caller: Caller) -> None:
     prompt = write_prompt(caller, "Greet {{name}}.")
     assert prompt.pk not in text(stranger.get(LIST))
-    assert stranger.post(page_of(prompt), form(current="1", name="mine")).status_code == 302
+    assert stranger.post(page_of(prompt), form(current="1", name="mine")).status_code == 404
     assert prompts(caller) == [(prompt.name, 1)]
 
 

@@ -74,8 +74,7 @@ def test_each_page_tells_what_belongs_to_it(developer: Client, kept: dict[str, s
 def test_another_team_sees_nothing_of_them(stranger: Client, kept: dict[str, str]) -> None:
     for address, row_pk in kept.items():
         assert row_pk not in text(stranger.get(address))
-        answer = stranger.get(f"{address}{row_pk}/change/", follow=False)
-        assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+        assert stranger.get(f"{address}{row_pk}/change/").status_code == 404
         assert f"{row_pk}/change/" not in text(stranger.get(address, {"q": row_pk}))
 
 
