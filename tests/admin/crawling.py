@@ -4,8 +4,9 @@ Addresses come out of the resolver, so that no new page is forgotten; one whose 
 error that says so.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +137,11 @@ ARGUMENTS: Mapping[str, Given] = {
     "model_id": lambda subject: [1],
     "item_id": lambda subject: [row.id for row in subject.rows[apps.get_model("conversations.Item")][:_SAMPLES]],
     "key": _of("conversations.Item"),
+    "number": lambda subject: [0, 1],
+    "pk": _of("responses.ToolCall"),
+    "field": lambda subject: ["arguments", "output"],
+    "what": lambda subject: ["cancel", "requeue", "fail"],
+    "file_id": _of("conversations.File"),
 }
 
 
@@ -190,8 +196,17 @@ def actions() -> Iterator[tuple[type[models.Model], str]]:
 
 def body(answer: Any) -> bytes:
     """All of an answer: what it says, and its headers."""
-    said = b"".join(answer.streaming_content) if answer.streaming else answer.content
+    if not answer.streaming:
+        said = answer.content
+    elif answer.is_async:
+        said = asyncio.run(_collected(answer.streaming_content))
+    else:
+        said = b"".join(answer.streaming_content)
     return bytes(said) + str(answer.headers).encode()
+
+
+async def _collected(pieces: AsyncIterable[bytes]) -> bytes:
+    return b"".join([piece async for piece in pieces])
 
 
 def leaks(answer: Any, subject: Subject, *, asked: str = "") -> list[str]:
