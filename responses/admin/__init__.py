@@ -13,8 +13,10 @@ from responses.admin import (
     storage,
     system,
     texts,
+    toolcalls,
     webhooks,
 )
+from responses.admin.usage import pages as usage
 
 __all__ = [
     "conversations",
@@ -29,5 +31,7 @@ __all__ = [
     "storage",
     "system",
     "texts",
+    "toolcalls",
+    "usage",
     "webhooks",
 ]

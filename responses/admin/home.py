@@ -1,4 +1,8 @@
-"""The home page: what happened today, hour by hour, and the latest responses. Every number links to its list."""
+"""The home page: how it goes, against the span before, as tiles, charts and panels. Every number links to its list.
+
+What has happened comes from the hourly sums, what is happening from partial indexes: the page costs the same, however
+many responses there are. It shows no content.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,236 +10,318 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
-from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 
+from kernel import charts
+from kernel.charts import Chart, Point, Series
 from kernel.clock import now
-from kernel.console import compact
-from responses import selectors
-from responses.admin import cells
+from kernel.console import compact, duration
+from responses.admin import cells, home_panels
+from responses.admin.home_panels import Running
+from responses.admin.usage import links
+from responses.admin.usage.answering import Answer, answer, buckets
+from responses.admin.usage.asking import Asked, asked
+from responses.admin.usage.metrics import Kind
 from responses.models import RUNNING, Response, Status
-from responses.selectors import HourlyCount
-from tenants.admin.content import may_read
+from responses.rollups import reading
+from responses.rollups.histograms import quantile
+from responses.rollups.reading import Question, Sums
+from responses.rollups.sources import RESPONSES
 from tenants.admin.roles import everywhere, teams_of
-from tenants.models import ApiKey, Team
 
-# No number costs more than reading this many rows; a number that reaches it says so.
-MOST = 100_000
-_MOST_RUNNING = 1000
-_HOURS = 24
 _LATEST = 10
-_GOOD, _BAD = {Status.COMPLETED.value}, {Status.FAILED.value}
+_SPANS = {"today": "Today", "7d": "7 days", "30d": "30 days"}
+_MEASURES = (
+    "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
+)  # fmt: skip
+_BEFORE = {"today": "yesterday", "7d": "the 7 days before", "30d": "the 30 days before"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A number with its name, a line about it, and the list that it counts."""
+    """A number with its name, a line about it, its course, and the list that it counts. `tone` is good or bad where a
+    change is one."""
 
     title: str
     value: str
-    detail: str
     icon: str
     url: str
+    detail: str = ""
+    change: str = ""
+    change_tone: str = ""
     tone: str = ""
+    spark: SafeString | str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """An hour of the chart; heights and positions in percent of the plot."""
+class Spans:
+    """What is read once for all tiles: the sums of the span by buckets, and of the one before it as a whole."""
 
-    x: float
-    width: float
-    parts: Sequence[tuple[str, float, float]]
-    hint: str
-    url: str
-    label: str
+    asked: Asked
+    courses: Sequence[dict[str, Any]]
+    whole: dict[str, Any]
+    before: dict[str, Any]
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Unfold's DASHBOARD_CALLBACK."""
     present = now()
+    name = request.GET.get("span", "")
+    span = name if name in _SPANS else "today"
     teams = None if everywhere(request) else teams_of(request)
-    hour = present.replace(minute=0, second=0, microsecond=0)
-    counts = selectors.count_by_hour(since=hour - timedelta(hours=_HOURS - 1), teams=teams, most=MOST)
-    rows = _rows(request)
-    bars, highest = _chart(counts, hour)
-    return {
+    rows = admin.site.get_model_admin(Response).get_queryset(request)
+    latest = list(rows.order_by("-created_at", "-id")[:_LATEST])
+    page = {
         **context,
         "title": "Home",
-        "tiles": _tiles(request, counts, rows, present),
-        "bars": bars,
-        "scale": [(percent, compact(round(highest * percent / 100))) for percent in (100, 50)] if highest else [],
-        "latest": _latest(request, rows),
+        "spans": [(f"?span={key}", title, key == span) for key, title in _SPANS.items()],
+    }
+    if not latest:
+        return {**page, "first_steps": home_panels.first_steps(request)}
+    read = _read(span, present, teams)
+    return {
+        **page,
+        "tiles": [*_tiles(read), *_now_tiles(request, home_panels.running(), present)],
+        "charts": _charts(read, teams),
+        "panels": home_panels.panels(request, present, teams),
+        "latest": _listed(latest),
     }
 
 
-def _latest(request: HttpRequest, rows: QuerySet[Response]) -> dict[str, Any]:
+def _ask(span: str, present: datetime, **query: str) -> Asked:
+    """A question as the usage page has it: its chart here links to itself there."""
+    address = QueryDict(mutable=True)
+    address.update({"range": span, **query})
+    return asked(address, present=present)
+
+
+def _read(span: str, present: datetime, teams: Sequence[str] | None) -> Spans:
+    question = _ask(span, present, metric="requests", group="none")
+    courses = {
+        row.bucket: row.values for row in _sums(question, teams, question.since, question.until, question.bucket)
+    }
+    # As long as the span is by now: today until this hour is held against yesterday until the same hour.
+    whole_days = {"today": 1, "7d": 7, "30d": 30}[span]
+    earlier = timedelta(days=whole_days)
+    before = _sums(question, teams, question.since - earlier, question.until - earlier, "")
+    nothing = _nothing()
+    parts = [courses.get(start, nothing) for start in buckets(question)[:-1]]
+    return Spans(asked=question, courses=parts, whole=_added(parts), before=before[0].values if before else nothing)
+
+
+def _sums(asked: Asked, teams: Sequence[str] | None, since: datetime, until: datetime, bucket: str) -> list[Sums]:
+    return reading.ask(
+        Question(source=RESPONSES, since=since, until=until, measures=_MEASURES, bucket=bucket, teams=teams)
+    )
+
+
+def _nothing() -> dict[str, Any]:
+    return {name: [0] if name in RESPONSES.histograms else 0 for name in _MEASURES}
+
+
+def _added(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    whole = _nothing()
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, list):
+                longer, shorter = sorted((value, whole[name]), key=len, reverse=True)
+                whole[name] = [
+                    one + (shorter[place] if place < len(shorter) else 0) for place, one in enumerate(longer)
+                ]
+            else:
+                whole[name] += value
+    return whole
+
+
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+
+def _tiles(read: Spans) -> list[Tile]:
+    """What has happened."""
+    since, until = read.asked.since, read.asked.until
+    return [
+        _counted(read, "Requests", "responses", "forum", links.responses(since=since, until=until)),
+        _errors(read),
+        _quantile(read, "First token p50", "first_token", 0.5, "ttft50"),
+        _quantile(read, "First token p95", "first_token", 0.95, "ttft95"),
+        _quantile(read, "Total time p50", "duration", 0.5, "p50"),
+        _quantile(read, "Total time p95", "duration", 0.95, "p95"),
+        _counted(read, "Tokens in", "input_tokens", "login", _usage(read, "tokens_in"), cached=True),
+        _counted(read, "Tokens out", "output_tokens", "logout", _usage(read, "tokens_out")),
+    ]
+
+
+def _counted(read: Spans, title: str, name: str, icon: str, url: str, *, cached: bool = False) -> Tile:
+    value, before = read.whole[name], read.before[name]
+    detail = f"{compact(read.whole['cached_tokens'])} cached" if cached else ""
+    return Tile(
+        title=title,
+        value=compact(value),
+        icon=icon,
+        url=url,
+        detail=detail,
+        change=_change(value, before, read),
+        spark=charts.sparkline([part[name] for part in read.courses]),
+    )
+
+
+def _errors(read: Spans) -> Tile:
+    share, before = (_share(sums["failed"], sums["responses"]) for sums in (read.whole, read.before))
+    span = {"since": read.asked.since, "until": read.asked.until}
+    return Tile(
+        title="Errors",
+        value="–" if share is None else f"{share:.1f} %",
+        icon="error",
+        url=links.responses(**span, status=Status.FAILED.value),
+        detail=f"{read.whole['failed']:,} failed",
+        change="" if share is None or before is None else f"{share - before:+.1f} points",
+        change_tone="" if share is None or before is None or share == before else "bad" if share > before else "good",
+        tone="bad" if read.whole["failed"] else "",
+        spark=charts.sparkline([part["failed"] for part in read.courses]),
+    )
+
+
+def _quantile(read: Spans, title: str, name: str, share: float, metric: str) -> Tile:
+    value, before = quantile(read.whole[name], share), quantile(read.before[name], share)
+    worse = value is not None and before is not None and value > before
+    return Tile(
+        title=title,
+        value=duration(value),
+        icon="speed" if name == "duration" else "bolt",
+        url=_usage(read, metric),
+        change=_change(value or 0, before or 0, read) if value is not None else "",
+        change_tone="" if not before or value == before else "bad" if worse else "good",
+        spark=charts.sparkline([quantile(part[name], share) for part in read.courses]),
+    )
+
+
+def _change(value: float, before: float, read: Spans) -> str:
+    if not before:
+        return ""
+    return f"{100 * (value - before) / before:+.0f} % against {_BEFORE[read.asked.range]}"
+
+
+def _share(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def _usage(read: Spans, metric: str, group: str = "none") -> str:
+    return f"{reverse('console:usage')}{read.asked.url(metric=metric, group=group)}"
+
+
+def _now_tiles(request: HttpRequest, found: Running, present: datetime) -> list[Tile]:
+    """What is happening."""
+    running = [status.value for status in RUNNING]
+    listed = {status: links.changelist("responses_response", period="30d", status__exact=status) for status in running}
+    live = reverse("console:live")
+    oldest = "–" if found.oldest is None else duration(round((present - found.oldest).total_seconds() * 1000))
+    backlog = home_panels.backlog()
+    pending = links.changelist("responses_webhookdelivery", period="30d", state__exact="pending")
+    return [
+        Tile(title="Running", value=found.spoken(found.running), icon="play_circle", url=listed["in_progress"]),
+        Tile(title="Queued", value=found.spoken(found.queued), icon="hourglass", url=listed["queued"]),
+        Tile(title="Oldest in the queue", value=oldest, icon="schedule", url=live),
+        Tile(
+            title="Stuck", value=found.spoken(found.stuck), icon="warning", url=live, tone="bad" if found.stuck else "",
+            detail="their process tells nothing any more",
+        ),
+        Tile(title="Webhooks to send", value=backlog, icon="webhook", url=pending),
+    ]  # fmt: skip
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def _charts(read: Spans, teams: Sequence[str] | None) -> list[tuple[str, str, Chart]]:
+    """Title, the same on the usage page, and the chart."""
+    present, span = now(), read.asked.range
+    by = "team" if teams is None or len(teams) > 1 else "model"
+    wanted = [
+        ("Requests by status", _ask(span, present, metric="requests", group="status")),
+        (f"Requests by {by}", _ask(span, present, metric="requests", group=by)),
+        ("First token p95 by model", _ask(span, present, metric="ttft95", group="model")),
+    ]
+    drawn = [
+        (title, _usage_of(question), _drawn(title, question, answer(question, teams=teams)))
+        for title, question in wanted
+    ]
+    return [drawn[0], drawn[1], ("Tokens", _usage(read, "tokens_in", "model"), _tokens(read)), drawn[2]]
+
+
+def _usage_of(question: Asked) -> str:
+    return f"{reverse('console:usage')}{question.url()}"
+
+
+def _drawn(title: str, question: Asked, found: Answer) -> Chart:
+    series = [
+        Series(name=group.name, tone="other" if group.key is None else _tone(question, group.key[0], place))
+        for place, group in enumerate(found.groups)
+    ]
+    points = [
+        Point(
+            name=_name(start, question),
+            label=_label(start, question),
+            values=[group.values[place] for group in found.groups],
+            url=links.responses(since=start, until=found.edges[place + 1]),
+        )
+        for place, start in enumerate(found.edges[:-1])
+    ]
+    draw = charts.stacked if question.metric.kind is Kind.SUM else charts.lines
+    return draw(points, series, title=title, spoken=question.metric.spoken)
+
+
+def _tone(question: Asked, key: str, place: int) -> str:
+    tones = {"completed": "good", "failed": "bad", "incomplete": "warn"} if question.group.name == "status" else {}
+    return tones.get(key, f"s{place}")
+
+
+def _tokens(read: Spans) -> Chart:
+    """What was read anew, what from a cache, and what was written."""
+    edges = buckets(read.asked)
+    series = [Series(name="in", tone="s0"), Series(name="cached", tone="s1"), Series(name="out", tone="s2")]
+    points = [
+        Point(
+            name=_name(start, read.asked),
+            label=_label(start, read.asked),
+            values=[
+                part["input_tokens"] - part["cached_tokens"],
+                part["cached_tokens"],
+                part["output_tokens"],
+            ],
+            url=links.responses(since=start, until=edges[place + 1]),
+        )
+        for place, (start, part) in enumerate(zip(edges[:-1], read.courses, strict=True))
+    ]
+    return charts.stacked(points, series, title="Tokens")
+
+
+def _name(moment: datetime, question: Asked) -> str:
+    return f"{moment:%d %b %H:%M} UTC" if question.bucket == "hour" else f"{moment:%d %b %Y}"
+
+
+def _label(moment: datetime, question: Asked) -> str:
+    return f"{moment:%H:%M}" if question.bucket == "hour" else f"{moment:%d %b}"
+
+
+# -- the latest --------------------------------------------------------------------------------------------------------
+
+
+def _listed(latest: Sequence[Response]) -> dict[str, Any]:
     """The newest responses as Unfold's table component wants them."""
-    newest = rows.order_by("-created_at", "-id")[:_LATEST]
     return {
         "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens in / out", "Took"],
         "rows": [
             [
                 cells.moment(row),
                 cells.state(row),
-                cells.previews(row, readable=may_read(request, row.team_id)),
+                home_panels.response_link(row),
                 cells.caller(row),
                 cells.served(row),
                 cells.tokens(row),
                 cells.took(row),
             ]
-            for row in newest
+            for row in latest
         ],
     }
-
-
-def _rows(request: HttpRequest) -> QuerySet[Response]:
-    return admin.site.get_model_admin(Response).get_queryset(request)
-
-
-def _tiles(
-    request: HttpRequest, counts: Sequence[HourlyCount], rows: QuerySet[Response], present: datetime
-) -> list[Tile]:
-    midnight = present.replace(hour=0, minute=0, second=0, microsecond=0)
-    today = [count for count in counts if count.hour >= midnight]
-    is_cut = sum(count.responses for count in counts) >= MOST
-    failed = sum(count.responses for count in today if count.status in _BAD)
-    return [
-        Tile(
-            title="Responses today",
-            value=_number(sum(count.responses for count in today), is_cut=is_cut),
-            detail="since midnight, UTC",
-            icon="forum",
-            url=_list(period="today"),
-        ),
-        Tile(
-            title="Responses, 7 days",
-            value=_number(_since(rows, present - timedelta(days=7), MOST), is_cut=False, most=MOST),
-            detail="the last 168 hours",
-            icon="calendar_month",
-            url=_list(period="7d"),
-        ),
-        _running(rows),
-        Tile(
-            title="Failed today",
-            value=_number(failed, is_cut=is_cut),
-            detail=_share(failed, sum(count.responses for count in today)),
-            icon="error",
-            url=_list(period="today", status__exact=Status.FAILED.value),
-            tone="bad" if failed else "",
-        ),
-        *_tokens(today, is_cut=is_cut),
-        *_inventory(request, present),
-    ]
-
-
-def _running(rows: QuerySet[Response]) -> Tile:
-    running = rows.filter(status__in=RUNNING)[:_MOST_RUNNING].count()
-    return Tile(
-        title="Running now",
-        value=_number(running, is_cut=False, most=_MOST_RUNNING),
-        detail="queued or in progress",
-        icon="play_circle",
-        url=_list(period="30d", status__exact=[status.value for status in RUNNING]),
-        tone="busy" if running else "",
-    )
-
-
-def _tokens(today: Sequence[HourlyCount], *, is_cut: bool) -> list[Tile]:
-    taken, cached, given = (
-        sum(getattr(count, name) for count in today) for name in ("input_tokens", "cached_tokens", "output_tokens")
-    )
-    more, url = "+" if is_cut else "", _page("tenants_usagerecord", period="today")
-    return [
-        Tile(
-            title="Tokens in today",
-            value=compact(taken) + more,
-            detail=f"{compact(cached)} cached",
-            icon="login",
-            url=url,
-        ),
-        Tile(title="Tokens out today", value=compact(given) + more, detail="with reasoning", icon="logout", url=url),
-    ]
-
-
-def _inventory(request: HttpRequest, present: datetime) -> list[Tile]:
-    working = Q(revoked_at=None) & ~Q(expires_at__lte=present)
-    keys = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(working).count()
-    teams = admin.site.get_model_admin(Team).get_queryset(request).count()
-    key_url, team_url = _page("tenants_apikey", status="active"), _page("tenants_team")
-    return [
-        Tile(title="Active keys", value=f"{keys:,}", detail="neither revoked nor expired", icon="key", url=key_url),
-        Tile(title="Teams", value=f"{teams:,}", detail="that you can see", icon="groups", url=team_url),
-    ]
-
-
-def _since(rows: QuerySet[Response], since: datetime, most: int) -> int:
-    return rows.filter(created_at__gte=since).order_by("-created_at")[:most].count()
-
-
-def _number(count: int, *, is_cut: bool, most: int | None = None) -> str:
-    return f"{count:,}" + ("+" if is_cut or (most is not None and count >= most) else "")
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} % of today's" if whole else "nothing ran today"
-
-
-# -- the chart ---------------------------------------------------------------------------------------------------------
-
-
-def _chart(counts: Sequence[HourlyCount], last: datetime) -> tuple[list[Bar], int]:
-    """A bar for each of the last hours, and the highest bar's count."""
-    hours = [last - timedelta(hours=back) for back in range(_HOURS - 1, -1, -1)]
-    stacks = [_stack(counts, hour) for hour in hours]
-    highest = max((sum(stack.values()) for stack in stacks), default=0)
-    return [_bar(place, hours[place], stacks[place], highest) for place in range(_HOURS)], highest
-
-
-def _stack(counts: Sequence[HourlyCount], hour: datetime) -> dict[str, int]:
-    stack = {"completed": 0, "failed": 0, "other": 0}
-    for count in counts:
-        if count.hour == hour:
-            kind = "completed" if count.status in _GOOD else "failed" if count.status in _BAD else "other"
-            stack[kind] += count.responses
-    return stack
-
-
-def _bar(place: int, hour: datetime, stack: dict[str, int], highest: int) -> Bar:
-    slot = 100 / _HOURS
-    parts, top = [], 100.0
-    for kind, count in stack.items():
-        height = 100 * count / highest if highest else 0
-        top -= height
-        if count:
-            parts.append((kind, round(top, 2), round(height, 2)))
-    told = ", ".join(f"{count:,} {kind}" for kind, count in stack.items() if count) or "nothing"
-    return Bar(
-        x=round(place * slot + slot * 0.14, 3),
-        width=round(slot * 0.72, 3),
-        parts=parts,
-        hint=f"{hour:%d %b %H:%M} UTC: {told}",
-        url=_hour_url(hour),
-        label=f"{hour:%H:%M}" if hour.hour % 6 == 0 else "",
-    )
-
-
-def _hour_url(hour: datetime) -> str:
-    day = f"{hour:%Y-%m-%d}"
-    return _list(
-        created_at_from_0=day,
-        created_at_from_1=f"{hour:%H}:00:00",
-        created_at_to_0=day,
-        created_at_to_1=f"{hour:%H}:59:59",
-    )
-
-
-def _list(**query: Any) -> str:
-    return _page("responses_response", **query)
-
-
-def _page(name: str, **query: Any) -> str:
-    url = reverse(f"admin:{name}_changelist")
-    return f"{url}?{urlencode(query, doseq=True)}" if query else url

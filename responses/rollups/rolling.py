@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
+from typing import Any
 
 from django.db import connection
 
@@ -61,7 +62,7 @@ def forget(*, since: datetime | None = None) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         for source in SOURCES:
             condition = "" if start is None else " AND hour >= %s"
-            values = [source.numbers] if start is None else [source.numbers, start]
+            values: list[Any] = [source.numbers] if start is None else [source.numbers, start]
             cursor.execute(f"DELETE FROM {source.table} WHERE level = ANY(%s){condition}", values)  # noqa: S608
         remembered = UnrolledRow.objects.all()
         if start is None:
@@ -118,7 +119,7 @@ def _first_row(since: datetime | None) -> datetime | None:
 
 def _replace(source: Source, since: datetime, until: datetime) -> None:
     """Sum the rows between two hours anew."""
-    values = {"since": since, "until": until, "levels": source.numbers, "source": source.name}
+    values: dict[str, Any] = {"since": since, "until": until, "levels": source.numbers, "source": source.name}
     span = source.within("%(since)s", "%(until)s")
     gone = f"DELETE FROM {source.table} WHERE level = ANY(%(levels)s) AND hour >= %(since)s AND hour < %(until)s"  # noqa: S608
     with connection.cursor() as cursor:
@@ -152,7 +153,7 @@ def _settle(source: Source) -> int:
         ids = [row[0] for row in cursor.fetchall()]
         if ids:
             # Without a mark nothing is remembered. A call that began again behind it is summed with its new hour.
-            values = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
+            values: dict[str, Any] = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
             _insert(source, f"id = ANY(%(ids)s::{_id_type(source)}[]) AND {source.time} < %(until)s", values)
             UnrolledRow.objects.filter(source=source.name, row_id__in=ids).delete()
         return len(ids)
@@ -162,7 +163,7 @@ def _id_type(source: Source) -> str:
     return "text" if source.name == "responses" else "bigint"
 
 
-def _insert(source: Source, condition: str, values: dict[str, object]) -> None:
+def _insert(source: Source, condition: str, values: dict[str, Any]) -> None:
     columns = ", ".join(["hour", *source.names, *source.sums, *source.histograms, "level"])
     rows = f"(SELECT {', '.join(source.columns)} FROM {source.rows} WHERE {condition})"  # noqa: S608
     summed = cells(source, rows, sets=source.levels)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel.clock import now
-from responses.models import Response, RollupMark, Status, ToolCall, UnrolledRow
+from responses.models import Response, Status, ToolCall
+from responses.rollup_models import RollupMark, UnrolledRow
 from responses.rollups import reading, rolling
 from responses.rollups.reading import Question, Sums
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source
@@ -204,7 +205,7 @@ def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller)
     add_response(caller, created_at=evening)
     add_response(caller, created_at=evening + HOUR)
     rolling.roll()
-    span = {"since": datetime(2026, 3, 9, tzinfo=UTC), "until": datetime(2026, 3, 12, tzinfo=UTC)}
+    span: dict[str, Any] = {"since": datetime(2026, 3, 9, tzinfo=UTC), "until": datetime(2026, 3, 12, tzinfo=UTC)}
     days = sums(caller, measures=["responses"], bucket="day", zone="Europe/Berlin", **span)
     assert [(day.bucket.isoformat(), day.values["responses"]) for day in days if day.bucket] == [
         ("2026-03-09T23:00:00+00:00", 1),
@@ -216,7 +217,7 @@ def test_another_team_sees_nothing_of_it(rollups: None, caller: Caller, make_cal
     add_response(caller, created_at=past(5))
     rolling.roll()
     other = make_caller()
-    question = {"measures": ["responses"], "since": past(72), "until": now()}
+    question: dict[str, Any] = {"measures": ["responses"], "since": past(72), "until": now()}
     with scope.team(other.team.pk):
         assert reading.ask(Question(source=RESPONSES, teams=[caller.team.pk], **question)) == []
         assert reading.ask(Question(source=RESPONSES, **question)) == []
@@ -259,7 +260,7 @@ def test_sums_and_rows_are_what_the_rows_are(
         with scope.team(caller.team.pk):
             wanted = Response.objects.filter(team=caller.team, created_at__gte=first, created_at__lt=last)
             expected = sorted(wanted.values_list("model", "status", "input_tokens"))
-        asked = {"since": first, "until": last, "measures": ["responses", "input_tokens"]}
+        asked: dict[str, Any] = {"since": first, "until": last, "measures": ["responses", "input_tokens"]}
         found = sums(caller, by=["model", "status"], **asked)
         days = sums(caller, bucket="day", zone=["UTC", "Asia/Tokyo", "America/New_York"][zone], **asked)
         assert sum(one.values["responses"] for one in found) == len(expected)

@@ -1,0 +1,326 @@
+# mypy: allow-subclassing-any
+"""Tool calls of all kinds: what the agents did, call by call; above the list, how often, how well and how fast."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import F, Func, IntegerField, QuerySet
+from django.db.models.functions import Length, Substr
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
+
+from kernel import charts
+from kernel.charts import Point, Series
+from kernel.clock import now
+from kernel.console import (
+    SHOWN_CHARACTERS,
+    LogAdmin,
+    Shown,
+    TimeFilter,
+    badge,
+    copyable,
+    duration,
+    exact,
+    size,
+    tone,
+    two_lines,
+    when,
+)
+from responses.admin import cells
+from responses.admin.usage import links
+from responses.models import ToolCall
+from responses.rollups import reading
+from responses.rollups.histograms import quantile
+from responses.rollups.reading import Question, Sums
+from responses.rollups.sources import TOOLS
+from tenants.admin.content import HIDDEN, hidden_notice, may_read, note_read
+from tenants.admin.roles import TeamScoped, everywhere, teams_for, teams_of
+
+_TONES = {
+    "completed": "success",
+    "failed": "danger",
+    "refused": "danger",
+    "abandoned": "warning",
+    "asked": "warning",
+    "pending": "info",
+    "in_progress": "info",
+    "returned": "info",
+}
+_SHOWN_TOOLS = 10
+_ERROR = 160
+_HOUR = timedelta(hours=1)
+_HOURLY = timedelta(days=3)
+_BODIES = ("arguments", "output", "error")
+_CHARTED = {"team__id__exact": "team_id", "kind": "kind", "name": "name", "status": "status"}
+
+
+class SlowerFilter(TextFilter):
+    """Calls that took at least so many milliseconds."""
+
+    title = "took at least (ms)"
+    parameter_name = "min_ms"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Django's."""
+        value = (self.value() or "").strip()
+        if not (value.isascii() and value.isdigit() and len(value) <= 9):  # noqa: PLR2004 - eleven days
+            return queryset
+        return queryset.filter(ended_at__gte=F("started_at") + timedelta(milliseconds=int(value)))
+
+
+def _bytes(field: str) -> Func:
+    """The size of a text, which PostgreSQL knows without reading it."""
+    return Func(F(field), function="octet_length", output_field=IntegerField())
+
+
+@register(ToolCall)
+class ToolCallAdmin(LogAdmin, TeamScoped):
+    """What was called, by which response, and what became of it."""
+
+    list_display = ["time", "tool", "team_name", "response_link", "state", "took", "sizes", "failure"]
+    list_display_links = ["time"]
+    list_prefetch = ("team",)
+    list_filter = [
+        ("started_at", TimeFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("name", "tool"),
+        exact("kind", "kind"),
+        exact("status", "status"),
+        SlowerFilter,
+    ]
+    search_fields = ["call_id"]
+    search_help_text = "An exact id: call_…, or resp_… for all calls of a response"
+    ordering = ["-started_at", "-id"]
+    sortable_by = ()
+    list_before_template = "admin/responses/toolcall/above.html"
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request).defer("arguments", "output", "error", "result")
+        return rows.annotate(
+            bytes_in=_bytes("arguments"), bytes_out=_bytes("output"), told=Substr("error", 1, _ERROR)
+        )  # fmt: skip
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """By exact ids, which have indexes: that of a call within teams."""
+        wanted = search_term.strip().replace("\0", "")
+        if not wanted:
+            return queryset, False
+        if wanted.startswith("resp_"):
+            return queryset.filter(response_id=wanted), False
+        teams = list(teams_for(request).values_list("pk", flat=True))
+        return queryset.filter(team_id__in=teams, call_id=wanted), False
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        # The columns are made without the request: what they may show is decided here, row by row.
+        changelist = super().get_changelist_instance(request)
+        changelist.charts_url = f"{reverse('admin:responses_toolcall_charts')}{changelist.get_query_string()}"
+        for row in changelist.result_list:
+            row.is_readable = may_read(request, row.team_id)
+        return changelist
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.charts_view)
+        return [path("charts/", view, name="responses_toolcall_charts"), *super().get_urls()]
+
+    # -- above the list ------------------------------------------------------------------------------------------------
+
+    def charts_view(self, request: HttpRequest) -> HttpResponse:
+        """The charts of the list's time and filters, from the hourly sums; the page asks for them when it is there."""
+        if not self.has_view_permission(request):
+            return HttpResponse(status=403)
+        span = TimeFilter(
+            ToolCall._meta.get_field("started_at"),  # noqa: SLF001 - Django's documented API for models
+            request,
+            {key: request.GET.getlist(key) for key in request.GET},
+            ToolCall,
+            self,
+            "started_at",
+        )
+        present = now()
+        since, until = _whole(span.since or present - timedelta(days=1)), _whole(span.until or present) + _HOUR
+        only = {
+            dimension: [value.replace("\0", "")]
+            for name, dimension in _CHARTED.items()
+            if (value := request.GET.get(name, "").strip())
+        }
+        teams = None if everywhere(request) else teams_of(request)
+        found = _asked(since, until, teams, only)
+        context = {**_charts(since, until, teams, only, found), "tools": _tools(since, until, found)}
+        return TemplateResponse(request, "admin/responses/toolcall/charts.html", context)
+
+    # -- one call ------------------------------------------------------------------------------------------------------
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """A call with its arguments and its output, where the viewer may read them."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        wanted = unquote(object_id)
+        call = self.get_queryset(request).filter(pk=int(wanted)).first() if _is_key(wanted) else None
+        if call is None or not self.has_view_permission(request, call):
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+        readable = may_read(request, call.team_id)
+        if readable:
+            note_read(request, call, team_id=call.team_id)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": call,
+            "title": call.name,
+            "state": self.state(call),
+            "response_link": self.response_link(call),
+            "call_id": copyable(call.call_id),
+            "took": self.took(call),
+            "sizes": (size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)),
+            "bodies": _bodies(call) if readable else [],
+            "hidden": "" if readable else hidden_notice(request, call.team_id),
+            "others_url": links.changelist("responses_toolcall", q=call.response_id),
+        }
+        return TemplateResponse(request, "admin/responses/toolcall/detail.html", context)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    @display(description="Time")
+    def time(self, call: ToolCall) -> Any:
+        return when(call.started_at)
+
+    @display(description="Tool")
+    def tool(self, call: ToolCall) -> SafeString:
+        return two_lines(call.name, call.kind.replace("_", " "))
+
+    @display(description="Team")
+    def team_name(self, call: ToolCall) -> str:
+        return call.team.name
+
+    @display(description="Response")
+    def response_link(self, call: ToolCall) -> SafeString:
+        return copyable(call.response_id, href=cells.url(call.response_id))
+
+    @display(description="Status")
+    def state(self, call: ToolCall) -> SafeString:
+        note = f"attempt {call.attempt}" if call.attempt > 1 else ""
+        return two_lines(tone(_TONES, call.status), note)
+
+    @display(description="Took")
+    def took(self, call: ToolCall) -> str:
+        if call.ended_at is None:
+            return "–"
+        return duration(max(0, round((call.ended_at - call.started_at).total_seconds() * 1000)))
+
+    @display(description="In / out")
+    def sizes(self, call: Any) -> SafeString:
+        return two_lines(size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out))
+
+    @display(description="Error")
+    def failure(self, call: Any) -> SafeString | str:
+        if not call.told:
+            return "–"
+        told = call.told if getattr(call, "is_readable", False) else HIDDEN
+        return format_html('<span class="c-error" title="{}">{}</span>', told, told)
+
+
+def _is_key(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18  # noqa: PLR2004 - what a bigint holds
+
+
+def _bodies(call: ToolCall) -> list[dict[str, Any]]:
+    """The texts of a call: their beginnings, and where the rest comes from."""
+    cut: dict[str, Any] = {f"{name}_text": Substr(name, 1, SHOWN_CHARACTERS) for name in _BODIES}
+    row = ToolCall.objects.filter(pk=call.pk).values(**cut, **{f"{name}_size": Length(name) for name in _BODIES}).get()
+    return [
+        {
+            "title": name.capitalize(),
+            "shown": Shown(row[f"{name}_text"], max(0, row[f"{name}_size"] - SHOWN_CHARACTERS)),
+            "url": reverse("console:call_text", args=[call.pk, name]),
+        }
+        for name in _BODIES
+        if row[f"{name}_text"]
+    ]
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def _whole(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _asked(
+    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], bucket: str = ""
+) -> list[Sums]:
+    """By tool without a bucket, by status with one."""
+    return reading.ask(
+        Question(
+            source=TOOLS,
+            since=since,
+            until=until,
+            measures=["calls", "failed", "duration"],
+            by=[] if bucket else ["kind", "name"],
+            bucket=bucket,
+            teams=teams,
+            only=only,
+        )
+    )
+
+
+def _charts(
+    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], found: list[Sums]
+) -> dict[str, Any]:
+    bucket = "hour" if until - since <= _HOURLY else "day"
+    rows = {row.bucket: row.values for row in _asked(since, until, teams, only, bucket)}
+    step = _HOUR if bucket == "hour" else timedelta(days=1)
+    start = since if bucket == "hour" else since.replace(hour=0)
+    points, slow = [], []
+    while start < until:
+        values = rows.get(start)
+        name = f"{start:%d %b %H:%M}" if bucket == "hour" else f"{start:%d %b}"
+        url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **_first(only))
+        label = f"{start:%H:%M}" if until - since <= 25 * _HOUR else f"{start:%d %b}"
+        counts = (values["calls"] - values["failed"], values["failed"]) if values else (0, 0)
+        points.append(Point(name=name, label=label, values=counts, url=url))
+        p95 = quantile(values["duration"], 0.95) if values else None
+        slow.append(Point(name=name, label=label, values=(p95,), url=url))
+        start += step
+    well, badly = Series(name="not failed", tone="good"), Series(name="failed", tone="bad")
+    return {
+        "calls": charts.stacked(points, [well, badly], title="Tool calls"),
+        "slow": charts.lines(
+            slow, [Series(name="p95", tone="s0")], title="Tool calls, p95", spoken=charts.milliseconds
+        ),
+    }
+
+
+def _first(only: dict[str, list[str]]) -> dict[str, str]:
+    return {name: values[0] for name, values in only.items()}
+
+
+def _tools(since: datetime, until: datetime, found: list[Sums]) -> list[dict[str, Any]]:
+    """The tools that were called most, with how well they did."""
+    ranked = sorted(found, key=lambda row: -row.values["calls"])[:_SHOWN_TOOLS]
+    most = ranked[0].values["calls"] if ranked else 0
+    return [
+        {
+            "name": row.key[1],
+            "kind": badge(row.key[0].replace("_", " ")),
+            "url": links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1]),
+            "calls": f"{row.values['calls']:,}",
+            "share": round(100 * row.values["calls"] / most, 1),
+            "failed": f"{100 * row.values['failed'] / row.values['calls']:.1f} %",
+            "is_bad": bool(row.values["failed"]),
+            "p50": duration(quantile(row.values["duration"], 0.5)),
+            "p95": duration(quantile(row.values["duration"], 0.95)),
+        }
+        for row in ranked
+    ]

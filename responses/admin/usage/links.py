@@ -1,0 +1,61 @@
+"""From a number to the list of what it counts."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.urls import reverse
+from django.utils.http import urlencode
+
+# What the lists call the columns that sums are told apart by. What is not here has no filter there.
+_FILTERS: Mapping[str, Mapping[str, str]] = {
+    "responses_response": {
+        "team_id": "team__id__exact",
+        "api_key_id": "api_key__id__exact",
+        "model": "model",
+        "status": "status__exact",
+    },
+    "tenants_usagerecord": {
+        "team_id": "team__id__exact",
+        "api_key_id": "api_key__id__exact",
+        "model": "model",
+        "outcome": "outcome",
+    },
+    "responses_toolcall": {"team_id": "team__id__exact", "kind": "kind", "name": "name", "status": "status"},
+}
+_LISTS = {
+    "responses": ("responses_response", "created_at"),
+    "calls": ("tenants_usagerecord", "occurred_at"),
+    "tools": ("responses_toolcall", "started_at"),
+}
+
+
+def changelist(name: str, **query: Any) -> str:
+    """The list of a model (`app_model`) with these filters."""
+    url = reverse(f"admin:{name}_changelist")
+    return f"{url}?{urlencode(query, doseq=True)}" if query else url
+
+
+def rows_of(source: str, *, since: datetime, until: datetime, **dimensions: str) -> str:
+    """The list of the rows of a source between two hours whose dimensions have these values."""
+    name, time = _LISTS[source]
+    filters = {_FILTERS[name][key]: value for key, value in dimensions.items() if key in _FILTERS[name] and value}
+    mode = dimensions.get("mode")
+    if mode and mode != "background" and name == "responses_response":
+        filters["mode__exact"] = mode
+    return changelist(name, **_range(time, since, until), **filters)
+
+
+def responses(*, since: datetime, until: datetime, **dimensions: str) -> str:
+    """The list of responses."""
+    return rows_of("responses", since=since, until=until, **dimensions)
+
+
+def _range(field: str, since: datetime, until: datetime) -> dict[str, str]:
+    first, last = since.astimezone(UTC), until.astimezone(UTC) - timedelta(seconds=1)
+    return {
+        f"{field}_from_0": f"{first:%Y-%m-%d}",
+        f"{field}_from_1": f"{first:%H:%M:%S}",
+        f"{field}_to_0": f"{last:%Y-%m-%d}",
+        f"{field}_to_1": f"{last:%H:%M:%S}",
+    }

@@ -1,0 +1,186 @@
+"""The page of usage: numbers by time and group, links to what they count, CSV, and nobody else's numbers."""
+
+import csv
+import io
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from kernel.clock import now
+from responses.models import Status
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_call, add_response, text
+from tests.support.api import Caller, MakeCaller
+
+USAGE = "/admin/usage/"
+
+
+def table(client: Client, **query: str) -> list[dict[str, str]]:
+    """The CSV of a question."""
+    answer = client.get(USAGE, {"format": "csv", **query})
+    assert answer["Content-Type"].startswith("text/csv")
+    return [*csv.DictReader(io.StringIO(text(answer)))]
+
+
+def totals(client: Client, **query: str) -> dict[str, str]:
+    """The table of totals: name and number."""
+    row = r'<td><i class="c-dot-sign[^>]*></i>(?:<a [^>]*>)?([^<]*)(?:</a>)?</td>\s*<td class="c-num">([^<]*)</td>'
+    return dict(re.findall(row, text(client.get(USAGE, query))))
+
+
+def test_it_counts_responses_by_status(lead: Client, caller: Caller) -> None:
+    for status in (Status.COMPLETED, Status.COMPLETED, Status.FAILED):
+        add_response(caller, status=status)
+    assert totals(lead, range="24h", group="status") == {"completed": "2", "failed": "1"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("requests", "2"),
+        ("errors", "50.0 %"),
+        ("tokens_in", "300"),
+        ("tokens_cached", "30"),
+        ("tokens_out", "70"),
+        ("tools", "5"),
+    ],
+)
+def test_it_shows_each_metric(lead: Client, caller: Caller, metric: str, expected: str) -> None:
+    add_response(caller, input_tokens=100, cached_tokens=30, output_tokens=70, tool_calls=2)
+    add_response(caller, status=Status.FAILED, input_tokens=200, tool_calls=3)
+    assert list(totals(lead, metric=metric, group="none").values()) == [expected]
+
+
+def test_percentiles_are_those_of_the_rows_to_a_few_percent(lead: Client, caller: Caller) -> None:
+    for number in range(1, 101):
+        add_response(caller, duration_ms=number * 100, first_token_ms=number * 10)
+    for metric, exact in (("p50", 5000), ("p95", 9500), ("ttft50", 500), ("ttft95", 950)):
+        (row,) = table(lead, metric=metric, group="none", range="24h")
+        assert float(row[metric]) == pytest.approx(exact, rel=0.12)
+
+
+def test_cost_and_calls_of_every_endpoint_come_from_the_ledger(lead: Client, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        for endpoint in ("responses", "embeddings"):
+            UsageRecord.objects.create(
+                team=caller.team, api_key=caller.key, endpoint=endpoint, object_id="x", model="m", upstream_id="u",
+                upstream_model="m", outcome="stop", cost="0.25",
+            )  # fmt: skip
+    assert totals(lead, metric="calls", group="endpoint") == {"responses": "1", "embeddings": "1"}
+    assert totals(lead, metric="cost", group="model") == {"m": "$0.50"}
+
+
+def test_tool_calls_are_told_apart_by_tool(lead: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    for place, name in enumerate(("search", "search", "fetch")):
+        add_call(response, call_id=f"c{place}", name=name)
+    page = text(lead.get(USAGE, {"metric": "tokens_in", "group": "tool", "model": "m"}))
+    assert "cannot be told apart by tool" in page
+    assert "those filters are off" in page
+    assert totals(lead, metric="tools", group="tool") == {"search": "2", "fetch": "1"}
+
+
+def test_what_cannot_be_grouped_so_is_not_grouped(lead: Client, caller: Caller) -> None:
+    page = text(lead.get(USAGE, {"metric": "cost", "group": "status"}))
+    assert "Cost cannot be told apart by status" in page
+
+
+def test_the_largest_eight_are_shown_and_the_rest_is_other(lead: Client, caller: Caller) -> None:
+    for number in range(11):
+        for _ in range(1 + (number < 8)):
+            add_response(caller, model=f"m{number:02}")
+    found = totals(lead, group="model", range="24h")
+    assert [*found] == [f"m{number:02}" for number in range(8)] + ["Other"]
+    assert found["Other"] == "3"
+    assert len(table(lead, group="model", range="24h")) == 11
+
+
+def test_filters_narrow_it(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+    other = make_caller(team=caller.team)
+    add_response(caller, model="one")
+    add_response(other, model="two")
+    assert totals(lead, group="model", key=other.key.pk) == {"two": "1"}
+    assert totals(lead, group="key", model="one") == {
+        f"{caller.key.name} ({caller.key.prefix}…{caller.key.last_four})": "1"
+    }
+    assert totals(lead, group="model", model="none of these") == {}
+
+
+def test_a_day_is_a_day_of_the_time_zone(lead: Client, caller: Caller) -> None:
+    add_response(caller, created_at=now() - timedelta(days=3))
+    for zone in ("Asia/Kolkata", "America/St_Johns", "Pacific/Apia", "Europe/Berlin"):
+        (row,) = table(lead, group="none", bucket="day", tz=zone)
+        assert row["time zone"] == zone
+        assert "T00:00:00" in row["from"] or zone in {"Asia/Kolkata", "America/St_Johns"}
+
+
+def test_all_buckets_add_up_to_the_total_where_clocks_change(lead: Client, caller: Caller) -> None:
+    for month, day in ((3, 28), (3, 29), (3, 30), (10, 24), (10, 25), (10, 26)):
+        for hour in (0, 1, 12, 22, 23):
+            add_response(caller, created_at=now().replace(year=2026, month=month, day=day, hour=hour))
+    query = {"group": "none", "range": "custom", "since": "2026-03-01", "until": "2026-10-31", "tz": "Europe/Berlin"}
+    for bucket in ("day", "week"):
+        assert sum(float(row["requests"]) for row in table(lead, bucket=bucket, **query)) == 30
+    assert totals(lead, **query) == {"Responses": "30"}
+
+
+def test_odd_addresses_get_a_page(lead: Client, caller: Caller) -> None:
+    odd: list[dict[str, Any]] = [
+        {"metric": "x", "group": "y", "bucket": "z", "view": "v", "range": "r", "tz": "Nowhere/Land"},
+        {"range": "custom", "since": "1999-01-01", "until": "9999-12-31"},
+        {"range": "custom", "since": "2026-12-31", "until": "2026-01-01"},
+        {"range": "30d", "bucket": "hour"},
+        {"range": "custom", "since": "2020-01-01", "until": "2026-11-01", "bucket": "day"},
+        {"team": "\0", "model": "\0"},
+        {"tz": "../etc/passwd"},
+    ]
+    assert [lead.get(USAGE, query).status_code for query in odd] == [200] * len(odd)
+
+
+def test_numbers_link_to_lists_that_open(lead: Client, caller: Caller) -> None:
+    response = add_response(caller, status=Status.FAILED)
+    good = add_response(caller)
+    page = text(lead.get(USAGE, {"group": "status", "range": "24h"}))
+    (url,) = re.findall(r'<a class="c-link" href="([^"]*)">failed</a></td>', page)
+    listed = text(lead.get(url.replace("&amp;", "&")))
+    assert response.pk in listed
+    assert good.pk not in listed
+
+
+def test_names_are_text_on_the_page_and_no_formula_in_the_file(lead: Client, caller: Caller) -> None:
+    add_response(caller, model="=1+<script>alert(1)</script>")
+    assert "<script>alert" not in text(lead.get(USAGE, {"group": "model"}))
+    (row,) = table(lead, group="model")
+    assert row["group"].startswith("'=1+")
+
+
+def test_a_stranger_gets_nothing_of_it(stranger: Client, caller: Caller) -> None:
+    add_response(caller, model="secret-model")
+    assert totals(stranger, group="model") == {}
+    named = stranger.get(USAGE, {"group": "model", "team": caller.team.pk, "key": caller.key.pk})
+    assert "secret-model" not in text(named)
+    assert caller.team.name not in text(named)
+    assert table(stranger, group="model", team=caller.team.pk) == []
+
+
+def test_staff_see_every_team(operator: Client, caller: Caller) -> None:
+    add_response(caller)
+    assert totals(operator, group="team", team=caller.team.pk) == {caller.team.name: "1"}
+
+
+def test_nobody_gets_in_without_signing_in(database: None) -> None:
+    assert Client().get(USAGE).status_code == 302
+
+
+def test_it_takes_few_queries(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    add_response(caller)
+    few = count_queries(lead, USAGE)
+    for number in range(12):
+        add_response(caller, model=f"m{number}")
+    assert count_queries(lead, f"{USAGE}?group=model") <= few + 1
+    assert few < 30
