@@ -282,7 +282,7 @@ def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
         parameter_name = name
 
         def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-            value = (self.value() or "").strip()
+            value = (self.value() or "").replace("\x00", "").strip()
             return queryset.filter(**{lookup or name: value}) if value else queryset
 
     Exact.title = title

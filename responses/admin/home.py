@@ -169,12 +169,11 @@ def _counted(read: Spans, title: str, name: str, icon: str, url: str, *, cached:
 
 def _errors(read: Spans) -> Tile:
     share, before = (_share(sums["failed"], sums["responses"]) for sums in (read.whole, read.before))
-    span = {"since": read.asked.since, "until": read.asked.until}
     return Tile(
         title="Errors",
         value="–" if share is None else f"{share:.1f} %",
         icon="error",
-        url=links.responses(**span, status=Status.FAILED.value),
+        url=links.responses(since=read.asked.since, until=read.asked.until, status=Status.FAILED.value),
         detail=f"{read.whole['failed']:,} failed",
         change="" if share is None or before is None else f"{share - before:+.1f} points",
         change_tone="" if share is None or before is None or share == before else "bad" if share > before else "good",

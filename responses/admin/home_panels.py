@@ -142,6 +142,7 @@ def _upstreams(present: datetime) -> Panel:
         )
     )
     names = dict(Upstream.objects.filter(pk__in=[row.key[0] for row in rows]).values_list("pk", "name"))
+
     def told(values: dict[str, Any]) -> str:
         share = f"{100 * values['failed'] / values['calls']:.1f} % failed of {values['calls']:,}"
         return f"{share}, p95 {duration(quantile(values['duration'], 0.95))}"
@@ -177,7 +178,6 @@ def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
         )
     )
     failing = sorted((row for row in rows if row.values["failed"]), key=lambda row: -row.values["failed"])
-    span = {"since": until - _DAY, "until": until}
     return Panel(
         title="Failing tools, last 24 hours",
         icon="construction",
@@ -186,7 +186,9 @@ def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
             (
                 row.key[1],
                 f"{row.values['failed']:,} of {row.values['calls']:,} calls failed",
-                links.rows_of("tools", **span, kind=row.key[0], name=row.key[1], status="failed"),
+                links.rows_of(
+                    "tools", since=until - _DAY, until=until, kind=row.key[0], name=row.key[1], status="failed"
+                ),
             )
             for row in failing[:_SHOWN]
         ],
@@ -214,7 +216,7 @@ def _webhooks(request: HttpRequest, present: datetime) -> Panel:
                 endpoint.name,
                 f"{failed[endpoint.pk]:,} gave up within a day"
                 if endpoint.pk in failed
-                else f"failing since {ago(endpoint.failing_since)}",
+                else f"failing since {ago(endpoint.failing_since or present)}",
                 reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk]),
             )
             for endpoint in bad[:_SHOWN]
@@ -230,10 +232,7 @@ def first_steps(request: HttpRequest) -> dict[str, Any]:
         f'curl {url} \\\n  -H "Authorization: Bearer $API_KEY" \\\n  -H "Content-Type: application/json" \\\n'
         '  -d \'{"model": "demo", "input": "What is 12*7?"}\''
     )
-    may = {
-        model: admin.site.get_model_admin(model).has_add_permission(request)  # type: ignore[type-abstract]
-        for model in (Team, ApiKey)
-    }
+    may = {model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey)}
     return {
         "team_url": reverse("admin:tenants_team_add") if may[Team] else "",
         "key_url": reverse("admin:tenants_apikey_add") if may[ApiKey] else "",

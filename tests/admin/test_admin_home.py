@@ -1,15 +1,20 @@
-"""The home page: numbers that link to what they count."""
+"""The home page: numbers that link to what they count, against the span before; and a start for who has none."""
 
 import re
 from datetime import timedelta
 
 from django.test import Client
+from django.urls import reverse
 
 from kernel.clock import now
 from responses.models import Status
+from tenants import scope
+from tenants.models import ApiKey, Role
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_response, member, text
-from tests.support.api import Caller
+from tests.admin.rows import add_call, add_response, member, text
+from tests.support.api import Caller, MakeCaller
+
+HOME = "/admin/"
 
 
 def tile(home: str, title: str) -> tuple[str, str]:
@@ -21,83 +26,148 @@ def tile(home: str, title: str) -> tuple[str, str]:
     return found[2], found[1].replace("&amp;", "&")
 
 
+def panel(home: str, title: str) -> str:
+    """The HTML of a panel."""
+    found = re.search(rf'<section class="c-box" aria-label="{re.escape(title)}">(.*?)</section>', home, re.DOTALL)
+    assert found is not None, title
+    return found[1]
+
+
 def test_it_counts_what_ran_today(lead: Client, caller: Caller) -> None:
     for _ in range(3):
-        add_response(caller, input_tokens=1000, output_tokens=20)
+        add_response(caller, input_tokens=1000, cached_tokens=100, output_tokens=20, first_token_ms=100)
     add_response(caller, status=Status.FAILED, input_tokens=5)
-    home = text(lead.get("/admin/"))
-    numbers = {name: tile(home, name)[0] for name in ("Responses today", "Failed today", "Tokens in today")}
-    assert numbers == {"Responses today": "4", "Failed today": "1", "Tokens in today": "3,005"}
+    home = text(lead.get(HOME))
+    numbers = {name: tile(home, name)[0] for name in ("Requests", "Errors", "Tokens in", "Tokens out")}
+    assert numbers == {"Requests": "4", "Errors": "25.0 %", "Tokens in": "3,005", "Tokens out": "60"}
+    assert "300 cached" in home
 
 
-def test_it_counts_seven_days_and_not_an_eighth(lead: Client, caller: Caller) -> None:
-    for days in (0, 6, 8):
+def test_it_tells_how_fast_it_went(lead: Client, caller: Caller) -> None:
+    for _ in range(20):
+        add_response(caller, duration_ms=2000, first_token_ms=400)
+    home = text(lead.get(HOME))
+    for name, low, high in (("First token p50", 300, 430), ("First token p95", 300, 430)):
+        assert low <= int(tile(home, name)[0].removesuffix(" ms")) <= high
+    assert 1.7 <= float(tile(home, "Total time p95")[0].removesuffix(" s")) <= 2.4
+
+
+def test_a_span_is_held_against_the_one_before(lead: Client, caller: Caller) -> None:
+    for days in (0, 1, 6, 8, 9):
         add_response(caller, created_at=now() - timedelta(days=days))
-    assert tile(text(lead.get("/admin/")), "Responses, 7 days")[0] == "2"
+    home = text(lead.get(f"{HOME}?span=7d"))
+    assert tile(home, "Requests")[0] == "3"
+    assert "+50 % against the 7 days before" in home
+
+
+def test_a_longer_span_counts_more(lead: Client, caller: Caller) -> None:
+    for days in (0, 6, 20, 40):
+        add_response(caller, created_at=now() - timedelta(days=days))
+    counts = [tile(text(lead.get(f"{HOME}?span={span}")), "Requests")[0] for span in ("today", "7d", "30d", "odd")]
+    assert counts == ["1", "2", "3", "1"]
 
 
 def test_it_counts_what_runs_whenever_it_began(lead: Client, caller: Caller) -> None:
     add_response(caller, status=Status.IN_PROGRESS, created_at=now() - timedelta(days=2))
-    value, url = tile(text(lead.get("/admin/")), "Running now")
-    assert value == "1"
+    add_response(caller, status=Status.QUEUED, created_at=now() - timedelta(minutes=3))
+    home = text(lead.get(HOME))
+    value, url = tile(home, "Running")
+    assert (value, tile(home, "Queued")[0], tile(home, "Stuck")[0]) == ("1", "1", "0")
+    assert tile(home, "Oldest in the queue")[0].startswith("3 min")
     assert "in progress" in text(lead.get(url))
 
 
-def test_it_counts_keys_that_work(lead: Client, caller: Caller, make_caller: object) -> None:
-    assert callable(make_caller)
-    make_caller(team=caller.team)
-    make_caller(team=caller.team, expires_at=now() - timedelta(days=1))
-    assert tile(text(lead.get("/admin/")), "Active keys")[0] == "2"
+def test_it_counts_runs_whose_process_is_gone(lead: Client, caller: Caller) -> None:
+    add_response(caller, status=Status.IN_PROGRESS, background=True, lease_until=now() - timedelta(minutes=2))
+    assert tile(text(lead.get(HOME)), "Stuck")[0] == "1"
 
 
-def test_each_number_links_to_a_list_that_opens(admin: Client, caller: Caller) -> None:
+def test_each_link_leads_to_a_page_that_opens(admin: Client, caller: Caller) -> None:
     add_response(caller)
-    urls = re.findall(r'<a href="(/admin/[^"]*)" class="[^"]*c-tile', text(admin.get("/admin/")))
-    assert len(urls) == 8
-    assert {admin.get(url.replace("&amp;", "&")).status_code for url in urls} == {200}
+    home = text(admin.get(f"{HOME}?span=7d"))
+    main = home[home.index('class="c-home"') :]
+    urls = {url.replace("&amp;", "&") for url in re.findall(r'<a (?:class="[^"]*" )?href="(/admin/[^"]*)"', main)}
+    assert len(urls) > 20
+    assert {url: admin.get(url).status_code for url in urls} == dict.fromkeys(urls, 200)
 
 
 def test_the_failed_number_links_to_the_failed(lead: Client, caller: Caller) -> None:
     good, bad = add_response(caller), add_response(caller, status=Status.FAILED)
-    listed = text(lead.get(tile(text(lead.get("/admin/")), "Failed today")[1]))
+    listed = text(lead.get(tile(text(lead.get(HOME)), "Errors")[1]))
     assert bad.pk in listed
     assert good.pk not in listed
 
 
-def test_the_chart_tells_each_hour(lead: Client, caller: Caller) -> None:
-    at = now()
-    add_response(caller, created_at=at)
-    add_response(caller, status=Status.FAILED, created_at=at)
-    hour = at.replace(minute=0)
-    assert f"{hour:%d %b %H:%M} UTC: 1 completed, 1 failed" in text(lead.get("/admin/"))
-
-
 def test_a_bar_leads_to_its_hour(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
-    old = add_response(caller, created_at=now() - timedelta(hours=3))
-    urls = re.findall(r'<a href="([^"]*)" aria-label="[^"]* UTC: 1 completed"', text(lead.get("/admin/")))
+    old = add_response(caller, created_at=now() - timedelta(days=3))
+    urls = re.findall(r'<a href="([^"]*)" aria-label="[^"]* UTC: 1 completed"', text(lead.get(HOME)))
     listed = text(lead.get(urls[-1].replace("&amp;", "&")))
     assert response.pk in listed
     assert old.pk not in listed
 
 
-def test_it_shows_the_latest_ten(lead: Client, caller: Caller) -> None:
-    rows = [add_response(caller, created_at=now() - timedelta(minutes=minutes)) for minutes in range(12)]
-    home = text(lead.get("/admin/"))
+def test_it_shows_the_latest_ten_and_nothing_that_was_said(lead: Client, caller: Caller) -> None:
+    rows = [
+        add_response(caller, created_at=now() - timedelta(minutes=minutes), input_preview="a secret plan")
+        for minutes in range(12)
+    ]
+    home = text(lead.get(HOME))
     assert [row.pk in home for row in rows] == [True] * 10 + [False] * 2
+    assert "a secret plan" not in home
 
 
-def test_a_member_counts_only_the_own_team(caller: Caller, stranger: Client) -> None:
+def test_it_names_keys_that_expire_or_that_nobody_uses(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+    add_response(caller)
+    soon = make_caller(team=caller.team, expires_at=now() + timedelta(days=3)).key
+    idle = make_caller(team=caller.team).key
+    with scope.team(caller.team.pk):
+        ApiKey.objects.filter(pk=soon.pk).update(name="leaves soon")
+        ApiKey.objects.filter(pk=idle.pk).update(name="sleeps", created_at=now() - timedelta(days=100))
+    home = text(lead.get(HOME))
+    assert "leaves soon" in panel(home, "Keys that expire within 14 days")
+    assert "sleeps" in panel(home, "Keys unused for 90 days")
+    assert "never used" in panel(home, "Keys unused for 90 days")
+
+
+def test_it_names_tools_that_fail(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
-    home = text(stranger.get("/admin/"))
-    assert tile(home, "Responses today")[0] == "0"
-    assert response.pk not in home
-    assert tile(text(member(caller.team).get("/admin/")), "Responses today")[0] == "1"
+    add_call(response, name="broken", status="failed")
+    add_call(response, name="fine", call_id="call_2")
+    told = panel(text(lead.get(HOME)), "Failing tools, last 24 hours")
+    assert "1 of 1 calls failed" in told
+    assert "fine" not in told
+    url = re.findall(r'<li><a class="c-link" href="([^"]*)"', told)[0].replace("&amp;", "&")
+    assert "broken" in text(lead.get(url))
+
+
+def test_upstreams_are_for_staff(lead: Client, operator: Client, caller: Caller) -> None:
+    add_response(caller)
+    assert "Upstreams, last 24 hours" not in text(lead.get(HOME))
+    assert "Upstreams, last 24 hours" in text(operator.get(HOME))
+
+
+def test_who_has_no_response_yet_is_told_how_to_make_one(caller: Caller, lead: Client) -> None:
+    home = text(lead.get(HOME))
+    assert "Three steps to the first one" in home
+    assert "curl http://testserver/v1/responses" in home
+    assert reverse("admin:tenants_apikey_add") in home
+    assert reverse("admin:tenants_team_add") not in home
+    auditor = text(member(caller.team, Role.AUDITOR).get(HOME))
+    assert reverse("admin:tenants_apikey_add") not in auditor[auditor.index('class="c-home"') :]
+
+
+def test_a_member_counts_only_the_own_team(caller: Caller, stranger: Client, make_caller: MakeCaller) -> None:
+    response = add_response(caller)
+    assert "No response yet" in text(stranger.get(HOME))
+    assert response.pk not in text(stranger.get(HOME))
+    assert tile(text(member(caller.team).get(HOME)), "Requests")[0] == "1"
 
 
 def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
     add_response(caller)
-    few = count_queries(lead, "/admin/")
+    few = count_queries(lead, HOME)
     for _ in range(9):
         add_response(caller)
-    assert count_queries(lead, "/admin/") == few
+    assert count_queries(lead, HOME) == few
+    assert few < 60

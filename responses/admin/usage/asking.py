@@ -72,7 +72,14 @@ def asked(query: QueryDict, *, present: datetime, zone: str = "") -> Asked:
     bucket = _bucket(query.get("bucket", ""), until - since, notes)
     view = query.get("view", "")
     view = view if view in VIEWS else "bars"
-    parameters: dict[str, str] = {"metric": metric.name, "group": group.name, "range": span, "bucket": bucket, "view": view, **chosen}
+    parameters: dict[str, str] = {
+        "metric": metric.name,
+        "group": group.name,
+        "range": span,
+        "bucket": bucket,
+        "view": view,
+        **chosen,
+    }
     if span == "custom":
         parameters |= {"since": query.get("since", ""), "until": query.get("until", "")}
     return Asked(

@@ -14,6 +14,7 @@ _FILTERS: Mapping[str, Mapping[str, str]] = {
         "api_key_id": "api_key__id__exact",
         "model": "model",
         "status": "status__exact",
+        "mode": "mode",
     },
     "tenants_usagerecord": {
         "team_id": "team__id__exact",
@@ -30,19 +31,16 @@ _LISTS = {
 }
 
 
-def changelist(name: str, **query: Any) -> str:
+def changelist(name: str, /, **query: Any) -> str:
     """The list of a model (`app_model`) with these filters."""
     url = reverse(f"admin:{name}_changelist")
     return f"{url}?{urlencode(query, doseq=True)}" if query else url
 
 
-def rows_of(source: str, *, since: datetime, until: datetime, **dimensions: str) -> str:
+def rows_of(source: str, /, *, since: datetime, until: datetime, **dimensions: str) -> str:
     """The list of the rows of a source between two hours whose dimensions have these values."""
     name, time = _LISTS[source]
     filters = {_FILTERS[name][key]: value for key, value in dimensions.items() if key in _FILTERS[name] and value}
-    mode = dimensions.get("mode")
-    if mode and mode != "background" and name == "responses_response":
-        filters["mode__exact"] = mode
     return changelist(name, **_range(time, since, until), **filters)
 
 

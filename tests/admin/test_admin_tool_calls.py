@@ -1,0 +1,170 @@
+"""Tool calls in the admin: the list, its charts, and one call."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from kernel.clock import now
+from responses.models import Response, ToolCall
+from tenants import scope
+from tenants.models import AuditEvent
+from tests.admin.conftest import CountQueries
+from tests.admin.rows import add_call, add_response, text
+from tests.support.api import Caller
+
+CALLS = "/admin/responses/toolcall/"
+SECRET = "the launch code is 1234"
+
+
+def call_of(response: Response, **columns: Any) -> ToolCall:
+    """A call of a response, as a row."""
+    add_call(response, **columns)
+    with scope.team(response.team_id):
+        return ToolCall.objects.filter(response=response).latest("id")
+
+
+def page_of(call: ToolCall) -> str:
+    """The address of a call's page."""
+    return reverse("admin:responses_toolcall_change", args=[call.pk])
+
+
+def listed(client: Client, **query: str) -> str:
+    """The list's rows."""
+    page = text(client.get(CALLS, query))
+    return page[page.find('id="result_list"') :]
+
+
+@pytest.fixture
+def response(caller: Caller) -> Response:
+    """A response whose calls these are."""
+    return add_response(caller)
+
+
+def test_it_lists_calls_of_all_kinds(lead: Client, response: Response) -> None:
+    call_of(response, name="get_weather", kind="function", arguments='{"city": "Paris"}', output="sunny")
+    call_of(response, name="docs__find", kind="mcp", call_id="call_2", status="failed", attempt=3)
+    page = listed(lead)
+    for told in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "failed", "attempt 3"):
+        assert told in page
+    assert response.pk in page
+
+
+@pytest.mark.parametrize(
+    "narrow",
+    [{"name": "a"}, {"kind": "mcp"}, {"status": "failed"}, {"min_ms": "5000"}],
+    ids=["name", "kind", "status", "latency"],
+)
+def test_it_is_narrowed(lead: Client, response: Response, narrow: dict[str, str]) -> None:
+    at = now()
+    slow = {"started_at": at - timedelta(seconds=9), "ended_at": at}
+    wanted = call_of(response, name="a", kind="mcp", status="failed", **slow)
+    other = call_of(response, name="b", kind="function", call_id="call_2")
+    page = listed(lead, **narrow)
+    assert page_of(wanted) in page
+    assert page_of(other) not in page
+
+
+def test_it_is_found_by_its_id_or_its_response(lead: Client, caller: Caller, response: Response) -> None:
+    old = {"started_at": now() - timedelta(days=90), "ended_at": now() - timedelta(days=90)}
+    wanted = call_of(response, call_id="call_wanted", **old)
+    other = call_of(add_response(caller), call_id="call_other")
+    for query in ("call_wanted", response.pk):
+        page = listed(lead, q=query)
+        assert page_of(wanted) in page
+        assert page_of(other) not in page
+
+
+def test_errors_are_shown_to_those_who_may_read(lead: Client, auditor: Client, response: Response) -> None:
+    call_of(response, status="failed", error=SECRET)
+    assert SECRET in listed(lead)
+    assert SECRET not in listed(auditor)
+
+
+def test_the_charts_count_by_tool(lead: Client, response: Response) -> None:
+    for number in range(3):
+        call_of(response, name="search", call_id=f"c{number}", status="failed" if number else "completed")
+    page = text(lead.get(f"{CALLS}charts/"))
+    assert "1 not failed, 2 failed" in page
+    assert "66.7 %" in page
+    (url,) = re.findall(r'<a class="c-link" href="([^"]*)">search</a>', page)
+    assert "search" in listed(
+        lead, **dict(part.split("=") for part in url.replace("&amp;", "&").partition("?")[2].split("&"))
+    )
+
+
+def test_the_charts_follow_the_filters(lead: Client, response: Response) -> None:
+    call_of(response, name="search")
+    call_of(response, name="fetch", call_id="call_2")
+    page = text(lead.get(f"{CALLS}charts/?name=fetch&period=7d"))
+    assert "fetch" in page
+    assert "search" not in page
+    (url,) = re.findall(r'hx-get="([^"]*charts/[^"]*)"', text(lead.get(f"{CALLS}?name=fetch&period=7d")))
+    assert "name=fetch" in url
+
+
+def test_one_call_shows_what_went_in_and_out(lead: Client, response: Response) -> None:
+    call = call_of(response, arguments='{"q": "<script>"}', output=SECRET)
+    page = text(lead.get(page_of(call)))
+    assert "{&quot;q&quot;: &quot;&lt;script&gt;&quot;}" in page
+    assert SECRET in page
+    assert response.pk in page
+
+
+def test_what_is_long_is_loaded_on_demand(lead: Client, response: Response) -> None:
+    call = call_of(response, output="x" * 70_000 + SECRET)
+    page = text(lead.get(page_of(call)))
+    assert SECRET not in page
+    assert len(page) < 300_000
+    (url,) = re.findall(r'href="([^"]*)" data-more', page)
+    assert SECRET in text(lead.get(url))
+
+
+@pytest.mark.parametrize("who", ["auditor", "operator", "platform_auditor"])
+def test_content_is_hidden_until_it_is_revealed(
+    request: pytest.FixtureRequest, caller: Caller, response: Response, who: str
+) -> None:
+    client: Client = request.getfixturevalue(who)
+    call = call_of(response, arguments=SECRET, output=SECRET, error=SECRET)
+    assert SECRET not in text(client.get(page_of(call)))
+    client.post("/admin/content/reveal/", {"team": caller.team.pk, "reason": "an incident", "next": "/admin/"})
+    assert SECRET in text(client.get(page_of(call)))
+    with scope.every_team():
+        seen = AuditEvent.objects.filter(action="content.viewed", target=str(call.pk), team=caller.team).exists()
+    assert seen is (who != "auditor")
+
+
+def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response: Response) -> None:
+    call = call_of(response, name="private_tool", output=SECRET)
+    unknown = stranger.get(reverse("admin:responses_toolcall_change", args=[10**15]))
+    foreign = stranger.get(page_of(call))
+    assert (foreign.status_code, foreign["Location"]) == (unknown.status_code, unknown["Location"])
+    for url in (CALLS, f"{CALLS}?q={response.pk}", f"{CALLS}?q={call.call_id}", f"{CALLS}charts/"):
+        assert "private_tool" not in text(stranger.get(url))
+
+
+def test_odd_addresses_are_answered(lead: Client, response: Response) -> None:
+    call_of(response)
+    for odd in ("0x1", "9" * 30, "abc", "1%00"):
+        assert lead.get(f"{CALLS}{odd}/change/").status_code == 302
+    for query in ("?min_ms=abc", "?q=%00", "?name=%00", "?period=x"):
+        assert lead.get(f"{CALLS}{query}").status_code in {200, 302}
+        assert lead.get(f"{CALLS}charts/{query}").status_code == 200
+
+
+def test_nothing_is_written_here(admin: Client, response: Response) -> None:
+    call = call_of(response)
+    assert admin.post(page_of(call), {"name": "x"}).status_code == 405
+    assert admin.get(f"{CALLS}add/").status_code == 403
+
+
+def test_it_takes_no_more_queries_for_more_rows(lead: Client, response: Response, count_queries: CountQueries) -> None:
+    call_of(response)
+    few = count_queries(lead, CALLS)
+    for number in range(9):
+        call_of(response, call_id=f"c{number}")
+    assert count_queries(lead, CALLS) == few
+    assert count_queries(lead, f"{CALLS}charts/") < 20
