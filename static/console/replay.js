@@ -42,13 +42,12 @@
             if (!kind) {
                 return;
             }
-            const text = this.text(body, kind);
             const whole = [body.text, body.arguments, body.code, body.input, body.refusal, body.diff];
             const final = whole.find((value) => typeof value === 'string');
             if (ending === 'delta' && typeof body.delta === 'string') {
-                text.appendData(body.delta);
-            } else if (ending === 'done' && final !== undefined && final !== text.data) {
-                text.data = final;
+                this.text(body, kind).appendData(body.delta);
+            } else if (ending === 'done' && final) {
+                this.text(body, kind).data = final;
             }
         }
 

@@ -5,7 +5,14 @@
 
     const tabOf = (target) => (target instanceof Element ? target.closest('.c-trace-tabs [role="tab"]') : null);
 
+    /** On a narrow screen the tabs are wider than their line. */
+    const reveal = (tab) => {
+        const line = tab.parentElement;
+        line.scrollLeft = tab.offsetLeft - line.offsetLeft - (line.clientWidth - tab.offsetWidth) / 2;
+    };
+
     const select = (tab) => {
+        reveal(tab);
         for (const other of tab.parentElement.querySelectorAll('[role="tab"]')) {
             other.setAttribute('aria-selected', String(other === tab));
             other.tabIndex = other === tab ? 0 : -1;
@@ -15,6 +22,10 @@
             panel.setAttribute('aria-labelledby', tab.id);
         }
     };
+
+    document.addEventListener('DOMContentLoaded', () => {
+        document.querySelectorAll('.c-trace-tabs [aria-selected="true"]').forEach(reveal);
+    });
 
     document.addEventListener('htmx:beforeRequest', (event) => {
         const tab = tabOf(event.target);

@@ -47,6 +47,7 @@ class Document:
 def asked(response: Response) -> Body:
     """The body of the request as its client sent it, as far as that is kept. Raises `ApiError` where nothing is."""
     body = again.request_of(response, with_history=False)
+    body["input"] = [_sent(item) for item in body["input"]]
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id
     if response.background:
@@ -54,6 +55,12 @@ def asked(response: Response) -> Body:
     if response.mode == Mode.STREAM:
         body["stream"] = True
     return body
+
+
+def _sent(item: Body) -> Body:
+    """An item of an input without what it got when it was stored."""
+    is_ours = item["type"].endswith("_output") or (item["type"] == "message" and item["role"] != "assistant")
+    return {name: value for name, value in item.items() if name not in {"id", "status"}} if is_ours else item
 
 
 def _answered(response: Response) -> Body:

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from kernel.console import duration, pretty, when
+from kernel.console import duration, pretty
 from responses.admin import cells
 from responses.models import Approval, Response, ToolCall, Turn
 from tenants.admin.content import hidden_notice, may_read, note_read
@@ -109,4 +109,8 @@ def _approval(response: Response, key: str) -> dict[str, Any] | None:
 
 def _moments(began: Any, ended: Any) -> list[tuple[str, Any]]:
     took = None if ended is None else max(0, round((ended - began).total_seconds() * 1000))
-    return [("Began", when(began)), ("Ended", when(ended)), ("Took", duration(took))]
+    return [("Began", _exactly(began)), ("Ended", _exactly(ended)), ("Took", duration(took))]
+
+
+def _exactly(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC" if moment else "–"
