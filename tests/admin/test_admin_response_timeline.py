@@ -89,7 +89,7 @@ def test_the_queue_and_each_attempt_of_a_background_run_have_bars(lead: Client, 
     claims = [{"at": (at + timedelta(seconds=s)).isoformat(), "by": f"worker-{s}"} for s in (5, 20)]
     response = add_response(caller, created_at=at, background=True, claims=claims, attempt=2)
     page = timeline(lead, response)
-    for words in ("Queue", "5.00 s", "Attempt 1", "worker-5", "15.00 s", "Attempt 2", "worker-20"):
+    for words in ("Queue", "5.00 s", "Attempt 1", "worker-5", "15.00 s", "Between workers", "Attempt 2", "worker-20"):
         assert words in page, words
 
 
@@ -115,6 +115,7 @@ def test_what_the_client_runs_is_a_wait_until_the_response_that_answers(lead: Cl
     say(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
     page = timeline(lead, response)
     assert "waiting for the client, answered" in page
+    assert f"{after.pk}/change/" in page
     assert "700 ms" in page
 
 
@@ -128,8 +129,9 @@ def test_an_approval_is_a_wait_with_what_became_of_it(lead: Client, caller: Call
             id=f"mcpr_{response.pk}", team_id=response.team_id, response=response, call_id="call_1", state="granted",
             answered_in="resp_next", **columns,
         )  # fmt: skip
-    assert "waiting for approval, granted" in timeline(lead, response)
-    assert "resp_next" in text(lead.get(piece_of(response, f"spans/approval-{ask.pk}/")))
+    page = timeline(lead, response)
+    assert [words in page for words in ("waiting for approval, granted", "resp_next/change/")] == [True, True]
+    assert "granted" in text(lead.get(piece_of(response, f"spans/approval-{ask.pk}/")))
 
 
 def test_a_long_run_comes_in_pages(lead: Client, caller: Caller) -> None:

@@ -5,7 +5,7 @@ What is claimed here is given up with the test's transaction: nobody else sees i
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -62,6 +62,17 @@ def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, call
     assert row.lease_until is not None
     assert row.lease_until > now()
     assert claim(4) == []
+
+
+def test_each_claim_is_noted_with_its_time_and_its_worker(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = queue(caller)
+    before = now()
+    for _ in range(2):
+        claim(4)
+        Response.objects.filter(pk=response_id).update(lease_until=None)
+    claims_made = Response.objects.get(pk=response_id).claims
+    assert [made["by"] for made in claims_made] == [PROCESS, PROCESS]
+    assert all(datetime.fromisoformat(made["at"]) >= before - timedelta(seconds=60) for made in claims_made)
 
 
 def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:

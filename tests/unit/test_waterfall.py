@@ -113,8 +113,17 @@ def test_ticks_are_round_and_few() -> None:
     for scale in (1, 7, 99, 1234, 60_000, 86_400_000):
         found = ticks(scale)
         assert found[0] == 0
-        assert 4 <= len(found) <= 9
+        assert 3 <= len(found) <= 9
         assert found[-1] <= scale
+
+
+def test_ticks_of_minutes_are_those_of_a_clock() -> None:
+    assert [tick / 60_000 for tick in ticks(472_000)] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_was_lost_is_neither_overhead_nor_off_the_path() -> None:
+    found = fall(stretch("lost", Kind.LOST, 0, 6), stretch("a", Kind.MODEL, 6, 10))
+    assert (critical(found), found.overhead) == (["lost", "a"], 0)
 
 
 def test_a_run_of_no_time_has_a_scale() -> None:

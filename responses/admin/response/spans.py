@@ -6,7 +6,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from kernel.console import duration, pretty
-from responses.admin import cells
 from responses.models import Approval, Response, ToolCall, Turn
 from tenants.admin.content import hidden_notice, may_read, note_read
 
@@ -103,8 +102,7 @@ def _approval(response: Response, key: str) -> dict[str, Any] | None:
     if row is None:
         return None
     facts = [("Call", row.call_id), ("Request", row.pk), ("State", row.state), *_moments(row.asked_at, row.answered_at)]
-    leads_to = cells.url(row.answered_in) if row.answered_in else ""
-    return {"facts": facts, "has_content": False, "leads_to": leads_to, "answered_in": row.answered_in}
+    return {"facts": facts, "has_content": False}
 
 
 def _moments(began: Any, ended: Any) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@ row sees it. What a bar stands for is loaded when it is opened (`spans`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from django.http import HttpRequest
@@ -12,7 +13,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.console import duration
 from responses.admin import cells
-from responses.admin.response.waterfall import Bar, Gap, Kind, Stretch, Waterfall, waterfall
+from responses.admin.response.waterfall import WORK, Bar, Gap, Kind, Stretch, Waterfall, waterfall
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 
 READ_TURNS = 2000
@@ -31,6 +32,7 @@ _ICONS = {
     Kind.TOOL: "build",
     Kind.APPROVAL: "front_hand",
     Kind.CLIENT: "devices",
+    Kind.LOST: "link_off",
 }
 _WORDS = {
     Kind.QUEUE: "waiting in the queue",
@@ -39,7 +41,9 @@ _WORDS = {
     Kind.TOOL: "tool call",
     Kind.APPROVAL: "waiting for approval",
     Kind.CLIENT: "waiting for the client",
+    Kind.LOST: "between workers",
 }
+_SUMMED = {Kind.QUEUE: "Queue", Kind.MODEL: "Model", Kind.TOOL: "Tools", Kind.LOST: "Between workers"}
 _BAD = frozenset({"failed", "refused"})
 _ODD = frozenset({"discarded", "abandoned", "compacted", "length", "content_filter", "interrupted", "denied"})
 
@@ -85,7 +89,7 @@ def _stretches(response: Response) -> list[Stretch]:
         *_approved(list(approvals[:READ_TURNS]), calls),
         *_left_to_client(response, calls),
     ]
-    return [*stretches, *_under_way(response, stretches)]
+    return [*stretches, *_lost(response, stretches), *_under_way(response, stretches)]
 
 
 def _turns(response: Response) -> Sequence[Turn]:
@@ -205,9 +209,26 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
     return first
 
 
+def _lost(response: Response, stretches: Sequence[Stretch]) -> Iterable[Stretch]:
+    """What an attempt did last without storing it, and the wait until the next worker came: what it was of these,
+    no row tells."""
+    claims = claims_of(response)
+    for number, ((at, _), (until, _)) in enumerate(pairwise(claims), 1):
+        ends = [one.ended for one in stretches if one.kind in WORK and one.ended is not None and one.ended <= until]
+        since = max([at, *ends])
+        yield Stretch(
+            key=f"lost-{number}",
+            kind=Kind.LOST,
+            name="Between workers",
+            began=since,
+            ended=until,
+            note="of this nothing was kept",
+        )
+
+
 def _under_way(response: Response, stretches: Sequence[Stretch]) -> Iterable[Stretch]:
     """A turn has a row once it has ended: until then, what runs while no tool does is the model."""
-    work = [one for one in stretches if one.kind in {Kind.QUEUE, Kind.MODEL, Kind.TOOL}]
+    work = [one for one in stretches if one.kind in WORK]
     if response.status not in RUNNING or any(one.ended is None for one in work):
         return
     since = max((one.ended for one in work if one.ended), default=response.created_at)
@@ -253,9 +274,11 @@ def _clock(moment: datetime) -> str:
 def _tick(milliseconds: float) -> str:
     if milliseconds < 1000:
         return f"{milliseconds:g} ms"
-    if milliseconds < 120_000:
-        return f"{milliseconds / 1000:g} s"
-    return f"{milliseconds / 60_000:.4g} min"
+    seconds = milliseconds / 1000
+    for length, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.4g} {unit}"
+    return f"{seconds:g} s"
 
 
 def _overview(fall: Waterfall) -> dict[str, Any]:
@@ -279,14 +302,14 @@ def _wide(fall: Waterfall) -> list[Gap]:
 def _sums(fall: Waterfall) -> list[dict[str, str]]:
     """How long each kind of work took, all in all, and how much of it the end hung on."""
     sums = []
-    for kind in (Kind.QUEUE, Kind.MODEL, Kind.TOOL):
+    for kind, word in _SUMMED.items():
         bars = [bar for bar in fall.bars if bar.stretch.kind is kind]
         if bars:
             total, critical = (sum(b.length for b in some) for some in (bars, [b for b in bars if b.is_critical]))
             sums.append(
                 {
                     "kind": kind.value,
-                    "word": {"queue": "Queue", "model": "Model", "tool": "Tools"}[kind.value],
+                    "word": word,
                     "total": duration(round(total)),
                     "critical": duration(round(critical)),
                 }

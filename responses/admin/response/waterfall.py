@@ -15,6 +15,11 @@ SMALLEST_GAP = 1.0
 _TICKS = 8
 # How much longer the scale may become for waits that follow a run; the rest of them is cut off.
 _AFTER = 0.5
+# What is round from ten seconds on.
+_CLOCK = tuple(
+    1000.0 * seconds
+    for seconds in (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 172_800, 604_800)
+)
 
 
 class Kind(StrEnum):
@@ -26,9 +31,11 @@ class Kind(StrEnum):
     TOOL = "tool"
     APPROVAL = "approval"
     CLIENT = "client"
+    LOST = "lost"
 
 
-_WORK = frozenset({Kind.QUEUE, Kind.MODEL, Kind.TOOL})
+WORK = frozenset({Kind.QUEUE, Kind.MODEL, Kind.TOOL, Kind.LOST})
+"""What a run does, or what it waits for before it begins. The rest of its time is overhead."""
 _WAITS = frozenset({Kind.APPROVAL, Kind.CLIENT})
 
 
@@ -116,7 +123,7 @@ def waterfall(stretches: Iterable[Stretch], *, began: datetime, ended: datetime 
     rows = sorted(stretches, key=lambda one: (offset(one.began), _RANK[one.kind]))
     spans = [_placed(row, run=run, offset=offset, present=present) for row in rows]
     scale = _scale(run, [span.end for row, span in zip(rows, spans, strict=True) if row.kind in _WAITS])
-    work = [index for index, row in enumerate(rows) if row.kind in _WORK]
+    work = [index for index, row in enumerate(rows) if row.kind in WORK]
     critical = {work[index] for index in critical_path([spans[index] for index in work], end=run)}
     # Attempts hold the others.
     leaves = [index for index, row in enumerate(rows) if row.kind is not Kind.RUN]
@@ -216,6 +223,6 @@ def ticks(scale: float) -> list[float]:
     """Round moments on the scale, eight at most beside its beginning."""
     rough = max(scale, 1.0) / _TICKS
     magnitude = 10.0 ** floor(log10(rough))
-    steps = [magnitude * factor for factor in (1, 2, 5, 10)]
+    steps = [magnitude * factor for factor in (1, 2, 5, 10)] if rough < _CLOCK[0] else [*_CLOCK, rough]
     step = steps[bisect_left(steps, rough)]
     return [step * number for number in range(int(scale / step + 1e-9) + 1)]
