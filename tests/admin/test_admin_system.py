@@ -9,6 +9,7 @@ from django.conf import settings
 from django.test import Client
 
 from kernel import heartbeats
+from kernel.addresses import AllowList
 from kernel.clock import now
 from responses.admin.system import configuration, facts
 from responses.models import Status
@@ -140,6 +141,7 @@ def test_other_values_are_shown_as_people_read_them() -> None:
     assert configuration.shown("ALLOWED_HOSTS", ["a", "b"]) == "a, b"
     assert configuration.shown("PORT", 8000) == "8000"
     assert configuration.shown("IMAGE_MODEL", "") == "–"
+    assert configuration.shown("EGRESS_ALLOW", AllowList.parse(["10.0.0.0/8", "a:80"])) == "10.0.0.0/8, a:80"
 
 
 def test_its_queries_are_bounded(admin: Client, count_queries: CountQueries) -> None:

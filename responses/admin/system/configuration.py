@@ -12,6 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
 
+from kernel.addresses import Allowance, AllowList
+
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PEPPER|CREDENTIAL", re.IGNORECASE)
 _MASK = "•••"
 _SHOWN: Mapping[str, Iterable[str]] = {
@@ -81,7 +83,14 @@ def shown(name: str, value: Any) -> str:
             return "on" if value else "off"
         case list() | tuple() | set() | frozenset():
             return ", ".join(_safe(str(each)) for each in value) or "–"
+        case AllowList():
+            return ", ".join(map(_allowance, value.entries)) or "–"
     return _safe(str(value)) or "–"
+
+
+def _allowance(entry: Allowance) -> str:
+    where = str(entry.network) if entry.network is not None else str(entry.name)
+    return where if entry.port is None else f"{where}:{entry.port}"
 
 
 def _setting(name: str, value: Any) -> Setting:

@@ -23,8 +23,8 @@ from kernel.clock import now
 from kernel.console import size
 from kernel.heartbeats import Heartbeat
 from responses import running
-from responses.batch_models import OPEN_BATCHES
-from responses.models import Batch, VectorStoreFile
+from responses.batch_models import OPEN_BATCHES, Batch
+from responses.vector_models import VectorStoreFile
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 
 MOST = 1000
