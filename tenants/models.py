@@ -390,6 +390,7 @@ class UsageRecord(models.Model):
     request_id = models.CharField(max_length=64, default="")
 
     class Meta:
+        verbose_name_plural = "usage ledger"
         indexes = [
             models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time"),
             models.Index(fields=["object_id"], name="usage_by_object"),
@@ -415,6 +416,7 @@ class AuditEvent(models.Model):
     agent = models.CharField(max_length=200, default="", help_text="The User-Agent of the request.")
 
     class Meta:
+        verbose_name_plural = "audit log"
         indexes = [
             models.Index(fields=["team", "occurred_at"], name="audit_by_team_and_time"),
             models.Index(fields=["occurred_at"], name="audit_by_time"),

@@ -139,6 +139,7 @@ class Membership(models.Model):
     created_at = models.DateTimeField(default=now, editable=False)
 
     class Meta:
+        verbose_name_plural = "members"
         constraints = [models.UniqueConstraint(fields=["team", "user"], name="membership_once")]
 
     @override
