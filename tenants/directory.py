@@ -21,7 +21,7 @@ from kernel.crypto import keyed_digest
 from kernel.dbthreads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from kernel.origin import origin
-from tenants import scope
+from tenants import models, scope
 from tenants.capabilities import Capabilities
 from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, SearchKind, Team, ToolKind, WireApi
 from tenants.prices import Prices
@@ -166,9 +166,18 @@ def _find_route(team_id: str, name: str) -> Route | None:
     return _route(best, name, best.upstream_model or name)
 
 
+def route_of(model: Model, name: str) -> Route:
+    """The route through this very row, whoever may use it and whether or not it is enabled."""
+    return _route(model, name, model.upstream_model or name)
+
+
+def upstream_of(server: "models.Upstream") -> Upstream:
+    """Where this upstream is, and with what it is asked."""
+    return Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
+
+
 def _route(best: Model, name: str, upstream_model: str) -> Route:
-    server = best.upstream
-    upstream = Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
+    upstream = upstream_of(best.upstream)
     return Route(
         model=name,
         upstream_model=upstream_model,

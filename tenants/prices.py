@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
+from django.core.validators import MinValueValidator
 from django.db import models
 
 _MILLION = Decimal(1_000_000)
@@ -79,7 +80,15 @@ def amount(value: Decimal | None) -> str:
 
 
 def _price(label: str, help_text: str = "") -> "models.DecimalField[Any, Any]":
-    return models.DecimalField(label, max_digits=10, decimal_places=4, null=True, blank=True, help_text=help_text)
+    return models.DecimalField(
+        label,
+        max_digits=10,
+        decimal_places=4,
+        null=True,
+        blank=True,
+        help_text=help_text,
+        validators=[MinValueValidator(0)],
+    )
 
 
 class PriceColumns(models.Model):

@@ -4,6 +4,7 @@ from responses.admin import (
     conversations,
     deliveries,
     go,
+    health,
     live,
     pages,
     palette,
@@ -12,8 +13,10 @@ from responses.admin import (
     prompts,
     storage,
     system,
+    team_tabs,
     texts,
     toolcalls,
+    trials,
     webhooks,
 )
 from responses.admin.usage import pages as usage
@@ -22,6 +25,7 @@ __all__ = [
     "conversations",
     "deliveries",
     "go",
+    "health",
     "live",
     "pages",
     "palette",
@@ -30,8 +34,10 @@ __all__ = [
     "prompts",
     "storage",
     "system",
+    "team_tabs",
     "texts",
     "toolcalls",
+    "trials",
     "usage",
     "webhooks",
 ]

@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from kernel.addresses import parse_url
 from kernel.console import badge
 from kernel.errors import EgressRefused
+from tenants.admin.secrets import GuardsSecrets
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import Connector, ConnectorVisibility
 
@@ -86,10 +87,13 @@ class ConnectorVisibilityInline(TeamsInline):
 
 
 @register(Connector)
-class ConnectorAdmin(OfferedAdmin):
+class ConnectorAdmin(GuardsSecrets, OfferedAdmin):
     """MCP servers by name. The column of tokens is never read: not decrypted, not sent to a page."""
 
     form = ConnectorForm
+    secret_fields = ("new_authorization", "forget_authorization")
+    sent_to = "url"
+    set_column = "has_token"
     list_display = ["name", "title", "shown_url", "token_state", "visible_to", "state", "created"]
     list_filter = ["enabled"]
     search_fields = ["name", "title", "url"]

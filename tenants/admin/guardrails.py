@@ -18,6 +18,7 @@ from kernel.errors import EgressRefused
 from tenants.admin.audited import Audited
 from tenants.admin.content import HIDDEN, marked
 from tenants.admin.roles import LEADS, OPERATORS, TeamScoped, teams_for
+from tenants.admin.secrets import GuardsSecrets
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
@@ -82,10 +83,14 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
 
 
 @register(Guardrail)
-class GuardrailAdmin(Audited, TeamScoped):
+class GuardrailAdmin(GuardsSecrets, Audited, TeamScoped):
     """One for each team that has any. The column of secrets is never read."""
 
     form = GuardrailForm
+    secret_keepers = LEADS
+    secret_fields = ("new_hook_secret",)
+    sent_to = "hook_url"
+    set_column = "has_secret"
     managers = LEADS | OPERATORS
     actions = None
     list_display = ["team", "input", "output", "secret_state", "fails"]

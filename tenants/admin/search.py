@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from kernel.addresses import parse_url
 from kernel.console import badge
 from kernel.errors import EgressRefused
+from tenants.admin.secrets import GuardsSecrets
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import SearchEngine, SearchEngineVisibility, SearchKind
 
@@ -76,10 +77,12 @@ class SearchEngineVisibilityInline(TeamsInline):
 
 
 @register(SearchEngine)
-class SearchEngineAdmin(OfferedAdmin):
+class SearchEngineAdmin(GuardsSecrets, OfferedAdmin):
     """A team's own engine comes before everybody's. The column of keys is never read."""
 
     form = SearchEngineForm
+    secret_fields = ("new_api_key",)
+    sent_to = "base_url"
     list_display = ["name", "kind", "shown_url", "key_state", "visible_to", "state", "created"]
     list_filter = ["enabled", "kind"]
     search_fields = ["name", "base_url"]

@@ -139,7 +139,7 @@ class TeamAdmin(MemberActions, Audited, TeamScoped):
         """Ask, and on POST refuse all keys of the team, or take them again."""
         team = self.get_object(request, object_id)
         if team is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         if not may(request, OPERATORS, team):
             raise PermissionDenied
         if request.method != "POST":
@@ -223,7 +223,7 @@ class MemberAdmin(Audited, TeamScoped):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         # Django would link the user to a page that is not for everybody.
-        return ["person", "team", "role"] if obj else self.fields
+        return ["person", "team", "role", "view_content"] if obj else self.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["person", "team"] if obj else []

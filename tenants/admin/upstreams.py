@@ -6,19 +6,23 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
 from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
+from unfold.admin import ModelAdmin as UnfoldAdmin
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kernel.console import badge, copyable, two_lines, when
 from tenants.admin.audited import Audited
 from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
-from tenants.admin.roles import PlatformOnly
+from tenants.admin.health import cell, fares
+from tenants.admin.roles import OPERATORS, PlatformOnly, may
+from tenants.admin.secrets import GuardsSecrets
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import UNKNOWN, amount
@@ -73,13 +77,47 @@ class UpstreamForm(forms.ModelForm[Upstream]):
         return super().save(commit)
 
 
+class Fares(UnfoldAdmin):
+    """A column that says how a row fares, and the same on its page. One look for a whole list."""
+
+    def fares_as(self, row: Any) -> tuple[str, str]:
+        """The upstream and the model whose calls count for a row."""
+        raise NotImplementedError
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list, whose rows know how they fare."""
+        changelist, found = super().get_changelist_instance(request), fares()
+        for row in changelist.result_list:
+            row.fares = found.get(self.fares_as(row))
+        return changelist
+
+    @override
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        found = fares().get(self.fares_as(row)) if row is not None else None
+        may_try = may(request, OPERATORS)
+        context = {**(extra_context or {}), "may_try": may_try, "health": cell(found) if found else ""}
+        return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
+
+    @display(description="Successful calls")
+    def health(self, row: Any) -> SafeString | str:
+        return cell(getattr(row, "fares", None))
+
+
 @register(Upstream)
-class UpstreamAdmin(Audited, PlatformOnly):
+class UpstreamAdmin(Fares, GuardsSecrets, Audited, PlatformOnly):
     """Servers that answer for models. The key column is never read: not decrypted, not sent to a page."""
 
     form = UpstreamForm
+    secret_fields = ("new_api_key", "forget_api_key")
+    sent_to = "address"
+    change_form_outer_before_template = "admin/tenants/upstream/tools.html"
     actions = None
-    list_display = ["name", "shown_address", "wire_api", "key_state", "default_state", "model_count", "created"]
+    list_display = [
+        "name", "shown_address", "wire_api", "health", "key_state", "default_state", "model_count", "created",
+    ]  # fmt: skip
     search_fields = ["name", "base_url"]
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
@@ -89,6 +127,11 @@ class UpstreamAdmin(Audited, PlatformOnly):
         rows: QuerySet[Any] = super().get_queryset(request)
         rows = rows.defer("api_key").annotate(has_key=_HAS_KEY, model_count=Count("models"))
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
+
+    @override
+    def fares_as(self, row: Any) -> tuple[str, str]:
+        """All calls of the upstream."""
+        return row.pk, ""
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         secret = ["new_api_key", "forget_api_key"] if obj is not None and obj.has_key else ["new_api_key"]
@@ -148,11 +191,12 @@ class VisibilityInline(TeamsInline):
 
 
 @register(Model)
-class ModelAdmin(OfferedAdmin):
+class ModelAdmin(Fares, OfferedAdmin):
     """Public model names, where they lead, and what can be asked of them."""
 
     form = CapabilityForm
-    list_display = ["name", "route", "price_list", "special", "visible_to", "state", "created"]
+    list_display = ["name", "route", "health", "price_list", "special", "visible_to", "state", "created"]
+    change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
     search_fields = ["name", "upstream_model"]
@@ -163,6 +207,11 @@ class ModelAdmin(OfferedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
+
+    @override
+    def fares_as(self, row: Any) -> tuple[str, str]:
+        """The calls of the name; of `*`, all of the upstream."""
+        return row.upstream_id, "" if row.name == "*" else row.name
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "upstream":

@@ -135,6 +135,7 @@ ARGUMENTS: Mapping[str, Given] = {
     "conversation_id": _of("conversations.Conversation"),
     "team_id": _of("tenants.Team"),
     "model_id": lambda subject: [1],
+    "upstream_id": lambda subject: ["upst_unknown"],
     "item_id": lambda subject: [row.id for row in subject.rows[apps.get_model("conversations.Item")][:_SAMPLES]],
     "key": _of("conversations.Item"),
     "number": lambda subject: [0, 1],

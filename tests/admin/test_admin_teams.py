@@ -8,13 +8,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from kernel.errors import Forbidden
+from responses.models import Status
 from tenants import directory, scope, services
-from tenants.models import AuditEvent, Membership, Model, ModelVisibility, Role, StaffRole, Team, Upstream
+from tenants.models import AuditEvent, Membership, Model, ModelVisibility, Role, StaffRole, Team, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import member, sign_in, text
+from tests.admin.rows import add_response, member, sign_in, text
 from tests.support.api import Caller, MakeCaller
 
-TABS = ["members", "keys", "models", "audit", "settings", "danger"]
+TABS = ["overview", "members", "keys", "models", "webhooks", "usage", "audit", "settings", "danger"]
 
 
 def page(team: Team, tab: str = "") -> str:
@@ -61,9 +62,9 @@ def test_who_belongs_to_a_team_sees_its_tabs(lead: Client, developer: Client, au
         for each in (lead, developer, auditor)
     ]
     assert shown == [
-        ["members", "keys", "models", "audit", "settings"],
-        ["members", "keys", "models", "settings"],
-        ["members", "keys", "models", "audit", "settings"],
+        TABS[:-1],
+        [tab for tab in TABS[:-1] if tab != "audit"],
+        TABS[:-1],
     ]
     assert "api_key.created" not in text(developer.get(page(caller.team, "audit")))
 
@@ -74,7 +75,7 @@ def test_who_belongs_to_a_team_sees_its_tabs(lead: Client, developer: Client, au
 def test_a_strangers_answer_is_that_of_an_unknown_team(path: str, stranger: Client, caller: Caller) -> None:
     found, unknown = (stranger.get(f"/admin/tenants/team/{each}/{path}") for each in (caller.team.pk, "team_unknown"))
     assert (found.status_code, found.content) == (unknown.status_code, unknown.content)
-    assert found.status_code == 302
+    assert found.status_code == 404
     assert caller.team.name not in text(found)
 
 
@@ -104,6 +105,24 @@ def test_settings_are_changed_by_operators_and_not_by_leads(operator: Client, le
     assert [each.post(page(caller.team, "settings"), form).status_code for each in (lead, operator)] == [403, 302]
     with scope.every_team():
         assert Team.objects.get(pk=caller.team.pk).disconnect_grace_seconds == 7
+
+
+def test_the_figures_are_of_the_own_team(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+    other = make_caller()
+    for who, count in ((caller, 3), (other, 5)):
+        for place in range(count):
+            status = Status.FAILED if place == 0 else Status.COMPLETED
+            add_response(who, model=f"model of {who.team.pk}", status=status)
+    with scope.every_team():
+        UsageRecord.objects.create(
+            team=caller.team, object_id="x", model="its-model", upstream_id="u", upstream_model="m",
+            input_tokens=1200, cost="2.5", outcome="stop",
+        )  # fmt: skip
+    shown = " ".join(text(lead.get(page(caller.team, "overview"))).split())
+    assert '<div class="c-tile-value ">3</div>' in shown
+    assert '<div class="c-tile-value bad">33.3 %</div>' in shown
+    used = text(lead.get(page(caller.team, "usage")))
+    assert ("its-model" in used, "1,200" in used, "$2.50" in used) == (True, True, True)
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

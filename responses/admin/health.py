@@ -1,0 +1,35 @@
+"""How models and upstreams fare, from the sums of the ledger by the hour."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from kernel.clock import now
+from responses.rollups import histograms
+from responses.rollups.reading import Question, Sums, ask
+from responses.rollups.sources import CALLS
+from tenants.admin.health import Fares, Health, looks
+
+_HOUR = timedelta(hours=1)
+_MEASURES = ("calls", "failed", "duration")
+
+
+@looks
+def fares() -> Mapping[tuple[str, str], Fares]:
+    """By upstream and model, and by upstream alone. Two questions for each of the two spans."""
+    end = now().replace(minute=0, second=0, microsecond=0) + _HOUR
+    hour, day = _asked(end - 2 * _HOUR, end), _asked(end - 24 * _HOUR, end)
+    return {key: Fares(hour=hour.get(key), day=health) for key, health in day.items()}
+
+
+def _asked(since: datetime, until: datetime) -> dict[tuple[str, str], Health]:
+    found = {}
+    for by in (("upstream_id",), ("upstream_id", "model")):
+        for row in ask(Question(source=CALLS, since=since, until=until, measures=_MEASURES, by=by)):
+            if row.key[0]:  # tools of the server have none
+                found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = _health(row)
+    return found
+
+
+def _health(row: Sums) -> Health:
+    slow = histograms.quantile(row.values["duration"], 0.95)
+    return Health(calls=row.values["calls"], failed=row.values["failed"], slow_ms=slow)
