@@ -75,7 +75,8 @@ def _rendered(text: str) -> SafeString:
         url_schemes=_SCHEMES,
         attribute_filter=_checked,
         link_rel=_REL,
-        set_tag_attribute_values={"a": {"target": "_blank"}},
+        # A box that scrolls can be scrolled by keyboard.
+        set_tag_attribute_values={"a": {"target": "_blank"}, "div": {"tabindex": "0"}},
     )
     return mark_safe(html)  # noqa: S308 - cleaned in the line above
 

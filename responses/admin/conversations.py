@@ -35,6 +35,7 @@ SHOWN_ITEMS = 50
 _AROUND = 25
 _SHOWN_RESPONSES = 10
 _MOST_CALLS = 500
+_MOST_SPOKEN = 2000
 _ACTIVE = {"1h": ("in the last hour", timedelta(hours=1)), "24h": ("in the last 24 hours", timedelta(hours=24))}
 FORKERS = MAKERS | OPERATORS
 DELETERS = LEADS | OPERATORS
@@ -45,7 +46,8 @@ class CreatedFilter(TimeFilter):
 
     @override
     def _bounds(self, present: Any, *, is_search: bool) -> Any:
-        return super()._bounds(present, is_search=is_search or self.request.GET.get("active") in _ACTIVE)
+        asked = self.request.GET
+        return super()._bounds(present, is_search=is_search or asked.get("active") in _ACTIVE or "end_user" in asked)
 
 
 class ActiveFilter(admin.SimpleListFilter):
@@ -63,6 +65,19 @@ class ActiveFilter(admin.SimpleListFilter):
         return queryset
 
 
+class EndUserFilter(TextFilter):
+    """Those in which somebody's end user spoke, by the index of responses: the latest of them."""
+
+    title = "end user"
+    parameter_name = "end_user"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not (wanted := (self.value() or "").strip()):
+            return queryset
+        spoken = Response.objects.filter(end_user=wanted, conversation_id__isnull=False).order_by("-created_at")
+        return queryset.filter(pk__in=set(spoken.values_list("conversation_id", flat=True)[:_MOST_SPOKEN]))
+
+
 class MetadataFilter(TextFilter):
     """`name=value` of the metadata, by its index."""
 
@@ -76,10 +91,12 @@ class MetadataFilter(TextFilter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An entry of the chat; before the first one of a response stands what is known of that."""
+    """An entry of the chat; before the first one of a response stands what is known of that. `is_loose`: here begins
+    what no response has brought, after something that one has."""
 
     entry: Entry
     response: Response | None
+    is_loose: bool
     item_ids: Sequence[str]
 
     @property
@@ -110,6 +127,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         ActiveFilter,
         ("team", AutocompleteSelectFilter),
         ("api_key", AutocompleteSelectFilter),
+        EndUserFilter,
         MetadataFilter,
     ]
     search_fields = ["id"]
@@ -188,7 +206,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         conversation = self.visible(request, object_id)
         if conversation is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            raise Http404
         is_readable = may_read(request, conversation.team_id)
         facts = facts_of([conversation], with_previews=is_readable)[conversation.pk]
         latest = Response.objects.filter(conversation_id=conversation.pk, team_id=conversation.team_id)
@@ -333,9 +351,9 @@ def _rows(conversation: Conversation, places: Sequence[Placement], *, is_readabl
     by_key = {str(key): owner for key, owner in owners.items()}
     rows, last = [], ""
     for entry in entries(places, known, is_readable=is_readable):
-        owner = by_key.get(entry.key, last)
+        owner = by_key.get(entry.key, "")
         response = responses.get(owner) if owner != last else None
-        rows.append(Row(entry=entry, response=response, item_ids=list(_ids(entry))))
+        rows.append(Row(entry=entry, response=response, is_loose=bool(last) > bool(owner), item_ids=list(_ids(entry))))
         last = owner
     first = by_key.get(rows[0].entry.key, "") if rows else ""
     return rows, first, last

@@ -97,11 +97,11 @@ class Deed:
         return replace(self, pieces=pieces, answer=self.answer.veiled() if self.answer else None)
 
 
-def read_deed(body: Body, row: ToolCall | None, *, in_context: bool) -> Deed:
-    """The item; `row` is the tool call that it makes or answers, where that is known."""
+def read_deed(body: Body, *, in_context: bool) -> Deed:
+    """The item, by itself."""
     form = _FORMS.get(body["type"])
     deed = form(body) if form else _setting(body["type"], json_piece("", body))
-    deed = replace(
+    return replace(
         deed,
         id=body["id"],
         type=body["type"].replace("_", " "),
@@ -109,8 +109,10 @@ def read_deed(body: Body, row: ToolCall | None, *, in_context: bool) -> Deed:
         status=body.get("status") or "",
         in_context=in_context,
     )
-    if row is None:
-        return deed
+
+
+def with_row(deed: Deed, row: ToolCall) -> Deed:
+    """The item with what is known of the tool call that it makes or answers."""
     return _named(deed, row) if deed.kind == "answer" else _ended(deed, row)
 
 

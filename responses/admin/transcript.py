@@ -18,7 +18,7 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from kernel.console import size
 from responses import selectors
-from responses.admin.deeds import Deed, Word, read_deed
+from responses.admin.deeds import Deed, Word, read_deed, with_row
 from responses.admin.parts import MEDIA, Piece, data_in, read_part
 from responses.models import Approval, Response, ToolCall
 from tenants.admin.content import hidden_notice, may_read, note_read
@@ -130,7 +130,7 @@ def pieces_of(body: dict[str, Any]) -> Sequence[Piece]:
             return _said(body["content"])
         case "reasoning":
             return _thought(body)
-    return read_deed(body, None, in_context=True).pieces
+    return read_deed(body, in_context=True).pieces
 
 
 def told_before(instructions: str | Sequence[dict[str, Any]] | None, *, is_readable: bool = True) -> list[Message]:
@@ -178,14 +178,12 @@ def _entry(item: Item, known: Beside, *, in_context: bool) -> Entry:
             return _message(body, _placed(_said(body["content"]), key, known), in_context=in_context, key=key)
         case "reasoning":
             return _thinking(body, _placed(_thought(body), key, known), in_context=in_context, key=key)
-    bare = read_deed(body, None, in_context=in_context)
+    deed = read_deed(body, in_context=in_context)
+    asked = body["id"] if body["type"] == "mcp_approval_request" else body.get("approval_request_id")
+    word = known.approvals.get(asked or "") if deed.kind == "call" else None
+    deed = replace(deed, key=key, pieces=_placed(deed.pieces, key, known), approval=word)
     row = known.calls.get(item.key)
-    deed = read_deed(body, row, in_context=in_context)
-    # The row's own pieces stand behind those of the item, and have addresses of their own.
-    behind = deed.pieces[len(bare.pieces) :]
-    asked = body.get("approval_request_id") if bare.kind == "call" else None
-    word = known.approvals.get(asked or body["id"]) if body["type"] != "mcp_approval_response" else None
-    return replace(deed, key=key, pieces=[*_placed(bare.pieces, key, known), *behind], approval=word)
+    return deed if row is None else with_row(deed, row)
 
 
 def _message(body: dict[str, Any], pieces: Sequence[Piece], *, in_context: bool, key: str = "") -> Message:

@@ -124,6 +124,13 @@ def test_the_list_is_narrowed_by_metadata(lead: Client, caller: Caller, talk: Co
     assert other.pk not in page
 
 
+def test_the_conversations_of_an_end_user_are_found_however_old(lead: Client, caller: Caller) -> None:
+    old = begin(caller, created_at=now() - timedelta(days=90))
+    add_response(caller, conversation_id=old.pk, end_user="grace")
+    assert page_of(old) in text(lead.get(LIST, {"end_user": "grace"}))
+    assert page_of(old) not in text(lead.get(LIST, {"end_user": "ada"}))
+
+
 def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
     lead: Client, caller: Caller, talk: Conversation, count_queries: CountQueries
 ) -> None:
@@ -167,6 +174,14 @@ def test_before_the_items_of_a_response_stands_a_link_to_it(lead: Client, talk: 
     assert chat.index(f"{first.pk}/change/") < chat.index("<strong>How") < chat.index(f"{second.pk}/change/")
 
 
+def test_what_a_client_has_added_is_told_from_what_a_response_brought(lead: Client, caller: Caller) -> None:
+    made = begin(caller, user_says("hi"), model_says("hello"), user_says("by hand"))
+    response = add_response(caller, conversation_id=made.pk)
+    share(response, made, Section.OUTPUT, 0, 1)
+    page = text(lead.get(page_of(made)))
+    assert page.index("hello") < page.index("added without a response") < page.index("by hand")
+
+
 def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
     long = begin(caller, *(user_says(f"number {number} of many") for number in range(120)))
     page = text(lead.get(page_of(long)))
@@ -203,7 +218,7 @@ def test_a_response_that_goes_on_across_pages_is_named_once(lead: Client, caller
 
 def test_another_teams_conversation_is_unknown(stranger: Client, talk: Conversation) -> None:
     assert page_of(talk) not in text(stranger.get(LIST, {"q": talk.pk}))
-    assert stranger.get(page_of(talk)).status_code == 302
+    assert stranger.get(page_of(talk)).status_code == 404
     for name in ("items", "fork", "remove", "export"):
         assert stranger.get(f"{LIST}{talk.pk}/{name}/").status_code == 404
         assert stranger.post(f"{LIST}{talk.pk}/{name}/", {"reason": "because"}).status_code == 404
@@ -260,7 +275,7 @@ def test_items_are_deleted_with_a_reason(lead: Client, talk: Conversation) -> No
 
 def test_a_conversation_is_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
     assert lead.post(f"{LIST}{talk.pk}/remove/", {"reason": "asked for it"})["Location"] == LIST
-    assert lead.get(page_of(talk)).status_code == 302
+    assert lead.get(page_of(talk)).status_code == 404
     assert audited(talk.pk, "conversation.deleted").after == {"reason": "asked for it"}
 
 
