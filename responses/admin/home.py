@@ -23,7 +23,7 @@ from responses.admin.home_panels import Running
 from responses.admin.usage import links
 from responses.admin.usage.answering import Answer, answer, buckets
 from responses.admin.usage.asking import Asked, asked
-from responses.admin.usage.metrics import Kind
+from responses.admin.usage.metrics import STATUS_TONES, Kind
 from responses.models import RUNNING, Response, Status
 from responses.rollups import reading
 from responses.rollups.histograms import quantile
@@ -32,6 +32,7 @@ from responses.rollups.sources import RESPONSES
 from tenants.admin.roles import everywhere, teams_of
 
 _LATEST = 10
+_NOTABLE = 0.05
 _SPANS = {"today": "Today", "7d": "7 days", "30d": "30 days"}
 _MEASURES = (
     "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
@@ -76,6 +77,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     page = {
         **context,
         "title": "Home",
+        "is_fullwidth": "1",
         "spans": [(f"?span={key}", title, key == span) for key, title in _SPANS.items()],
     }
     if not latest:
@@ -83,7 +85,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     read = _read(span, present, teams)
     return {
         **page,
-        "tiles": [*_tiles(read), *_now_tiles(request, home_panels.running(), present)],
+        "tiles": _tiles(read),
+        "now_tiles": _now_tiles(home_panels.running(), present),
         "charts": _charts(read, teams),
         "panels": home_panels.panels(request, present, teams),
         "latest": _listed(latest),
@@ -184,16 +187,22 @@ def _errors(read: Spans) -> Tile:
 
 def _quantile(read: Spans, title: str, name: str, share: float, metric: str) -> Tile:
     value, before = quantile(read.whole[name], share), quantile(read.before[name], share)
-    worse = value is not None and before is not None and value > before
     return Tile(
         title=title,
         value=duration(value),
         icon="speed" if name == "duration" else "bolt",
         url=_usage(read, metric),
         change=_change(value or 0, before or 0, read) if value is not None else "",
-        change_tone="" if not before or value == before else "bad" if worse else "good",
+        change_tone=_judged(value, before),
         spark=charts.sparkline([quantile(part[name], share) for part in read.courses]),
     )
+
+
+def _judged(value: float | None, before: float | None) -> str:
+    """Whether a time got better or worse by what is more than chance."""
+    if not value or not before or abs(value - before) < before * _NOTABLE:
+        return ""
+    return "bad" if value > before else "good"
 
 
 def _change(value: float, before: float, read: Spans) -> str:
@@ -210,7 +219,7 @@ def _usage(read: Spans, metric: str, group: str = "none") -> str:
     return f"{reverse('console:usage')}{read.asked.url(metric=metric, group=group)}"
 
 
-def _now_tiles(request: HttpRequest, found: Running, present: datetime) -> list[Tile]:
+def _now_tiles(found: Running, present: datetime) -> list[Tile]:
     """What is happening."""
     running = [status.value for status in RUNNING]
     listed = {status: links.changelist("responses_response", period="30d", status__exact=status) for status in running}
@@ -272,8 +281,7 @@ def _drawn(title: str, question: Asked, found: Answer) -> Chart:
 
 
 def _tone(question: Asked, key: str, place: int) -> str:
-    tones = {"completed": "good", "failed": "bad", "incomplete": "warn"} if question.group.name == "status" else {}
-    return tones.get(key, f"s{place}")
+    return STATUS_TONES.get(key, f"s{place}") if question.group.name == "status" else f"s{place}"
 
 
 def _tokens(read: Spans) -> Chart:

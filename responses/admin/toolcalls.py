@@ -46,6 +46,8 @@ from tenants.admin.roles import TeamScoped, everywhere, teams_for, teams_of
 
 _TONES = {
     "completed": "success",
+    "approved": "success",
+    "denied": "warning",
     "failed": "danger",
     "refused": "danger",
     "abandoned": "warning",

@@ -3,7 +3,8 @@
 A response counts in the hour in which it was created, a tool call in which it began, a call of the ledger in which it
 ended. A row that has not ended when its hour is rolled up is remembered (`UnrolledRow`), and added to the sums of its
 hour once it has. So each row is in the sums, remembered, or newer than the mark, and in one of these only: reading
-(`responses.rollups.reading`) adds the three. What is deleted after it was summed stays in the sums.
+(`responses.rollups.reading`) adds the three. What is deleted after it was summed stays in the sums; a call that its
+client answers after more than an hour stays there as one that waits.
 
 Safe to run twice and side by side: who does not get the lock leaves the work to who has it.
 """

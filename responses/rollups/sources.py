@@ -134,8 +134,11 @@ TOOLS = Source(
     sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE status = 'failed')"},
     histograms={"duration": "(1000 * extract(epoch FROM ended_at - started_at))::int"},
     levels=_levels([*_TOOL_DIMENSIONS], "", "kind", "kind name", "kind name status", "team_id", "team_id kind name"),
-    # Calls that are the client's to make, or that wait for somebody's word, are as they will stay.
-    is_open="ended_at IS NULL AND status NOT IN ('waiting', 'asked')",
+    # For a client's answer and for somebody's word one waits so long and no longer: many never come.
+    is_open="""ended_at IS NULL AND CASE status
+        WHEN 'waiting' THEN started_at > now() - interval '1 hour'
+        WHEN 'asked' THEN started_at > now() - interval '7 days'
+        ELSE true END""",
 )
 
 SOURCES = (RESPONSES, CALLS, TOOLS)

@@ -141,7 +141,9 @@ def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response:
     call = call_of(response, name="private_tool", output=SECRET)
     unknown = stranger.get(reverse("admin:responses_toolcall_change", args=[10**15]))
     foreign = stranger.get(page_of(call))
-    assert (foreign.status_code, foreign["Location"]) == (unknown.status_code, unknown["Location"])
+    assert foreign.status_code == unknown.status_code
+    assert SECRET not in text(foreign)
+    assert "private_tool" not in text(foreign)
     for url in (CALLS, f"{CALLS}?q={response.pk}", f"{CALLS}?q={call.call_id}", f"{CALLS}charts/"):
         assert "private_tool" not in text(stranger.get(url))
 
@@ -149,7 +151,7 @@ def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response:
 def test_odd_addresses_are_answered(lead: Client, response: Response) -> None:
     call_of(response)
     for odd in ("0x1", "9" * 30, "abc", "1%00"):
-        assert lead.get(f"{CALLS}{odd}/change/").status_code == 302
+        assert lead.get(f"{CALLS}{odd}/change/").status_code in {302, 404}
     for query in ("?min_ms=abc", "?q=%00", "?name=%00", "?period=x"):
         assert lead.get(f"{CALLS}{query}").status_code in {200, 302}
         assert lead.get(f"{CALLS}charts/{query}").status_code == 200

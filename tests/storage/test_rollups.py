@@ -190,6 +190,19 @@ def test_a_tool_call_that_begins_again_in_a_later_hour_is_counted_once(rollups: 
     assert total(caller, "calls", TOOLS) == 1
 
 
+def test_a_call_that_its_client_answers_late_is_counted_as_it_ended(rollups: None, caller: Caller) -> None:
+    response = add_response(caller, created_at=past(3))
+    add_call(response, status="asked", started_at=past(3), ended_at=None)
+    add_call(response, call_id="never", status="waiting", started_at=past(30), ended_at=None)
+    rolling.roll()
+    with scope.team(caller.team.pk):
+        ToolCall.objects.filter(response=response, status="asked").update(status="approved", ended_at=now())
+    for _ in range(2):
+        found = sums(caller, TOOLS, measures=["calls"], by=["status"])
+        assert sorted((one.key[0], one.values["calls"]) for one in found) == [("approved", 1), ("waiting", 1)]
+        rolling.roll()
+
+
 def test_percentiles_come_from_sums(rollups: None, caller: Caller) -> None:
     for number in range(1, 21):
         ended = {"duration_ms": number * 1000, "first_token_ms": None}

@@ -14,6 +14,16 @@ from tenants.prices import amount
 SOURCES: Mapping[str, Source] = {source.name: source for source in (RESPONSES, CALLS, TOOLS)}
 
 
+STATUS_TONES: Mapping[str, str] = {
+    "completed": "good",
+    "failed": "bad",
+    "incomplete": "warn",
+    "cancelled": "other",
+    "in_progress": "s5",
+    "queued": "s7",
+}
+
+
 class Kind(Enum):
     """How a value comes from sums: it is one, a share of one in another, or a percentile of a histogram."""
 

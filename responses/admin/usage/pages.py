@@ -15,7 +15,7 @@ from kernel.clock import now
 from responses.admin.usage import links
 from responses.admin.usage.answering import Answer, Group, answer
 from responses.admin.usage.asking import BUCKETS, RANGES, VIEWS, ZONE_COOKIE, Asked, asked, zones
-from responses.admin.usage.metrics import GROUPS, METRICS, Kind
+from responses.admin.usage.metrics import GROUPS, METRICS, STATUS_TONES, Kind
 from responses.rollups import reading
 from tenants.admin.roles import EVERY_ROLE, everywhere, teams_for, teams_of
 from tenants.admin.site import page, render
@@ -24,7 +24,6 @@ from tenants.models import ApiKey, Model
 _MOST_CHOICES = 200
 _MOST_GROUPS = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_STATUS_TONES = {"completed": "good", "failed": "bad", "incomplete": "warn"}
 
 
 @page("usage/", name="usage", viewers=EVERY_ROLE)
@@ -95,7 +94,7 @@ def _tone(question: Asked, group: Group, place: int) -> str:
     if group.key is None:
         return "other"
     if question.group.name == "status":
-        return _STATUS_TONES.get(group.key[0], f"s{place}")
+        return STATUS_TONES.get(group.key[0], f"s{place}")
     return f"s{place}"
 
 
