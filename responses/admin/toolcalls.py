@@ -174,7 +174,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         wanted = unquote(object_id)
         call = self.get_queryset(request).filter(pk=int(wanted)).first() if _is_key(wanted) else None
         if call is None or not self.has_view_permission(request, call):
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         readable = may_read(request, call.team_id)
         if readable:
             note_read(request, call, team_id=call.team_id)
