@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from benchmarks import background, report, statements, vectors
 from benchmarks.cells import BURST, FULL, SHORT, SMOKE, Cell, Group, Scale, chosen
 from benchmarks.chaos import command as chaos
+from benchmarks.console import command as console
 from benchmarks.load import Pace
 from benchmarks.profiling import recording, summarised
 from benchmarks.rounds import Results, Session
@@ -33,6 +34,8 @@ def main() -> int:
         return background.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     if sys.argv[1:2] == ["chaos"]:
         return chaos.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
+    if sys.argv[1:2] == ["admin"]:
+        return console.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     if sys.argv[1:2] == ["vectors"]:
         return vectors.main(sys.argv[2:], directory=HERE / "build" / f"run-{os.getpid()}")
     options = _parser().parse_args()

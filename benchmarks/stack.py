@@ -87,17 +87,28 @@ def running(*, directory: Path, server: str, proxy_python: str, with_worker: boo
 
 
 @contextmanager
-def running_database(*, directory: Path) -> Iterator[tuple[Mapping[str, str], str]]:
+def running_database(
+    *, directory: Path, settings: Mapping[str, str] = POSTGRES_SETTINGS
+) -> Iterator[tuple[Mapping[str, str], str]]:
     """Run the servers of the platform alone, migrated: its environment, and a superuser's connection string."""
     directory.mkdir(mode=0o711, parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
         start = Starter(directory=directory, undo=undo)
         home = home_in(directory, undo)
-        cluster, _ = _start_postgres(start, home)
+        cluster, _ = _start_postgres(start, home, settings)
         environment = environment_of(directory, cluster, redis_url=_start_valkey(start, home))
         manage(environment, "migrate")
         yield environment, superuser(cluster)
+
+
+@contextmanager
+def running_site(*, directory: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """Run a web process on servers that run already; its port."""
+    with ExitStack() as undo:
+        start = Starter(directory=directory, undo=undo)
+        web = _start_web(start, environment, server="daphne", key="", database_pid=None)
+        yield int(web.url.rpartition(":")[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +182,12 @@ def home_in(directory: Path, undo: ExitStack) -> ServerHome:
     return home
 
 
-def _start_postgres(start: Starter, home: ServerHome) -> tuple[Cluster, int]:
+def _start_postgres(
+    start: Starter, home: ServerHome, settings: Mapping[str, str] = POSTGRES_SETTINGS
+) -> tuple[Cluster, int]:
     password = credentials.load(state_dir=start.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
     cluster = postgres.open_cluster(home=home, port=any_free(), password=password)
-    process = start.run(postgres.command(cluster=cluster, settings=POSTGRES_SETTINGS, log=start.log("postgres")))
+    process = start.run(postgres.command(cluster=cluster, settings=settings, log=start.log("postgres")))
     start.wait_for("postgres", ready=partial(database.is_ready, admin=cluster.admin), process=process)
     return cluster, process.pid
 
@@ -235,7 +248,9 @@ def manage(environment: Mapping[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def _start_web(start: Starter, environment: Mapping[str, str], *, server: str, key: str, database_pid: int) -> Target:
+def _start_web(
+    start: Starter, environment: Mapping[str, str], *, server: str, key: str, database_pid: int | None
+) -> Target:
     port = any_free()
     argv = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", str(port), "--server", server)
     process = start("web", argv, environment={**environment, "PORT": str(port)})

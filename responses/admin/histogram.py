@@ -7,8 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 from kernel.clock import now
 from kernel.console import compact
+from responses.admin import narrowing
 from responses.admin.looking import MOST, AimedList, moments
 from responses.models import Status
+from responses.rollups import reading
+from responses.rollups.reading import Question
+from responses.rollups.sources import RESPONSES
+from tenants.admin.roles import everywhere, teams_of
 
 MOST_BARS = 48
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -19,6 +24,7 @@ _WIDTHS = (
 )
 _KINDS = {Status.COMPLETED.value: "completed", Status.FAILED.value: "failed"}
 _ORDER = ("completed", "failed", "other")
+_SUMMED = {narrowing.ByTeam, narrowing.ByModel}
 _COUNT = """
 SELECT floor(extract(epoch FROM created_at) / %s)::bigint AS bar, status,
        count(*) FILTER (WHERE matches), count(*), min(created_at)
@@ -60,7 +66,8 @@ def drawn(rows: AimedList) -> Histogram | None:
     if since is None or since >= until:
         return None
     width = _width(until - since)
-    counts, cut_at = _counted(rows, width)
+    summed = _summed(rows, width, since, until)
+    counts, cut_at = _counted(rows, width) if summed is None else (summed, None)
     first, last = (int(moment.timestamp()) // width for moment in (since, until))
     heights = [sum(counts.get(bar, {}).values()) for bar in range(first, last + 1)]
     highest, slot = max(heights), 100 / (last - first + 1)
@@ -80,6 +87,35 @@ def drawn(rows: AimedList) -> Histogram | None:
 def _width(length: timedelta) -> int:
     wanted = length.total_seconds() / MOST_BARS
     return next((width for width in _WIDTHS if width >= wanted), _WIDTHS[-1])
+
+
+def _summed(rows: AimedList, width: int, since: datetime, until: datetime) -> Counts | None:
+    """The same from the sums of hours, which leave nothing out; None where they do not tell apart what is wanted."""
+    chosen = {type(spec): str(spec.value()) for spec in rows.active}
+    if width < _HOUR or not chosen.keys() <= _SUMMED or reading.is_behind(at=now()):
+        return None
+    team, model = chosen.get(narrowing.ByTeam), chosen.get(narrowing.ByModel)
+    seen = None if everywhere(rows.request) else teams_of(rows.request)
+    teams = seen if team is None else [team] if seen is None or team in seen else []
+    # Sums of a team's models are kept at the finest level only, where there are as many as responses.
+    if model is not None and teams is not None:
+        return None
+    asked = Question(
+        source=RESPONSES,
+        since=since.replace(minute=0, second=0, microsecond=0),
+        until=until,
+        measures=["responses"],
+        by=["status"],
+        bucket="hour",
+        teams=teams,
+        only={} if model is None else {"model": [model]},
+    )
+    counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for sums in reading.ask(asked):
+        if sums.bucket is not None:
+            bar = int(sums.bucket.timestamp()) // width
+            counts[bar][_KINDS.get(sums.key[0], "other")] += sums.values["responses"]
+    return counts
 
 
 def _counted(rows: AimedList, width: int) -> tuple[Counts, datetime | None]:

@@ -98,12 +98,16 @@ class AimedList(ChangeList):
 
     span: TimeFilter
     page_num: int
+    active: list[Narrowing]
 
     @override
     def get_results(self, request: HttpRequest) -> None:
+        self.request = request
         self.span = next(spec for spec in self.filter_specs if isinstance(spec, TimeFilter))
         within = Span(request=request, since=self.span.since, until=self.span.until)
         self.aimed = aim(self.queryset, self.filter_specs, within)
+        narrowing = [spec for spec in self.filter_specs if isinstance(spec, Narrowing)]
+        self.active = [spec for spec in narrowing if spec.condition(within) is not None]
         self.result_list: list[Model] = []
 
     def link(self, **query: Any) -> str:

@@ -5,6 +5,7 @@ Each says what it wants as a condition, and whether an index leads to it (`leads
 up, and the others look through what it leads to, up to a bound (`responses.admin.looking`).
 """
 
+from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any
@@ -51,6 +52,7 @@ class Narrowing:
     """A filter that is a condition. Mixed into Unfold's, before them."""
 
     leads: Lead | None = None
+    value: Callable[[], Any]  # what is chosen; Unfold's
 
     def condition(self, span: Span) -> Q | None:
         """What rows must be like; None where the filter is not set."""

@@ -13,12 +13,14 @@ from conversations.models import Section
 from kernel.clock import now
 from responses.admin.looking import Aim, look
 from responses.models import Mode, Response, Status
+from responses.rollups import rolling
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, model_says, page_of, say, text, user_says
 from tests.support.api import Caller
 
+SqlOf = Callable[..., str]
 LIST = "/admin/responses/response/"
 
 
@@ -142,6 +144,16 @@ def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) 
     assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a", "period": "7d"}))
 
 
+def test_a_long_histogram_is_drawn_from_the_sums_of_hours(admin: Client, caller: Caller, sql_of: SqlOf) -> None:
+    add_response(caller, model="a", created_at=now() - timedelta(days=20))
+    team = {"period": "30d", "team__id__exact": caller.team.pk}
+    rolling.roll()
+    assert "<b>1</b> responses" in text(admin.get(f"{LIST}histogram/", team))
+    assert "responses_responsehour" in sql_of(admin, f"{LIST}histogram/", **team)
+    assert "responses_responsehour" not in sql_of(admin, f"{LIST}histogram/", **team, least_ms="1000")
+    assert "responses_responsehour" not in sql_of(admin, f"{LIST}histogram/", **team, model="a")
+
+
 def test_a_bar_leads_to_its_part_of_the_list(lead: Client, caller: Caller) -> None:
     add_response(caller, model="a", status=Status.FAILED, error_code="x", error={"message": "x"})
     page = text(lead.get(f"{LIST}histogram/", {"model": "a"}))
@@ -182,7 +194,7 @@ def test_beside_the_list_few_queries_are_asked(lead: Client, caller: Caller, cou
     assert count_queries(lead, page_of(response).replace("change", "summary")) <= 16
 
 
-def test_filters_join_no_table_and_count_nothing(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+def test_filters_join_no_table_and_count_nothing(admin: Client, caller: Caller, sql_of: SqlOf) -> None:
     add_response(caller)
     sql = sql_of(admin, LIST, tool="x", model="m", metadata="a=b", least_ms="1000").upper()
     assert "COUNT(" not in sql

@@ -1,0 +1,194 @@
+"""`python -m benchmarks admin`: whether the pages of the admin are quick with 5,000,000 responses.
+
+Fills a PostgreSQL of its own, starts a web process on it, and asks for every page as an administrator, as an operator
+and as the lead of the largest team: once cold, five times warm. With `--check` the exit code is 1 when one of the warm
+ones takes 300 ms or more, or asks more than 40 queries.
+"""
+
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+
+import django
+import psycopg
+
+from benchmarks.console import population
+from benchmarks.console.pages import Browser, Known, Page, Timed, pages
+from benchmarks.stack import POSTGRES_SETTINGS, manage, running_database, running_site
+
+MOST_MS, MOST_QUERIES = 300.0, 40
+# Nothing that is measured writes; the population need not survive a power cut.
+_LOADING = {
+    **POSTGRES_SETTINGS,
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+}
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Measure and print; 1 with `--check` when a page is too slow."""
+    parser = ArgumentParser(prog="python -m benchmarks admin")
+    parser.add_argument("--responses", type=int, default=5_000_000, help="how many there are; four times as many items")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a page is too slow or asks too much")
+    parser.add_argument("--brief", action="store_true", help="for a test: 30 days only, judged by medians")
+    parser.add_argument("--only", default="", help="only pages whose names have this in them")
+    options = parser.parse_args(arguments)
+    with running_database(directory=directory, settings=_LOADING) as (environment, admin):
+        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
+        django.setup()
+        _prepare()
+        population.fill(admin=admin, rows=options.responses, tell=_tell)
+        _roll_up(environment)
+        people = _people()
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute("ANALYZE")
+            known = _known(connection, options.responses)
+        with running_site(directory=directory, environment=environment) as port:
+            wanted = [page for page in pages(known) if options.only in page.name]
+            if options.brief:
+                wanted = [page for page in wanted if "24h" not in page.name]
+            timed = list(_timed(port, admin, people, wanted))
+    judge = replace(_JUDGE, by_median=options.brief)
+    print(judge.text(timed))
+    return 1 if options.check and not all(judge.holds(each) for each in timed) else 0
+
+
+def _prepare() -> None:
+    """The teams, keys and the upstream that the population names."""
+    from tenants import scope
+    from tenants.models import ApiKey, Team, Upstream
+
+    with scope.every_team():
+        Upstream.objects.create(id=f"upst_{'1'.zfill(36)}", name="an upstream", base_url="http://127.0.0.1:9/v1")
+        teams = [Team(id=f"team_{n:036}", name=f"Team {n:02}") for n in range(population.TEAMS)]
+        Team.objects.bulk_create(teams)
+        ApiKey.objects.bulk_create(
+            ApiKey(
+                id=f"key_{n:036}",
+                team=teams[n % population.TEAMS],
+                name=f"Key {n:03}",
+                digest=f"{n:064}",
+                prefix=f"sk-{n:08}",
+                last_four=f"{n:04}",
+            )
+            for n in range(population.KEYS)
+        )
+
+
+def _roll_up(environment: Mapping[str, str]) -> None:
+    """The hours that charts of 30 days are drawn from."""
+    from kernel.clock import now
+    from responses.rollup_models import RollupMark
+
+    began = time.monotonic()
+    RollupMark.objects.create(id=1, until=now().replace(minute=0, second=0, microsecond=0) - timedelta(days=32))
+    manage(environment, "rollup")
+    _tell(f"hours were rolled up in {time.monotonic() - began:.0f} s")
+
+
+def _people() -> Mapping[str, str]:
+    """The cookies of those who look at the pages, signed in."""
+    from django.conf import settings
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+    from django.contrib.auth.models import User
+
+    from tenants import scope
+    from tenants.models import Membership, Role, StaffMember, StaffRole
+
+    cookies = {}
+    for name in ("administrator", "operator", "team lead"):
+        user = User.objects.create(username=name, is_staff=True, is_superuser=name == "administrator")
+        if name == "operator":
+            StaffMember.objects.create(user=user, role=StaffRole.OPERATOR)
+        if name == "team lead":
+            with scope.every_team():
+                Membership.objects.create(team_id=f"team_{0:036}", user=user, role=Role.TEAM_LEAD)
+        session = import_module(settings.SESSION_ENGINE).SessionStore()
+        session[SESSION_KEY], session[BACKEND_SESSION_KEY] = str(user.pk), settings.AUTHENTICATION_BACKENDS[0]
+        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+        session.save()
+        cookies[name] = f"{settings.SESSION_COOKIE_NAME}={session.session_key}"
+    return cookies
+
+
+def _known(connection: psycopg.Connection, rows: int) -> Known:
+    """A response of the largest team from about ten days ago, in a conversation, with metadata of its own."""
+    found = connection.execute(
+        "SELECT id, request_id, conversation_id, metadata ->> 'order' FROM responses_response "
+        "WHERE team_id = %s AND conversation_id IS NOT NULL AND metadata ? 'order' "
+        "AND created_at < now() - interval '10 days' ORDER BY created_at DESC LIMIT 1",
+        [f"team_{0:036}"],
+    ).fetchone()
+    if found is None:
+        message = f"{rows} responses are too few."
+        raise RuntimeError(message)
+    last = population.TEAMS - 1
+    return Known(
+        response=found[0],
+        request=found[1],
+        conversation=found[2],
+        number=int(found[3]),
+        big_team=f"team_{0:036}",
+        small_team=f"team_{last:036}",
+        busy_key=f"key_{0:036}",
+        idle_key=f"key_{last + 4 * population.TEAMS:036}",
+    )
+
+
+def _timed(port: int, admin: str, people: Mapping[str, str], wanted: Sequence[Page]) -> Iterator[Timed]:
+    for who, cookie in people.items():
+        browser = Browser(port=port, cookie=cookie, who=who, admin=admin)
+        browser.get("/admin/responses/response/?q=resp_none")
+        for page in wanted:
+            timed = browser.time(page)
+            if timed is not None:
+                _tell(_JUDGE.row(timed))
+                yield timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """What a page may need. Medians are for a machine that does other things meanwhile."""
+
+    by_median: bool = False
+
+    def holds(self, timed: Timed) -> bool:
+        """Whether a page is quick, and its queries few."""
+        return (timed.typical if self.by_median else timed.slowest) < MOST_MS and timed.queries <= MOST_QUERIES
+
+    def text(self, timed: Sequence[Timed]) -> str:
+        """The table: each page by whom it took longest, and what was missed."""
+        worst: dict[str, Timed] = {}
+        for each in timed:
+            if each.page not in worst or each.slowest > worst[each.page].slowest:
+                worst[each.page] = each
+        head = f"{'page':44}{'slowest for':>15}{'median ms':>11}{'p95 ms':>9}{'cold ms':>9}{'SQL':>5}"
+        missed = [each for each in timed if not self.holds(each)]
+        verdict = (
+            f"{len(timed)} pages, {len(missed)} of them at {MOST_MS:g} ms or above, or above {MOST_QUERIES} queries"
+        )
+        rows = [self.row(each) for each in worst.values()]
+        return "\n".join([head, *rows, verdict, *(self.row(each) for each in missed)])
+
+    def row(self, timed: Timed) -> str:
+        """A line of the table."""
+        figures = f"{timed.typical:11.0f}{timed.slowest:9.0f}{timed.first_ms:9.0f}{timed.queries:5}"
+        return f"{timed.page:44}{timed.who:>15}{figures}{'' if self.holds(timed) else '  MISSED'}"
+
+
+_JUDGE = Judge()
+
+
+def _tell(said: str) -> None:
+    print(said, file=sys.stderr, flush=True)

@@ -1,0 +1,151 @@
+"""Which pages are asked for, by whom, and how long each takes."""
+
+import http.client
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from benchmarks.console.population import RARE_ERROR, RARE_MODEL, RARE_TOOL, RARE_USER
+from benchmarks.statements import Statements
+
+LIST = "/admin/responses/response/"
+WARM = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Some of what the population has, for addresses: an old response and the ids around it."""
+
+    response: str
+    request: str
+    conversation: str
+    number: int
+    big_team: str
+    small_team: str
+    busy_key: str
+    idle_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page under a name."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """How long a page took somebody: the first time, and the slowest of the times after it, with its queries."""
+
+    page: str
+    who: str
+    first_ms: float
+    warm_ms: Sequence[float]
+    queries: int
+
+    @property
+    def typical(self) -> float:
+        """The median."""
+        return statistics.median(self.warm_ms)
+
+    @property
+    def slowest(self) -> float:
+        """The 95th percentile, which of five is the slowest."""
+        return max(self.warm_ms)
+
+
+def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
+    """Each filter alone, with what is frequent, with what is rare, and with what there is not at all."""
+    return {
+        "no filter": {},
+        "status failed": {"status__exact": "failed"},
+        "status cancelled": {"status__exact": "cancelled"},
+        "status completed": {"status__exact": "completed"},
+        "status running (none)": {"status__exact": "in_progress"},
+        "team, the largest": {"team__id__exact": known.big_team},
+        "team, the smallest": {"team__id__exact": known.small_team},
+        "key, busy": {"api_key__id__exact": known.busy_key},
+        "key, idle": {"api_key__id__exact": known.idle_key},
+        "model, frequent": {"model": "model-0"},
+        "model, rare": {"model": RARE_MODEL},
+        "model, unknown": {"model": "no-such-model"},
+        "error, frequent": {"error_code": "server_error"},
+        "error, rare": {"error_code": RARE_ERROR},
+        "mode background": {"mode": "background"},
+        "tool type mcp": {"tool_type": "mcp"},
+        "tool type, rare": {"tool_type": "image_generation"},
+        "tool, frequent": {"tool": "tool_1"},
+        "tool, rare": {"tool": RARE_TOOL},
+        "in a conversation": {"in_conversation": "yes"},
+        "conversation id": {"conversation": known.conversation},
+        "end user": {"end_user": RARE_USER},
+        "metadata, frequent": {"metadata": "shop=s1"},
+        "metadata, one": {"metadata": f"order={known.number}"},
+        "metadata, unknown": {"metadata": "no=such"},
+        "latency 10 s": {"least_ms": "10000"},
+        "latency 30 min (none)": {"least_ms": "1800000"},
+        "tokens in 10,000": {"least_input": "10000"},
+        "tokens in 500,000 (none)": {"least_input": "500000"},
+        "tokens out 1,000": {"least_output": "1000"},
+        "cost 0.01": {"least_cost": "0.01"},
+        "cost 10 (none)": {"least_cost": "10"},
+        "request id": {"request": known.request},
+    }
+
+
+def pages(known: Known) -> Iterator[Page]:
+    """Everything that is measured."""
+    for period in ("24h", "30d"):
+        for name, query in filters(known).items():
+            yield Page(name=f"list {period}, {name}", path=f"{LIST}?{urlencode({'period': period, **query})}")
+    for period in ("24h", "7d", "30d"):
+        yield Page(name=f"histogram {period}", path=f"{LIST}histogram/?period={period}")
+    for name in ("model, rare", "mode background", "metadata, one", "tool, frequent"):
+        query = urlencode({"period": "30d", **filters(known)[name]})
+        yield Page(name=f"histogram 30d, {name}", path=f"{LIST}histogram/?{query}")
+    yield Page(name="page 100 of the list", path=f"{LIST}?period=30d&p=100")
+    yield Page(name="search by id", path=f"{LIST}?q={known.response}")
+    yield Page(name="search by request id", path=f"{LIST}?q={known.request}")
+    yield Page(name="go to an id", path=f"/admin/go/{known.response}")
+    yield Page(name="a row opened", path=f"{LIST}{known.response}/summary/")
+    yield Page(name="a response", path=f"{LIST}{known.response}/change/")
+    for tab in ("timeline", "events", "usage", "audit"):
+        yield Page(name=f"a response, {tab}", path=f"{LIST}{known.response}/change/?tab={tab}")
+    yield Page(name="home", path="/admin/")
+    yield Page(name="running jobs", path="/admin/live/")
+    yield Page(name="ledger 30d", path="/admin/tenants/usagerecord/?period=30d")
+    yield Page(name="audit log 30d", path="/admin/tenants/auditevent/?period=30d")
+
+
+class Browser:
+    """Somebody who is signed in, on one connection."""
+
+    def __init__(self, *, port: int, cookie: str, who: str, admin: str) -> None:
+        self.who = who
+        self._admin = admin
+        self._headers = {"Cookie": cookie}
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def get(self, path: str) -> tuple[int, float]:
+        """The status, and the milliseconds to the last byte."""
+        began = time.perf_counter()
+        self._connection.request("GET", path, headers=self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status, 1000 * (time.perf_counter() - began)
+
+    def time(self, page: Page) -> Timed | None:
+        """Measure a page; None where there is none for this person."""
+        status, first = self.get(page.path)
+        if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
+            return None
+        if status not in {http.client.OK, http.client.FOUND}:
+            message = f"{page.name} was answered {status} to {self.who}"
+            raise RuntimeError(message)
+        before = Statements.so_far(admin=self._admin)
+        warm = [self.get(page.path)[1] for _ in range(WARM)]
+        queries = Statements.so_far(admin=self._admin).since(before).calls
+        return Timed(page=page.name, who=self.who, first_ms=first, warm_ms=warm, queries=round(queries / WARM))
