@@ -103,9 +103,9 @@ def pages(known: Known) -> Iterator[Page]:
             yield Page(name=f"list {period}, {name}", path=f"{LIST}?{urlencode({'period': period, **query})}")
     for period in ("24h", "7d", "30d"):
         yield Page(name=f"histogram {period}", path=f"{LIST}histogram/?period={period}")
-    for name in ("model, rare", "mode background", "metadata, one", "tool, frequent"):
-        query = urlencode({"period": "30d", **filters(known)[name]})
-        yield Page(name=f"histogram 30d, {name}", path=f"{LIST}histogram/?{query}")
+    for narrow in ("model, rare", "mode background", "metadata, one", "tool, frequent"):
+        chosen = urlencode({"period": "30d", **filters(known)[narrow]})
+        yield Page(name=f"histogram 30d, {narrow}", path=f"{LIST}histogram/?{chosen}")
     yield Page(name="page 100 of the list", path=f"{LIST}?period=30d&p=100")
     yield Page(name="search by id", path=f"{LIST}?q={known.response}")
     yield Page(name="search by request id", path=f"{LIST}?q={known.request}")

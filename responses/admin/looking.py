@@ -110,6 +110,11 @@ class AimedList(ChangeList):
         self.active = [spec for spec in narrowing if spec.condition(within) is not None]
         self.result_list: list[Model] = []
 
+    @property
+    def here(self) -> str:
+        """The filters and the time as they are."""
+        return str(self.get_query_string())
+
     def link(self, **query: Any) -> str:
         """The list with its filters, and another time."""
         kept = {name: values for name, values in self.filter_params.items() if not name.startswith(_TIME)}
@@ -139,8 +144,8 @@ class LookingList(AimedList):
         self.has_next = len(found.ids) > start + self.list_per_page
         self.stopped_at = found.stopped_at
         self.onward = self._onward(found.stopped_at)
-        # What Django's templates ask for; nothing is ever counted.
-        self.result_count, self.full_result_count = len(self.result_list), None
+        # What Django's templates ask for; nothing is ever counted, and nothing said of how many there are.
+        self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.show_admin_actions = False
         self.multi_page = True
         self.paginator = KnownEnd(self.result_list, self.list_per_page)

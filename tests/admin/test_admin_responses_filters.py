@@ -154,6 +154,12 @@ def test_a_long_histogram_is_drawn_from_the_sums_of_hours(admin: Client, caller:
     assert "responses_responsehour" not in sql_of(admin, f"{LIST}histogram/", **team, model="a")
 
 
+def test_the_page_asks_for_the_histogram_of_what_it_shows(lead: Client, caller: Caller) -> None:
+    page = text(lead.get(LIST, {"model": "a", "period": "7d"}))
+    assert f'hx-get="{LIST}histogram/?model=a&amp;period=7d"' in page
+    assert f'href="{LIST}export/?model=a&amp;period=7d"' in page
+
+
 def test_a_bar_leads_to_its_part_of_the_list(lead: Client, caller: Caller) -> None:
     add_response(caller, model="a", status=Status.FAILED, error_code="x", error={"message": "x"})
     page = text(lead.get(f"{LIST}histogram/", {"model": "a"}))
