@@ -81,6 +81,8 @@ class _Season:
     def __init__(self, tenant: Tenant, upstream: Upstream, *, rng: random.Random, at: datetime, order: Order) -> None:
         self._tenant, self._upstream, self._rng, self._at = tenant, upstream, rng, at
         self._days = order.days
+        # Which hours are busy depends on today; what is said must not.
+        self._hours = random.Random(rng.random())  # noqa: S311 - not for secrets
         self._voice = Voice(rng, order.mark)
         self._rows = Rows(tenant.team.pk)
         self._stage = Stage(self._rows)
@@ -111,9 +113,9 @@ class _Season:
     def _sometime(self) -> datetime:
         """Within the days; most of it in the hours of the day, and on weekdays."""
         while True:
-            at = self._at - _DAY * self._days * self._rng.random() - timedelta(minutes=20)
+            at = self._at - _DAY * self._days * self._hours.random() - timedelta(minutes=20)
             busy = (0.12 if not 6 <= at.hour < 20 else 1.0) * (0.35 if at.weekday() >= 5 else 1.0)
-            if self._rng.random() < busy:
+            if self._hours.random() < busy:
                 return at
 
     def _actor(self) -> Actor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from django.contrib.admin import display, register
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -128,7 +129,10 @@ class AuditAdmin(LogAdmin, TeamScoped):
         writer = _WRITERS.get(kind)
         if writer is None:
             raise Http404
-        rows = self.get_changelist_instance(request).queryset[:MOST_EXPORTED]
+        try:
+            rows = self.get_changelist_instance(request).queryset[:MOST_EXPORTED]
+        except IncorrectLookupParameters as unknown:
+            raise Http404 from unknown
         lines = list(rows.values_list(*_COLUMNS))
         audit(
             team_id=None if everywhere(request) else next(iter(teams_of(request)), None),

@@ -141,6 +141,7 @@ ARGUMENTS: Mapping[str, Given] = {
     "number": lambda subject: [0, 1],
     "pk": _of("responses.ToolCall"),
     "field": lambda subject: ["arguments", "output"],
+    "name": lambda subject: ["request", "response", "curl", "python"],
     "what": lambda subject: ["cancel", "requeue", "fail"],
     "file_id": _of("conversations.File"),
 }

@@ -1,0 +1,195 @@
+"""Every page of the admin in a real browser, as each role, at three widths: nothing breaks, nothing sticks out."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from playwright.sync_api import Error as PlaywrightError
+
+from tests.admin.crawling import Subject, addresses, places
+from tests.browser.visiting import CHROMIUM, INSTALL, ROLES, WIDTHS, Visit, person, visiting
+from tests.support.web import ROOT, WebProcess
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(CHROMIUM is None, reason=INSTALL),
+]
+# No pages: fragments, data, downloads, and what leads elsewhere.
+_NO_PAGES = {
+    "admin:autocomplete", "admin:search", "admin:login", "admin:view_on_site", "console:go", "console:palette",
+    "console:live_rows", "console:system_now", "console:system_health",
+}  # fmt: skip
+_NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
+HERE = Path(__file__).parent
+KEY_PAGES = {
+    "home": "/admin/",
+    "responses": "/admin/responses/response/?period=30d",
+    "response": "/admin/responses/response/{response}/change/",
+    "conversation": "/admin/conversations/conversation/{conversation}/change/",
+    "keys": "/admin/tenants/apikey/",
+    "new key": "/admin/tenants/apikey/add/",
+    "team": "/admin/tenants/team/{team}/change/",
+    "playground": "/admin/playground/",
+    "running jobs": "/admin/live/",
+    "webhooks": "/admin/responses/webhookdelivery/",
+    "audit log": "/admin/tenants/auditevent/",
+}
+
+
+def addressed(path: str, subject: Subject) -> str:
+    """A key page of the team."""
+    return path.format(**ids(subject))
+
+
+def ids(subject: Subject) -> dict[str, str]:
+    """What key pages are about: the busiest response, the longest conversation."""
+    rows = {model._meta.model_name: found for model, found in subject.rows.items()}
+    return {
+        "response": max(rows["response"], key=lambda row: (row.tool_calls, row.turns, row.pk)).pk,
+        "conversation": max(rows["conversation"], key=lambda row: row.next_position).pk,
+        "team": subject.team.pk,
+    }
+
+
+def pages(subject: Subject) -> Iterator[str]:
+    """One address of each kind of page; of platform tables the first row."""
+    for place in places():
+        if place.name not in _NO_PAGES:
+            yield from addresses(place, subject)[:1]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_pages_are_whole_at_every_width(
+    role: str, browser: Browser, web: WebProcess, subject: Subject, database: None
+) -> None:
+    """An administrator opens every page there is; others what they are offered, and the pages that are used most."""
+    opened, wrong, every = 0, [], list(pages(subject))
+    with visiting(browser, web.url, person(role, subject.team)) as visit:
+        for url in every if role == "administrator" else offered(visit, subject):
+            status = opens(visit, url)
+            if status != 200:
+                # Whether it may be refused is what the crawl tests; here nothing may break.
+                wrong += [f"{url}: {status}"] if status >= 500 else []
+                visit.complaints = [said for said in visit.complaints if "Failed to load resource" not in said]
+                continue
+            opened += 1
+            wrong += flaws(visit, url, widths=WIDTHS)
+        wrong += visit.complaints
+    assert not wrong, "\n".join(wrong)
+    assert opened > (80 if role == "administrator" else 12)
+
+
+def offered(visit: Visit, subject: Subject) -> list[str]:
+    """What stands in the navigation, and the pages that are used most."""
+    visit.open("/admin/")
+    links = visit.page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href') || '')")
+    lists = {link for link in links if link.startswith("/admin/") and "?" not in link and link.count("/") < 5}
+    return sorted({*lists, *(addressed(path, subject) for path in KEY_PAGES.values())} - {"/admin/logout/"})
+
+
+def opens(visit: Visit, url: str) -> int:
+    """The status of a page; 0 for what is none: downloads, data, fragments."""
+    try:
+        answer = visit.page.goto(visit.url + url, wait_until="load")
+    except PlaywrightError as error:
+        if any(why in str(error) for why in _NOTHING_TO_SHOW):
+            return 0
+        raise
+    if answer is None or "text/html" not in answer.headers.get("content-type", ""):
+        return 0
+    return answer.status if answer.status != 200 or visit.page.title() else 0
+
+
+def flaws(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
+    """What is wrong with the page that is open."""
+    found = []
+    for width in widths:
+        visit.wide(width)
+        if (pixels := visit.overflow()) > 0:
+            found.append(f"{url}: {pixels} pixels wider than {width}")
+    headings = visit.page.evaluate("[...document.querySelectorAll('h1')].filter(h => h.textContent.trim()).length")
+    return found if headings else [*found, f"{url}: no heading"]
+
+
+def test_focus_can_be_seen(browser: Browser, web: WebProcess, subject: Subject, database: None) -> None:
+    unseen = []
+    with visiting(browser, web.url, person("team_lead", subject.team)) as visit:
+        for name, path in KEY_PAGES.items():
+            visit.open(addressed(path, subject))
+            for _ in range(12):
+                visit.page.keyboard.press("Tab")
+                if shown := visit.page.evaluate(_UNSEEN):
+                    unseen.append(f"{name}: {shown}")
+    assert not unseen, "\n".join(sorted(set(unseen)))
+
+
+# What has the focus, unless one can tell by its look. Colours of a fading ring count as well.
+_UNSEEN = """() => {
+  const it = document.activeElement;
+  if (!it || it === document.body) return "";
+  const look = () => { const s = getComputedStyle(it); const b = getComputedStyle(it.parentElement);
+    return [s.outlineStyle, s.outlineWidth, s.outlineColor, s.boxShadow, s.borderColor, s.backgroundColor, s.color,
+            s.textDecoration, s.opacity, b.boxShadow, b.borderColor, b.outlineStyle].join(); };
+  const focused = look();
+  it.blur();
+  const plain = look();
+  it.focus();
+  return focused === plain ? it.outerHTML.slice(0, 160) : "";
+}"""
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core, as the lock has it; installed again only when the lock changes."""
+    if not shutil.which("npm"):
+        pytest.skip("axe-core needs npm, which is not here; `apt-get install -y npm` installs it.")
+    home = ROOT / ".test-run" / "axe"
+    wanted = (HERE / "package-lock.json").read_bytes()
+    script = home / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists() or (home / "package-lock.json").read_bytes() != wanted:
+        home.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, home)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(command, cwd=home, env={**os.environ}, check=True, capture_output=True, timeout=100)
+    return script.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_the_pages(
+    scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: Subject, database: None
+) -> None:
+    """axe-core finds nothing serious: on every page in light, on the most used ones in dark."""
+    every = [(url, url) for url in pages(subject)]
+    used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
+    found = []
+    # The policy of the pages lets no script in but theirs.
+    with visiting(browser, web.url, person("administrator"), color_scheme=scheme, bypass_csp=True) as visit:
+        for name, url in used if scheme == "dark" else every:
+            if opens(visit, url) == 200:
+                found += violations(visit, axe, name)
+    assert not found, "\n".join(found)
+
+
+def violations(visit: Visit, axe: str, name: str) -> list[str]:
+    """What axe-core calls serious or critical, one line for each rule with the places."""
+    visit.page.evaluate(axe)
+    result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{name}: {one['id']} ({one['impact']}): {one['help']}: "
+        + "; ".join(node["html"][:140] + reason(node) for node in one["nodes"][:3])
+        for one in result["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def reason(node: dict[str, Any]) -> str:
+    """For contrast, the colours."""
+    data: dict[str, Any] = next((check["data"] for check in node["any"] if isinstance(check.get("data"), dict)), {})
+    return f" [{data['fgColor']} on {data['bgColor']}: {data['contrastRatio']}]" if data.get("fgColor") else ""
