@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 from django.contrib import admin
 from django.db.models import Model, Q, QuerySet
@@ -75,6 +76,14 @@ def url_of(model: type[Model], row_pk: Any) -> str:
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row_pk])
 
 
+def url_of_place(place: Placement, item_id: str) -> str:
+    """The address of an item at one of its places. A conversation opens around it, as it may be long."""
+    if place.section == Section.ITEMS:
+        named = quote(item_id, safe="")
+        return f"{url_of(Conversation, place.owner)}?item={named}#{named}"
+    return f"{url_of(Response, place.owner)}#{quote(item_id, safe='')}"
+
+
 # -- finders -----------------------------------------------------------------------------------------------------------
 
 
@@ -102,8 +111,8 @@ def _item(request: HttpRequest, wanted: str) -> str | None:
     places = Placement.objects.filter(item__in=latest, team_id__in=teams).order_by("-id")[:_SAME_ID]
     for place in sorted(places, key=lambda place: _SECTIONS.index(place.section)):
         owner = Conversation if place.section == Section.ITEMS else Response
-        if page := _row(owner)(request, place.owner):
-            return f"{page}#{wanted}"
+        if _row(owner)(request, place.owner):
+            return url_of_place(place, wanted)
     return None
 
 
@@ -113,7 +122,7 @@ def _call(request: HttpRequest, wanted: str) -> str | None:
     known = calls.values_list("started_at", "response_id")[:_SAME_ID]
     for _, response_id in sorted(known, reverse=True):
         if page := _row(Response)(request, response_id):
-            return f"{page}#{wanted}"
+            return f"{page}#{quote(wanted, safe='')}"
     return None
 
 
@@ -176,7 +185,7 @@ def _owned(model: type[Model], column: str, owner: type[Model]) -> Finder:
 def _kinds() -> Iterator[Kind]:
     """In the order in which they are tried: of two beginnings, the longer one first."""
     yield Kind(prefixes=("resp_",), name="a response", find=_row(Response))
-    yield Kind(prefixes=("conv_",), name="a conversation", find=_conversation)
+    yield Kind(prefixes=("conv_",), name="a conversation", find=_row(Conversation))
     yield Kind(prefixes=("req_",), name="a request", find=_request)
     yield Kind(prefixes=("call_",), name="a tool call", find=_call)
     yield Kind(prefixes=("evt_",), name="an event for webhooks", find=_event)
@@ -200,14 +209,6 @@ def _kinds() -> Iterator[Kind]:
     yield Kind(prefixes=("cnct_",), name="a connector", find=_row(Connector))
     yield Kind(prefixes=("sengine_",), name="a search engine", find=_row(SearchEngine))
     yield Kind(prefixes=("msg_", "fc_", "rs_", "fco_", "ws_", "ci_", "mcp_", "fs_"), name="an item", find=_item)
-
-
-def _conversation(request: HttpRequest, wanted: str) -> str | None:
-    """Its page; without one, the latest response that goes on with it."""
-    if admin.site.is_registered(Conversation):
-        return _row(Conversation)(request, wanted)
-    rows = rows_of(request, Response).filter(conversation_id=wanted).order_by("-created_at")
-    return _first(Response, rows)
 
 
 def _completion(request: HttpRequest, wanted: str) -> str | None:

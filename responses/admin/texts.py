@@ -6,20 +6,17 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
 from django.db import OperationalError, connection, transaction
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
-from conversations.models import Conversation, Item, Placement, Section
+from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.console import badge, when
 from kernel.rowsecurity import EVERY_TEAM
-from responses.admin.cells import url as response_url
-from responses.admin.ids import url_of
+from responses.admin.ids import url_of_place
 from tenants.admin.audited import actor
 from tenants.admin.content import hidden_notice, may_read
 from tenants.admin.roles import EVERY_ROLE, teams_for
@@ -220,7 +217,7 @@ def _placed(hits: Sequence[Hit]) -> list[Hit]:
             hit,
             item_id=wire_ids[hit.key],
             owner=places[hit.key].owner,
-            url=f"{_url(places[hit.key])}#{wire_ids[hit.key]}",
+            url=url_of_place(places[hit.key], wire_ids[hit.key]),
             team=names.get(hit.team_id, ""),
         )
         for hit in hits
@@ -230,14 +227,6 @@ def _placed(hits: Sequence[Hit]) -> list[Hit]:
 
 def _rank(place: Placement) -> int:
     return _PLACES[place.section]
-
-
-def _url(place: Placement) -> str:
-    if place.section != Section.ITEMS:
-        return response_url(place.owner)
-    if admin.site.is_registered(Conversation):
-        return url_of(Conversation, place.owner)
-    return reverse("console:go", args=[place.owner])
 
 
 def _cursor(text: str) -> tuple[datetime, UUID] | None:

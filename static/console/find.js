@@ -3,7 +3,8 @@
     'use strict';
 
     const find = (id) => {
-        const named = document.querySelector(`[data-item-id="${CSS.escape(id)}"]`) || document.getElementById(id);
+        const name = CSS.escape(id);
+        const named = document.querySelector(`[data-item-id="${name}"], [data-call-id="${name}"]`) || document.getElementById(id);
         if (named) return named;
         const code = [...document.querySelectorAll('code.c-id, .c-entry code')].find((each) => each.textContent.trim() === id);
         return code ? code.closest('.c-entry') || code : null;

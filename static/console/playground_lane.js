@@ -84,7 +84,10 @@
                 const answer = await this.host.ask('/v1/responses', asked, run.controller.signal);
                 if (answer.ok) await this.read(run, answer.body.getReader());
                 else await this.refused(run, answer);
+                await run.cancelling;
+                if (answer.ok && !run.last && !run.failed) this.broken(run, 'The stream ended early', 'No event said how the response ended.');
             } catch (problem) {
+                await run.cancelling;
                 if (problem.name === 'AbortError') this.note(run, 'Stopped here. The stream is closed.');
                 else this.broken(run, 'The connection broke', String(problem.message || problem));
             } finally {
@@ -109,7 +112,6 @@
                 }
                 if (done) break;
             }
-            if (!run.last && !run.failed) this.broken(run, 'The stream ended early', 'No event said how the response ended.');
         }
 
         async refused(run, answer) {
@@ -328,7 +330,10 @@
             const run = this.running;
             if (!run) return;
             if (run.asked.background && run.id) {
-                this.host.ask(`/v1/responses/${run.id}/cancel`, {}).catch(() => run.controller.abort());
+                // No event tells of the end of a cancelled run; the answer to this does.
+                run.cancelling = this.host.ask(`/v1/responses/${run.id}/cancel`, {})
+                    .then(async (answer) => { if (answer.ok) run.last = await answer.json(); })
+                    .catch(() => run.controller.abort());
                 setTimeout(() => run.ended || run.controller.abort(), 5000);
             } else run.controller.abort();
         }

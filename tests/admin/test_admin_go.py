@@ -132,9 +132,10 @@ def test_an_item_of_a_conversation_alone_leads_there(developer: Client, caller: 
         body = {**model_says("Hello."), "id": new_id("msg")}
         item = Item.objects.create(team=caller.team, id=body["id"], type="message", body=body)
         Placement.objects.create(team=caller.team, owner=conversation.pk, section="items", position=0, item=item)
-    response = add_response(caller, conversation_id=conversation.pk)
-    target = led(developer, conversation.pk)
-    assert target in {page_of(response), f"/admin/conversations/conversation/{conversation.pk}/change/"}
+    place = f"/admin/conversations/conversation/{conversation.pk}/change/"
+    assert led(developer, conversation.pk) == place
+    assert led(developer, body["id"]) == f"{place}?item={body['id']}#{body['id']}"
+    assert body["id"] in text(developer.get(place, {"item": body["id"]}))
 
 
 def test_a_call_leads_to_the_response_that_made_it(developer: Client, stranger: Client, caller: Caller) -> None:
