@@ -103,7 +103,7 @@ class StoreAdmin(LogAdmin, TeamScoped):
         rows = self.get_queryset(request)
         row = rows.filter(pk=unquote(object_id)).first()
         if row is None or not self.has_view_permission(request, row):
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         reads = may_read(request, row.team_id)
         shown = self.payloads(row) if reads else []
         if shown:

@@ -42,7 +42,11 @@ _PLACES = {Section.OUTPUT.value: 0, Section.INPUT.value: 1, Section.ITEMS.value:
 
 _FIND = """
 SELECT item_id, team_id, speaker, created_at,
-    ts_headline('simple', text, query, 'StartSel="\x02", StopSel="\x03", MaxFragments=2, MinWords=12, MaxWords=32')
+    ts_headline(
+        'simple', text, query,
+        'StartSel="\x02", StopSel="\x03", '
+        || CASE WHEN length(text) <= 400 THEN 'HighlightAll=true' ELSE 'MaxFragments=2, MinWords=12, MaxWords=32' END
+    )
 FROM (
     SELECT item_id, team_id, speaker, created_at, text, query
     FROM responses_searchtext, websearch_to_tsquery('simple', %(words)s) AS query

@@ -25,13 +25,19 @@
             return fetch(url, { method: 'POST', body: form, headers: { 'X-CSRFToken': csrf }, credentials: 'same-origin' });
         };
 
-        const secret = async () => {
-            if (key && key.until > Date.now()) return key.key;
+        let minting = null;
+        const mint = async () => {
             const answer = await post(data.mint, { team: data.team });
             if (!answer.ok) throw new Error(`There is no key for you: HTTP ${answer.status}.`);
             const made = await answer.json();
             key = { ...made, until: Date.now() + (made.lives - 60) * 1000 };
             return key.key;
+        };
+        /* One key, however many lanes ask for it at once. */
+        const secret = () => {
+            if (key && key.until > Date.now()) return Promise.resolve(key.key);
+            minting ??= mint().finally(() => { minting = null; });
+            return minting;
         };
 
         addEventListener('pagehide', () => {
@@ -305,13 +311,13 @@
         };
 
         settings.addEventListener('click', async (event) => {
-            const button = event.target.closest('[data-copy]');
+            const button = event.target.closest('[data-play-copy]');
             const body = button && settled();
             if (!body) return;
             const whole = { model: field('model').value.trim(), input: read() ?? sent, ...body };
             const previous = lanes.length ? lanes[0].previous : begin;
             if (previous) whole.previous_response_id = previous;
-            await copy(copies[button.dataset.copy](whole));
+            await copy(copies[button.dataset.playCopy](whole));
             status.textContent = 'Copied.';
         });
 

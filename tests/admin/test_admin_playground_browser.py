@@ -1,0 +1,149 @@
+"""The playground and the palette in a real browser: a stream is shown as it comes, and calls are answered by hand."""
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from responses.models import Response
+from tenants import scope
+from tenants.models import ApiKey, KeySource
+from tests.admin.rows import add_response
+from tests.support.api import Caller
+from tests.support.upstream import Script
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
+FUNCTION = '[{"type": "function", "name": "track", "parameters": {"type": "object", "properties": {}}}]'
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, as it is installed."""
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's loop stands still while a test runs, which Django cannot know: it sees a loop and refuses.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        # The sandbox needs a user namespace, which root and many containers do not have.
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, web: WebProcess, developer: Client) -> Iterator[Page]:
+    """A developer's browser; fails at the end when the console complained."""
+    context = browser.new_context(base_url=web.url, permissions=["clipboard-read", "clipboard-write"])
+    session = developer.cookies[settings.SESSION_COOKIE_NAME].value
+    context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": web.url}])
+    context.set_default_timeout(15_000)
+    opened, complaints = context.new_page(), list[str]()
+    opened.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+def ask(page: Page, model: str, words: str) -> None:
+    """Send a message, and wait for its end."""
+    page.get_by_label("Model", exact=True).fill(model)
+    page.get_by_label("Message", exact=True).last.fill(words)
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("status").filter(has_text="Done.")).to_be_visible()
+
+
+def test_an_answer_streams_beside_its_events(page: Page, caller: Caller, script: Script) -> None:
+    script.say("It **left**", " yesterday.")
+    page.goto("/admin/playground/")
+    page.get_by_label("Instructions").fill("Be brief.")
+    ask(page, script.model, "Where is <b>my</b> parcel?")
+    expect(page.locator(".c-play-user")).to_contain_text("<b>my</b>")
+    expect(page.locator(".c-play-message strong")).to_have_text("left")
+    expect(page.locator(".c-play-line")).to_contain_text("first token")
+    expect(page.locator(".c-play-events code").first).to_have_text("response.created")
+    expect(page.locator(".c-play-events code").last).to_have_text("response.completed")
+    made = page.locator(".c-play-line a").inner_text()
+    with scope.team(caller.team.pk):
+        row = Response.objects.get(pk=made)
+        assert row.metadata == {"source": "playground"}
+        assert row.parameters["instructions"] == "Be brief."
+        assert row.api_key.source == KeySource.PLAYGROUND
+
+
+def test_a_call_is_answered_by_hand_and_the_model_goes_on(page: Page, caller: Caller, script: Script) -> None:
+    script.call(track='{"order": 7}').say("It is in Paris.")
+    page.goto("/admin/playground/")
+    page.get_by_label("Functions and other tools").fill(FUNCTION)
+    ask(page, script.model, "Where is order 7?")
+    expect(page.locator(".c-play-call")).to_contain_text('"order": 7')
+    page.get_by_label("Output of track").fill('{"city": "Paris"}')
+    page.get_by_role("button", name="Send outputs").click()
+    expect(page.locator(".c-play-message")).to_contain_text("It is in Paris.")
+    assert script.messages[-1][-1]["content"] == '{"city": "Paris"}'
+
+
+def test_two_models_answer_side_by_side(page: Page, script: Script, other_script: Script) -> None:
+    script.say("One.")
+    other_script.say("Two.")
+    page.goto("/admin/playground/")
+    page.get_by_label("Compare with").fill(other_script.model)
+    ask(page, script.model, "Which?")
+    expect(page.locator(".c-play-lane")).to_have_count(2)
+    expect(page.locator(".c-play-message")).to_have_text([re.compile("One"), re.compile("Two")])
+
+
+def test_bad_json_is_told_and_not_sent(page: Page, script: Script) -> None:
+    page.goto("/admin/playground/")
+    page.get_by_label("Functions and other tools").fill('[{"type": "function", "name": "not a name"}]')
+    page.get_by_label("Message", exact=True).last.fill("Hello")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#play-functions-problem")).to_contain_text("needs a name")
+    expect(page.locator(".c-play-lane")).to_have_count(0)
+
+
+def test_leaving_the_page_revokes_its_key(page: Page, caller: Caller, script: Script) -> None:
+    script.say("Yes.")
+    page.goto("/admin/playground/")
+    ask(page, script.model, "Well?")
+    page.goto("/admin/")
+
+    def is_revoked() -> bool:
+        with scope.team(caller.team.pk):
+            return ApiKey.objects.get(source=KeySource.PLAYGROUND).revoked_at is not None
+
+    assert eventually(is_revoked)
+
+
+def test_the_request_is_copied_as_a_command(page: Page, script: Script) -> None:
+    page.goto("/admin/playground/")
+    page.get_by_label("Model", exact=True).fill("m")
+    page.get_by_label("Message", exact=True).last.fill("It's here")
+    for button, words in (("Copy as curl", "It'\\''s here"), ("Copy as Python", 'input": "It\'s here"')):
+        page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("status").filter(has_text="Copied.")).to_be_visible()
+        page.wait_for_function("words => navigator.clipboard.readText().then(text => text.includes(words))", arg=words)
+
+
+def test_an_id_in_the_palette_is_jumped_to(page: Page, caller: Caller) -> None:
+    response = add_response(caller)
+    page.goto("/admin/")
+    page.keyboard.press("Control+k")
+    page.locator("#search-input-command").fill(response.pk)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/response/{response.pk}/change/")
+
+
+@pytest.mark.parametrize("width", [380, 1280, 2560])
+def test_no_page_is_wider_than_the_window(page: Page, width: int, caller: Caller) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in ("/admin/playground/", "/admin/search-text/?q=a", "/admin/go/", "/admin/responses/batch/"):
+        page.goto(path)
+        root = "document.documentElement"
+        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 0, path
