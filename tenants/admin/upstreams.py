@@ -118,6 +118,7 @@ class UpstreamAdmin(Fares, GuardsSecrets, Audited, PlatformOnly):
     list_display = [
         "name", "shown_address", "wire_api", "health", "key_state", "default_state", "model_count", "created",
     ]  # fmt: skip
+    list_fullwidth = True
     search_fields = ["name", "base_url"]
     ordering = ["name"]
     show_facets = admin.ShowFacets.NEVER
@@ -199,6 +200,7 @@ class ModelAdmin(Fares, OfferedAdmin):
     change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
     list_filter_submit = True
+    list_fullwidth = True
     search_fields = ["name", "upstream_model"]
     ordering = ["name", "upstream__name"]
     inlines = [VisibilityInline]
