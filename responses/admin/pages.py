@@ -58,7 +58,7 @@ class ResponseAdmin(ActingList):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         response = self._visible(request, object_id)
         if response is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         tabs = tabs_for(request, response)
         tab = chosen(request, tabs)
         if tab.has_content and response.stored and may_read(request, response.team_id):
