@@ -23,7 +23,7 @@ from tests.support.web import WebProcess, running_web
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 SOON = timedelta(milliseconds=500)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 # When an element had a text first, in milliseconds; asked at every frame that the browser draws.
 SEEN = (
     "([where, words]) => { const e = document.querySelector(where); return e && e.textContent === words && Date.now() }"
