@@ -15,7 +15,7 @@ from responses.rollups.reading import Question
 from responses.rollups.sources import RESPONSES
 from tenants.admin.roles import everywhere, teams_of
 
-MOST_BARS = 48
+MOST_BARS = 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _WIDTHS = (
     *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),

@@ -33,6 +33,7 @@ NEWEST_CALLS = 5_000
 class Lead(IntEnum):
     """How far an index takes a filter: the first of those that are set is looked up."""
 
+    RUNNING = 0
     REQUEST = 1
     CONVERSATION = 2
     ERROR = 3
@@ -45,7 +46,7 @@ class Lead(IntEnum):
     TEAM = 10
 
 
-_RARE = (frozenset(status.value for status in RUNNING), frozenset(status.value for status in UNWELL))
+_RUNNING, _UNWELL = ({status.value for status in kind} for kind in (RUNNING, UNWELL))
 
 
 class Narrowing:
@@ -123,7 +124,8 @@ class ByStatus(Narrowing, MultipleChoicesDropdownFilter):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         chosen = set(self.value() or ())
-        self.leads = Lead.STATUS if chosen and any(chosen <= kind for kind in _RARE) else None
+        is_running, is_unwell = chosen <= _RUNNING, chosen <= _UNWELL
+        self.leads = None if not chosen else Lead.RUNNING if is_running else Lead.STATUS if is_unwell else None
 
     @override
     def condition(self, span: Span) -> Q | None:

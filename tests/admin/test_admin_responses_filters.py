@@ -204,4 +204,4 @@ def test_filters_join_no_table_and_count_nothing(admin: Client, caller: Caller, 
     add_response(caller)
     sql = sql_of(admin, LIST, tool="x", model="m", metadata="a=b", least_ms="1000").upper()
     assert "COUNT(" not in sql
-    assert "LIMIT 100000" in sql
+    assert "LIMIT 30000" in sql
