@@ -132,7 +132,7 @@ def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, co
     few = count_queries(lead, LIST)
     for _ in range(9):
         add_response(caller)
-    assert count_queries(lead, LIST) == few <= 15
+    assert count_queries(lead, LIST) == few <= 18
 
 
 def test_it_never_counts_the_table(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
