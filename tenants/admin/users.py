@@ -131,7 +131,7 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
         """Ask, and on POST end all sessions of somebody, and take away second factors if that is wanted."""
         user = self.get_object(request, unquote(object_id))
         if user is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         if request.method != "POST":
             context = {**self.admin_site.each_context(request), "opts": self.opts, "original": user}
             title = f"Sign out {user.get_username()}?"
