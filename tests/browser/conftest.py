@@ -8,7 +8,7 @@ from pytest_django import DjangoDbBlocker
 
 from responses.seeding.seed import Order, Seeded, seed
 from tests.admin.crawling import Subject
-from tests.browser.visiting import chromium
+from tests.browser.chromium import chromium
 from tests.support.web import WebProcess
 
 

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser
 from playwright.sync_api import Error as PlaywrightError
 
 from tests.admin.crawling import Subject, addresses, places
-from tests.browser.visiting import CHROMIUM, INSTALL, ROLES, WIDTHS, Visit, person, visiting
+from tests.browser.chromium import CHROMIUM, INSTALL
+from tests.browser.visiting import ROLES, WIDTHS, Visit, person, visiting
 from tests.support.web import ROOT, WebProcess
 
 pytestmark = [

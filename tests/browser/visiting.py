@@ -1,6 +1,5 @@
 """People in front of a real browser: who they are, what they open, and what the browser complains of."""
 
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,26 +8,14 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tenants import scope
 from tenants.models import Membership, Role, StaffMember, StaffRole, Team
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 WIDTHS = (380, 1280, 2560)
 ROLES = ("administrator", *(role.value for role in Role), *(role.value for role in StaffRole))
 PASSWORD = "correct horse battery"
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """The browser that the system has."""
-    with sync_playwright() as playwright:
-        # The sandbox needs a user namespace, which root and many containers do not have.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 def person(role: str, team: Team | None = None) -> User:
