@@ -22,6 +22,7 @@ from responses.recorder import Progress, Recorder, placed, preview
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
 from responses.seeding.stage import Clock, Deed, ScriptedModel, ScriptedTools, Speech
+from responses.seeding.tenancy import MODELS
 from responses.store import CallUpdate, Change
 from tenants.models import ApiKey, Upstream
 
@@ -151,7 +152,8 @@ class _Running:
         self.own = [item.with_id() for item in wire.input_items(body)]
         self.approved: dict[str, str] = {}
         self.parameters = wire.public_parameters(body, response_id=new_id("resp", at=at), created_at=at)
-        self.options = wire.hidden_options(body) | {"obfuscate": False}
+        self.prices = MODELS[body.model]
+        self.options = wire.hidden_options(body) | {"obfuscate": False, "prices": self.prices.noted()}
         self.who = self._identity()
         self.row = self._row()
         self.recorder = Recorder(self.who, Progress())
@@ -175,6 +177,7 @@ class _Running:
             created_at=self.clock.at,
             background=bool(self.parameters["background"]),
             conversation_id=self.talk.row.pk if self.talk else None,
+            prices=self.prices,
         )
 
     def _row(self) -> Response:

@@ -3,8 +3,9 @@
 import random
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from django.contrib.auth.models import User
 from django.utils.text import slugify
@@ -22,12 +23,22 @@ from tenants.models import (
     Team,
     Upstream,
 )
+from tenants.prices import Prices
 
 TEAMS = (
     "Harbor Logistics", "Lumen Research", "Quarry Finance", "Orchard Health", "Tidewater Games", "Summit Legal",
     "Meadow Media", "Foundry Robotics",
 )  # fmt: skip
-MODELS = ("atlas-large", "atlas-mini", "orbit-reasoner")
+MODELS = {
+    "atlas-large": Prices(
+        input_price=Decimal("2.50"), cached_input_price=Decimal("0.25"), output_price=Decimal("10.00")
+    ),
+    "atlas-mini": Prices(
+        input_price=Decimal("0.25"), cached_input_price=Decimal("0.025"), output_price=Decimal("2.00")
+    ),
+    "orbit-reasoner": Prices(input_price=Decimal("1.10"), output_price=Decimal("4.40")),
+}
+"""The models, and what they cost."""
 _UPSTREAM = "Seeded models"
 # The rows of runs are kept as long as the data reaches back, so that every log replays.
 _LOG_HOURS = 24 * 60
@@ -147,9 +158,11 @@ def make_models(teams: Sequence[Team]) -> Upstream:
     if upstream is None:
         upstream = services.add_upstream(name=_UPSTREAM, base_url="http://127.0.0.1:9/v1")
     behind = "demo" if upstream.name == "demo" else ""
-    for name in MODELS:
+    for name, prices in MODELS.items():
         shown = f"{behind}-reasoning" if behind and name == "orbit-reasoner" else behind
-        model, _ = Model.objects.get_or_create(name=name, upstream=upstream, defaults={"upstream_model": shown})
+        model, _ = Model.objects.get_or_create(
+            name=name, upstream=upstream, defaults={"upstream_model": shown, **asdict(prices)}
+        )
         with scope.every_team():
             ModelVisibility.objects.bulk_create(
                 [ModelVisibility(model=model, team=team) for team in teams], ignore_conflicts=True

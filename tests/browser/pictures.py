@@ -31,7 +31,7 @@ def main() -> None:
     with chromium() as browser:
         page = browser.new_page(viewport=_SIZE, base_url=given.url)
         sign_in(page, given)
-        take(page, "home", "/admin/")
+        take(page, "home", f"/admin/{span(page)}")
         take(page, "response", f"/admin/responses/response/{richest}/change/?tab=timeline")
         take(page, "conversation", f"/admin/conversations/conversation/{talk}/change/")
         play(page)
@@ -42,7 +42,7 @@ def subjects(client: OpenAI) -> tuple[str, str]:
     answer: Any = client.get("/responses?limit=100", cast_to=object)
     listed = answer["data"]
     tools = [one for one in listed if one["status"] == "completed" and len(one["output"]) > 2]
-    richest = max(tools, key=lambda one: len([item for item in one["output"] if item["type"].endswith("_call")]))
+    richest = max(tools, key=lambda one: (len({item["type"] for item in one["output"]}), len(one["output"]), one["id"]))
     talks = [one["conversation"]["id"] for one in listed if one.get("conversation")]
     return richest["id"], max(set(talks), key=talks.count)
 
@@ -56,6 +56,11 @@ def sign_in(page: Page, given: argparse.Namespace) -> None:
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
+def span(page: Page) -> str:
+    """The query of the home page that shows the longest span."""
+    return page.get_by_role("link", name="30 days").first.get_attribute("href") or ""
+
+
 def take(page: Page, name: str, path: str) -> None:
     """A picture of a page."""
     page.goto(path)
@@ -66,10 +71,11 @@ def take(page: Page, name: str, path: str) -> None:
 def play(page: Page) -> None:
     """A picture of the playground, with an answer."""
     page.goto("/admin/playground/")
+    page.wait_for_load_state("networkidle")
     page.locator("[name=instructions]").fill("Answer in one sentence.")
     page.get_by_label("Message", exact=True).last.fill("What is 12*7? And what can you do?")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#play-lanes a[href*='resp_']").first).to_be_visible(timeout=30_000)
+    expect(page.locator("#play-lanes a[href*='resp_']").first).to_be_visible(timeout=12_000)
     page.screenshot(path=IMAGES / "playground.png", animations="disabled")
 
 
