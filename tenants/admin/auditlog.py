@@ -166,7 +166,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
     @display(description="Target")
     def target_id(self, event: AuditEvent) -> SafeString:
         kind, separator, _ = event.target.partition("_")
-        is_id = bool(separator) and kind.isalpha()
+        is_id = bool(separator) and kind.isalpha() and any(map(str.isdigit, event.target))
         return copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
 
     @display(description="From")
