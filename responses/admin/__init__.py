@@ -1,25 +1,14 @@
 """The admin's pages of inference."""
 
-from responses.admin import (
-    conversations,
-    deliveries,
-    go,
-    health,
-    live,
-    pages,
-    palette,
-    payloads,
-    playground,
-    prompts,
-    storage,
-    system,
-    team_tabs,
-    texts,
-    toolcalls,
-    trials,
-    webhooks,
-)
+from responses.admin import live, playground, prompts, storage, system, team_tabs, toolcalls
+from responses.admin.conversations import pages as conversations
+from responses.admin.finding import go, palette, texts
+from responses.admin.listing import pages
+from responses.admin.routing import health, trials
+from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
+from responses.admin.webhooks import deliveries
+from responses.admin.webhooks import endpoints as webhooks
 
 __all__ = [
     "conversations",

@@ -19,7 +19,7 @@ from kernel.console import size
 from kernel.errors import BadRequest
 from responses import again
 from responses.admin import cells
-from responses.admin.ids import rows_of
+from responses.admin.finding.ids import rows_of
 from responses.models import Response
 from responses.vector_models import VectorStore
 from tenants import scope, services

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from responses.admin.parts import measured
+from responses.admin.transcript.parts import measured
 
 REDACTED = "[redacted]"
 _LONGEST_BYTES = 256

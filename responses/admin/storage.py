@@ -28,7 +28,7 @@ from unfold.contrib.filters.admin import (
 from conversations.models import File
 from kernel.clock import now
 from kernel.console import LogAdmin, Shown, TimeFilter, badge, copyable, exact, pretty, size, tone, two_lines, when
-from responses.admin.ids import url_of
+from responses.admin.finding.ids import url_of
 from responses.batch_models import Batch, BatchLine
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from kernel.clock import now
 from kernel.console import badge, compact, duration, when
-from responses.admin.home import Tile
+from responses.admin.home.page import Tile
 from responses.models import RUNNING, Response
 from responses.rollups import histograms
 from responses.rollups.reading import Question, Sums, ask

@@ -8,7 +8,7 @@ from django.utils.http import urlencode
 
 from kernel.console import copyable, duration
 from responses.admin import cells
-from responses.admin.acting import DEEDS
+from responses.admin.listing.acting import DEEDS
 from responses.models import Response
 from tenants.admin.content import may_read
 from tenants.admin.site import may_open

@@ -8,7 +8,7 @@ from django.utils.http import urlencode
 
 from kernel.console import when
 from responses.admin import cells
-from responses.admin.transcript import SHOWN_ITEMS, transcript
+from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import Response, ToolCall
 from tenants.admin.content import may_read
 

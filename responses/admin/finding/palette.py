@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from unfold.dataclasses import SearchResult
 
-from responses.admin.ids import kind_of, page_of, rows_of, url_of
+from responses.admin.finding.ids import kind_of, page_of, rows_of, url_of
 from responses.models import PromptTemplate
 from responses.vector_models import VectorStore
 from responses.webhooks.models import WebhookEndpoint

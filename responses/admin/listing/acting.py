@@ -19,9 +19,10 @@ from unfold.decorators import action
 
 from kernel.errors import ApiError
 from responses import again, cancelling, services
-from responses.admin import cells, exporting
-from responses.admin.listing import ResponseList
-from responses.admin.looking import AimedList, look
+from responses.admin import cells
+from responses.admin.listing import exporting
+from responses.admin.listing.columns import ResponseList
+from responses.admin.listing.looking import AimedList, look
 from responses.ledger import RequestInfo
 from responses.models import RUNNING, Mode, Response
 from tenants import directory

@@ -16,7 +16,7 @@ from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.console import badge, when
 from kernel.rowsecurity import EVERY_TEAM
-from responses.admin.ids import url_of_place
+from responses.admin.finding.ids import url_of_place
 from tenants.admin.audited import actor
 from tenants.admin.content import hidden_notice, may_read
 from tenants.admin.roles import EVERY_ROLE, teams_for

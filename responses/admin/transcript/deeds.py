@@ -11,7 +11,7 @@ from typing import Any
 from django.urls import reverse
 
 from kernel.console import badge, duration, size
-from responses.admin.parts import Piece, json_piece, medium, read_part, text_piece
+from responses.admin.transcript.parts import Piece, json_piece, medium, read_part, text_piece
 from responses.models import Approval, ApprovalState, ToolCall
 
 Body = dict[str, Any]

@@ -18,7 +18,7 @@ from unfold.decorators import action
 
 from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
 from responses.admin import cells
-from responses.admin.webhooks import FORM_PAGE, MANAGERS, acting
+from responses.admin.webhooks.endpoints import FORM_PAGE, MANAGERS, acting
 from responses.webhooks import services
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 from tenants.admin.roles import TeamScoped, may

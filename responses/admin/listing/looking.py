@@ -24,8 +24,8 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from kernel.console import TimeFilter
-from responses.admin.narrowing import Lead, Narrowing
-from responses.admin.spans import Span
+from responses.admin.listing.narrowing import Lead, Narrowing
+from responses.admin.listing.spans import Span
 from tenants.admin.content import may_read
 
 _TIME = ("period", "created_at_")

@@ -20,8 +20,8 @@ from conversations import files
 from conversations.models import File, Item
 from kernel.clock import now
 from kernel.console import SHOWN_CHARACTERS
-from responses.admin.parts import MEDIA, Piece, data_in
-from responses.admin.transcript import PICTURES, pieces_of
+from responses.admin.transcript.entries import PICTURES, pieces_of
+from responses.admin.transcript.parts import MEDIA, Piece, data_in
 from responses.models import ToolCall
 from tenants.admin.content import may_read, note_read
 from tenants.admin.site import page

@@ -18,8 +18,8 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from kernel.console import size
 from responses import selectors
-from responses.admin.deeds import Deed, Word, read_deed, with_row
-from responses.admin.parts import MEDIA, Piece, data_in, read_part
+from responses.admin.transcript.deeds import Deed, Word, read_deed, with_row
+from responses.admin.transcript.parts import MEDIA, Piece, data_in, read_part
 from responses.models import Approval, Response, ToolCall
 from tenants.admin.content import hidden_notice, may_read, note_read
 from tenants.models import ApiKey

@@ -2,7 +2,7 @@
 """The filters of the list of responses.
 
 Each says what it wants as a condition, and whether an index leads to it (`leads`): of those that are set, one is looked
-up, and the others look through what it leads to, up to a bound (`responses.admin.looking`).
+up, and the others look through what it leads to, up to a bound (`responses.admin.listing.looking`).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from unfold.contrib.filters.admin import (
 )
 
 from kernel.console import made_at
-from responses.admin.spans import Span, near
+from responses.admin.listing.spans import Span, near
 from responses.models import RUNNING, UNWELL, Mode, ToolCall
 from tenants.admin.roles import everywhere, teams_of
 

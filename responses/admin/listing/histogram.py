@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from kernel.clock import now
 from kernel.console import compact
-from responses.admin import narrowing
-from responses.admin.looking import MOST, AimedList, moments
+from responses.admin.listing import narrowing
+from responses.admin.listing.looking import MOST, AimedList, moments
 from responses.models import Status
 from responses.rollups import reading
 from responses.rollups.reading import Question

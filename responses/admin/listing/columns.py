@@ -13,11 +13,12 @@ from typing_extensions import override
 from unfold.sections import TemplateSection
 
 from kernel.console import LogAdmin, TimeFilter, made_at
-from responses.admin import cells, histogram, narrowing
-from responses.admin.exporting import may_export
-from responses.admin.looking import AimedList, LookingList
-from responses.admin.spans import near
-from responses.admin.summary import summary
+from responses.admin import cells
+from responses.admin.listing import histogram, narrowing
+from responses.admin.listing.exporting import may_export
+from responses.admin.listing.looking import AimedList, LookingList
+from responses.admin.listing.spans import near
+from responses.admin.listing.summary import summary
 from responses.models import Response
 from tenants.admin.content import note_teams_read
 from tenants.admin.roles import TeamScoped

@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from responses.admin.ids import MAX_ID, kind_of, page_of
+from responses.admin.finding.ids import MAX_ID, kind_of, page_of
 from tenants.admin.roles import EVERY_ROLE
 from tenants.admin.site import page, render
 

@@ -11,8 +11,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from typing_extensions import override
 
-from responses.admin.acting import ActingList
-from responses.admin.chain import chain_view
+from responses.admin.conversations.chain import chain_view
+from responses.admin.listing.acting import ActingList
 from responses.admin.response.documents import document
 from responses.admin.response.events import event_log
 from responses.admin.response.head import head

@@ -23,9 +23,10 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 from conversations import selectors
 from conversations.models import Conversation, Placement
 from kernel.console import LogAdmin, TimeFilter, badge, copyable, two_lines, when
-from responses.admin import cells, conversation_deeds
-from responses.admin.conversation_rows import Facts, facts_of, lately_active, owners_of
-from responses.admin.transcript import Entry, beside, entries
+from responses.admin import cells
+from responses.admin.conversations import deeds as conversation_deeds
+from responses.admin.conversations.rows import Facts, facts_of, lately_active, owners_of
+from responses.admin.transcript.entries import Entry, beside, entries
 from responses.models import Response, ToolCall
 from tenants.admin.content import HIDDEN, hidden_notice, may_read, note_read, note_teams_read
 from tenants.admin.roles import LEADS, MAKERS, OPERATORS, TeamScoped, everywhere, may, teams_of

@@ -18,8 +18,9 @@ from kernel import charts
 from kernel.charts import Chart, Point, Series
 from kernel.clock import now
 from kernel.console import compact, duration
-from responses.admin import cells, home_panels
-from responses.admin.home_panels import Running
+from responses.admin import cells
+from responses.admin.home import panels as home_panels
+from responses.admin.home.panels import Running
 from responses.admin.usage import links
 from responses.admin.usage.answering import Answer, answer, buckets
 from responses.admin.usage.asking import Asked, asked

@@ -1,0 +1,1 @@
+"""Conversations and chains: found, read like a chat, forked, saved, deleted."""

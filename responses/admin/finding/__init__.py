@@ -1,0 +1,1 @@
+"""From an id, a word or a text to the page that has it."""

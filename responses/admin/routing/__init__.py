@@ -1,0 +1,1 @@
+"""How models and upstreams fare, and trying them."""

@@ -1,0 +1,1 @@
+"""What was said, as pages show it: messages, calls as cards, and what is loaded on demand."""
