@@ -19,6 +19,7 @@ from pytest_django import DjangoDbBlocker
 
 pytest.register_assert_rewrite("tests.support")
 
+from responses.rollups import rolling  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
@@ -211,3 +212,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if wrote := process.output(since=_marks.get(process.pid, 0)):
                 report.sections.append((f"process {process.pid}", wrote))
     return report
+
+
+@pytest.fixture
+def rollups(database: None) -> Iterator[None]:
+    """No sums before, and none behind: other tests make rows in hours that would be closed."""
+    rolling.forget()
+    yield
+    rolling.forget()

@@ -37,6 +37,7 @@ def test_a_new_team_is_noted(admin: Client) -> None:
         "name": name,
         "disconnect_grace_seconds": "",
         "log_retention_hours": "48",
+        "full_text_search": "on",
         "tools": "*",
     }
     assert admin.post("/admin/tenants/team/add/", form).status_code == 302
@@ -48,7 +49,8 @@ def test_a_new_team_is_noted(admin: Client) -> None:
 
 
 def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) -> None:
-    form = {"name": caller.team.name, "disconnect_grace_seconds": "0", "log_retention_hours": "24", "tools": "*"}
+    kept = {"log_retention_hours": "24", "tools": "*", "full_text_search": "on"}
+    form = {"name": caller.team.name, "disconnect_grace_seconds": "0", **kept}
     admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form)
     (event,) = events("team.updated", caller.team.pk)
     assert (event.before, event.after) == ({"disconnect_grace_seconds": 30}, {"disconnect_grace_seconds": 0})

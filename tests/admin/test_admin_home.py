@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 
+import pytest
 from django.test import Client
 from django.urls import reverse
 
@@ -14,6 +15,7 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, member, text
 from tests.support.api import Caller, MakeCaller
 
+pytestmark = pytest.mark.usefixtures("rollups")
 HOME = "/admin/"
 
 

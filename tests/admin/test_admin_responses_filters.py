@@ -144,7 +144,9 @@ def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) 
     assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a", "period": "7d"}))
 
 
-def test_a_long_histogram_is_drawn_from_the_sums_of_hours(admin: Client, caller: Caller, sql_of: SqlOf) -> None:
+def test_a_long_histogram_is_drawn_from_the_sums_of_hours(
+    admin: Client, caller: Caller, sql_of: SqlOf, rollups: None
+) -> None:
     add_response(caller, model="a", created_at=now() - timedelta(days=20))
     team = {"period": "30d", "team__id__exact": caller.team.pk}
     rolling.roll()

@@ -50,7 +50,7 @@ def test_a_response_of_another_team_is_an_unknown_one(stranger: Client, response
     assert MARK not in text(stranger.get("/admin/"))
 
 
-@pytest.mark.parametrize("path", ["events/", "history/", "delete/", "change/?_popup=1"])
+@pytest.mark.parametrize("path", ["change/?tab=events", "history/", "delete/", "change/?_popup=1"])
 def test_no_page_about_it_shows_a_byte(path: str, stranger: Client, response: Response) -> None:
     answer = stranger.get(page_of(response).replace("change/", path))
     assert answer.status_code in {403, 404}

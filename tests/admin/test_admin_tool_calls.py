@@ -16,6 +16,7 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, text
 from tests.support.api import Caller
 
+pytestmark = pytest.mark.usefixtures("rollups")
 CALLS = "/admin/responses/toolcall/"
 SECRET = "the launch code is 1234"
 

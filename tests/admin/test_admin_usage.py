@@ -17,6 +17,7 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, text
 from tests.support.api import Caller, MakeCaller
 
+pytestmark = pytest.mark.usefixtures("rollups")
 USAGE = "/admin/usage/"
 
 

@@ -1,6 +1,5 @@
 """Sums by the hour: what they count, when, and that they never differ from the rows."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,14 +23,6 @@ from tests.admin.rows import add_call, add_response
 from tests.support.api import Caller, MakeCaller
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def rollups(database: None) -> Iterator[None]:
-    """No sums before, and none behind: other tests make rows in hours that would be closed."""
-    rolling.forget()
-    yield
-    rolling.forget()
 
 
 def hour_of(moment: datetime) -> datetime:
