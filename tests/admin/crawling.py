@@ -67,7 +67,7 @@ def _walk(patterns: Sequence[URLPattern | URLResolver], prefix: str, namespace: 
             yield Place(name=f"{namespace}:{pattern.name}", route=prefix + str(pattern.pattern))
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, eq=False)
 class Subject:
     """A team whose data nobody else may see: its rows by table, and the words that stand in all of them."""
 

@@ -167,7 +167,8 @@ def test_no_page_breaks_for_whoever_may_open_it(role: str, subject: Subject, dat
     client = person(role, subject)
     client.raise_request_exception = False
     answers = {(url, str(query)): client.get(url, query).status_code for _, url, query in asks(subject)}
-    assert {asked: status for asked, status in answers.items() if status not in {200, 302, *REFUSED}} == {}
+    # 400: not every query that is asked here is a filter of every list.
+    assert {asked: status for asked, status in answers.items() if status not in {200, 302, 400, *REFUSED}} == {}
     assert sum(status == 200 for status in answers.values()) > 40
 
 
