@@ -393,6 +393,7 @@ class UsageRecord(models.Model):
         verbose_name_plural = "usage ledger"
         indexes = [
             models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time"),
+            models.Index(fields=["occurred_at", "id"], name="usage_by_time"),
             models.Index(fields=["object_id"], name="usage_by_object"),
         ]
 

@@ -38,8 +38,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         exact("object_id", "response or completion id"),
     ]
     list_prefetch = ("team", "api_key")
-    # By id, not by time: rows come in the order of time, and this order has an index.
-    ordering = ["-id"]
+    ordering = ["-occurred_at", "-id"]
     sortable_by = ()
     fieldsets = [
         (None, {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link")]}),
