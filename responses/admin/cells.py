@@ -93,10 +93,9 @@ def conversation(response: Response) -> SafeString | str:
         return "–"
     query = urlencode({"conversation": response.conversation_id, "period": "30d"})
     return format_html(
-        '<a class="c-code c-link" href="{}?{}" title="{}" aria-label="Responses of {}">…{}</a>',
+        '<a class="c-code c-link" href="{}?{}" title="Responses of {}">…{}</a>',
         reverse("admin:responses_response_changelist"),
         query,
-        response.conversation_id,
         response.conversation_id,
         response.conversation_id[-6:],
     )

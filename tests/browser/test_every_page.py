@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Response
 from playwright.sync_api import Error as PlaywrightError
 
 from tests.admin.crawling import Subject, addresses, places
@@ -24,7 +24,7 @@ pytestmark = [
 # No pages: fragments, data, downloads, and what leads elsewhere.
 _NO_PAGES = {
     "admin:autocomplete", "admin:search", "admin:login", "admin:view_on_site", "console:go", "console:palette",
-    "console:live_rows", "console:system_now", "console:system_health",
+    "console:live_rows", "console:playground_ended", "console:system_now", "console:system_health",
 }  # fmt: skip
 _NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
 HERE = Path(__file__).parent
@@ -97,7 +97,7 @@ def offered(visit: Visit, subject: Subject) -> list[str]:
 def opens(visit: Visit, url: str) -> int:
     """The status of a page; 0 for what is none: downloads, data, fragments."""
     try:
-        answer = visit.page.goto(visit.url + url, wait_until="load")
+        answer = goes(visit, url)
     except PlaywrightError as error:
         if any(why in str(error) for why in _NOTHING_TO_SHOW):
             return 0
@@ -105,6 +105,17 @@ def opens(visit: Visit, url: str) -> int:
     if answer is None or "text/html" not in answer.headers.get("content-type", ""):
         return 0
     return answer.status if answer.status != 200 or visit.page.title() else 0
+
+
+def goes(visit: Visit, url: str, *, again: int = 3) -> Response | None:
+    """Go to a page. After one that was none, its end may come between: then once more."""
+    try:
+        return visit.page.goto(visit.url + url, wait_until="load")
+    except PlaywrightError as error:
+        if again and "interrupted by another navigation" in str(error):
+            visit.page.wait_for_load_state("load")
+            return goes(visit, url, again=again - 1)
+        raise
 
 
 def flaws(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:

@@ -1,0 +1,31 @@
+/* Names for controls of the theme that screen readers would find without one: the boxes of Select2, which hide the labelled
+   select, and the cells of tabular forms, whose label is the head of their column. */
+(() => {
+    'use strict';
+
+    const heading = (control) => {
+        const cell = control.closest('td');
+        const table = cell && cell.closest('table');
+        const head = table && table.tHead && table.tHead.rows[0].cells[cell.cellIndex];
+        return ((cell && cell.dataset.label) || (head && head.textContent) || '').trim().replace(/:$/, '');
+    };
+
+    const named = (control) => {
+        const label = control.labels && [...control.labels].find((each) => each.textContent.trim());
+        return control.getAttribute('aria-label') || (label && label.textContent.trim()) || heading(control)
+            || control.name.split('-').pop().replaceAll('_', ' ');
+    };
+
+    const name = (root) => {
+        for (const control of root.querySelectorAll('select, td input:not([type=hidden]), td textarea')) {
+            if (!control.labels || ![...control.labels].some((each) => each.textContent.trim())) {
+                control.setAttribute('aria-label', named(control));
+            }
+            const box = control.nextElementSibling && control.nextElementSibling.querySelector('.select2-selection');
+            if (box) box.setAttribute('aria-label', named(control));
+        }
+    };
+
+    addEventListener('load', () => name(document));
+    document.addEventListener('formset:added', (event) => setTimeout(() => name(event.target)));
+})();
