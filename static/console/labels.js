@@ -21,8 +21,10 @@
             if (!control.labels || ![...control.labels].some((each) => each.textContent.trim())) {
                 control.setAttribute('aria-label', named(control));
             }
-            const box = control.nextElementSibling && control.nextElementSibling.querySelector('.select2-selection');
-            if (box) box.setAttribute('aria-label', named(control));
+            const box = control.nextElementSibling;
+            for (const part of box ? box.querySelectorAll('.select2-selection, .select2-selection__rendered') : []) {
+                part.setAttribute('aria-label', named(control));
+            }
         }
     };
 
