@@ -279,37 +279,3 @@ def own_items(*, response: Response, section: Section, limit: int) -> list[Place
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
     newest = places.select_related("item").order_by("-position")[:limit]
     return list(newest)[::-1]
-
-
-_HOURLY = """
-SELECT date_trunc('hour', created_at, 'UTC') AS hour, status, count(*),
-       sum(input_tokens), sum(cached_tokens), sum(output_tokens)
-FROM (
-    SELECT created_at, status, input_tokens, cached_tokens, output_tokens FROM responses_response
-    WHERE created_at >= %(since)s AND (%(teams)s::text[] IS NULL OR team_id = ANY(%(teams)s))
-    ORDER BY created_at DESC LIMIT %(most)s
-) AS recent
-GROUP BY 1, 2
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourlyCount:
-    """The responses that were created in one hour and are now in one state."""
-
-    hour: datetime
-    status: str
-    responses: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-
-
-def count_by_hour(*, since: datetime, teams: Sequence[str] | None, most: int) -> list[HourlyCount]:
-    """Responses since a moment by hour and state; reads the newest `most` rows at most. `teams` None: every team."""
-    with connection.cursor() as cursor:
-        cursor.execute(_HOURLY, {"since": since, "teams": None if teams is None else list(teams), "most": most})
-        return [
-            HourlyCount(hour=hour, status=status, responses=count, input_tokens=i, cached_tokens=c, output_tokens=o)
-            for hour, status, count, i, c, o in cursor.fetchall()
-        ]
