@@ -150,7 +150,7 @@ def test_a_response_is_found_and_read(visit: Visit, response: Response) -> None:
     visit.page.keyboard.press("Enter")
     visit.page.get_by_role("link", name=response.pk).click()
     expect(visit.page.get_by_role("alert")).to_contain_text("The upstream broke.")
-    expect(visit.page.get_by_text("It left.")).to_be_visible()
+    expect(visit.page.get_by_text("It left.", exact=True)).to_be_visible()
     visit.page.get_by_role("tab", name="Timeline").click()
     expect(visit.page.get_by_text("Turn 2")).to_be_visible()
 

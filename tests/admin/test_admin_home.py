@@ -84,6 +84,7 @@ def test_it_counts_runs_whose_process_is_gone(lead: Client, caller: Caller) -> N
     assert tile(text(lead.get(HOME)), "Stuck")[0] == "1"
 
 
+@pytest.mark.slow
 def test_each_link_leads_to_a_page_that_opens(admin: Client, caller: Caller) -> None:
     add_response(caller)
     home = text(admin.get(f"{HOME}?span=7d"))

@@ -44,6 +44,7 @@ def running(api: Api, script: Script, caller: Caller) -> Response:
         return Response.objects.get(pk=made["id"])
 
 
+@pytest.mark.slow
 def test_a_run_is_cancelled_by_a_developer(
     developer: Client, api: Api, script: Script, caller: Caller, worker: WorkerProcess
 ) -> None:

@@ -24,7 +24,8 @@ REQUESTS = [
     ("HEAD", "/v1/models", 200),
     ("GET", "/livez", 200),
     ("GET", "/readyz", 200),
-    ("GET", "/admin/login/", 200),
+    ("GET", "/admin/login/", 302),
+    ("GET", "/account/login/", 200),
 ]
 
 

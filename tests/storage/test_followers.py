@@ -88,6 +88,7 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Caller, principal: Principal) -> None:
     async with running(caller, gates=DELTAS) as run:
         followers = [asyncio.create_task(followed(principal, run)) for _ in range(300)]

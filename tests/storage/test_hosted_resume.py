@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pytest
 
 from kernel.dbthreads import in_db_thread
 from responses import handover
@@ -104,6 +105,7 @@ async def test_searches_are_told_once_wherever_the_run_was_cut(database: None, c
     assert cut > 8
 
 
+@pytest.mark.slow
 async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, caller: Caller, sandbox: Sandbox) -> None:
     program = orjson.dumps({"code": "open('log', 'a').write('c')"}).decode()
     commands = orjson.dumps({"commands": ["printf s >> log"]}).decode()

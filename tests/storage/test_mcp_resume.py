@@ -127,6 +127,7 @@ async def lives(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Life
         yield life, cut
 
 
+@pytest.mark.slow
 async def test_no_tool_is_called_twice_wherever_the_run_was_cut(
     database: None, caller: Caller, served: McpServer
 ) -> None:

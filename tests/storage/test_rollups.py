@@ -22,6 +22,8 @@ from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_response
 from tests.support.api import Caller, MakeCaller
 
+# Each begins without sums and makes its own: half a second a test.
+pytestmark = pytest.mark.slow
 HOUR = timedelta(hours=1)
 
 
