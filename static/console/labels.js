@@ -6,13 +6,13 @@
     const heading = (control) => {
         const cell = control.closest('td');
         const table = cell && cell.closest('table');
-        const head = table && table.tHead && table.tHead.rows[0].cells[cell.cellIndex];
+        const head = table && table.tHead && table.tHead.rows[0] && table.tHead.rows[0].cells[cell.cellIndex];
         return ((cell && cell.dataset.label) || (head && head.textContent) || '').trim().replace(/:$/, '');
     };
 
     const named = (control) => {
         const label = control.labels && [...control.labels].find((each) => each.textContent.trim());
-        return control.getAttribute('aria-label') || (label && label.textContent.trim()) || heading(control)
+        return control.getAttribute('aria-label') || (label && label.textContent.trim().replace(/\*$/, '')) || heading(control)
             || control.name.split('-').pop().replaceAll('_', ' ');
     };
 
@@ -28,6 +28,17 @@
         }
     };
 
-    addEventListener('load', () => name(document));
-    document.addEventListener('formset:added', (event) => setTimeout(() => name(event.target)));
+    // Select2 makes its boxes when it likes, and tabular forms grow rows.
+    const watcher = new MutationObserver((changes) => {
+        for (const change of changes) {
+            for (const node of change.addedNodes) {
+                if (node.nodeType === 1 && node.matches('.select2-container, tr')) name(node.parentElement || node);
+            }
+        }
+    });
+
+    document.addEventListener('DOMContentLoaded', () => {
+        name(document);
+        watcher.observe(document.body, { childList: true, subtree: true });
+    });
 })();
