@@ -62,6 +62,8 @@ def delete_store(*, principal: Principal, store_id: str, request_id: str) -> Non
     """Delete a store with all that was made of its files; the files themselves stay."""
     with scope.team(principal.team_id):
         store = selectors.get_store(principal=principal, store_id=store_id)
+        # Locked before its files, as everywhere.
+        VectorStore.objects.select_for_update(no_key=False).filter(pk=store.pk).first()
         VectorStore.objects.filter(pk=store.pk).delete()
         _audit(principal, "vector_store.deleted", store_id, request_id, before={"name": store.name})
 
@@ -159,6 +161,8 @@ def _attach(
         return
     rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in wanted}
     _refuse_unknown(principal, rows)
+    # The store first, then its files: in this order the workers that read them lock both, too.
+    VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     VectorStoreFile.objects.bulk_create(
         rows.values(),
         update_conflicts=True,
@@ -171,7 +175,6 @@ def _attach(
     # Who reads one of them now, as it was before, is too late.
     again = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
     again.update(lease_token=F("lease_token") + 1)
-    VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     transaction.on_commit(wake_workers)
 
 
