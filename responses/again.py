@@ -11,22 +11,10 @@ from responses.context import history_of
 from responses.engine.events import Body
 from responses.models import PromptVersion, Response
 from responses.schema import CreateResponse, parse_create
+from responses.wire import PLAIN
 
 # Parameters whose names are the same in the request and in what is kept, where they were sent.
-_SENT = (
-    "parallel_tool_calls",
-    "max_output_tokens",
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_logprobs",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "user",
-    "tool_choice",
-)
+_SENT = (*PLAIN, "tool_choice")
 # Those that are sent wherever they say anything.
 _ALWAYS = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
 

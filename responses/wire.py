@@ -18,7 +18,7 @@ from responses.schema import CreateResponse, JsonSchemaFormat
 from responses.schema.options import PromptParam, ReasoningParam
 
 # Parameters whose names are the same in the request, in the public object and in `Sampling`.
-_PLAIN = (
+PLAIN = (
     "parallel_tool_calls",
     "max_output_tokens",
     "temperature",
@@ -159,7 +159,7 @@ def _prompt(prompt: PromptParam) -> dict[str, Any]:
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
     """What must survive a hand-over of the run and is not in the public object."""
     obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
-    sent = [name for name in (*_PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
+    sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
         sent.append("verbosity")
     return {
@@ -217,7 +217,7 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterabl
         prompt_cache_options=options.get("cache"),
         prompt_cache_retention=parameters.get("prompt_cache_retention"),
         extra=options.get("extra"),
-        **{name: parameters[name] for name in _PLAIN if name in sent},
+        **{name: parameters[name] for name in PLAIN if name in sent},
     )
 
 
