@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("tests.support")
 from responses.rollups import rolling  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
+from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
@@ -220,3 +221,23 @@ def rollups(database: None) -> Iterator[None]:
     rolling.forget()
     yield
     rolling.forget()
+
+
+@pytest.fixture(scope="session")
+def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
+    """A web process that lets requests name servers on this machine."""
+    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
+    """The API of a web process that lets requests name servers on this machine."""
+    return Api(http, url=reaching_web.url, caller=caller)
+
+
+@pytest.fixture
+def served() -> Iterator[McpServer]:
+    """An MCP server that counts its calls."""
+    with mcp_server() as running:
+        yield running

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import httpx2
 import pytest
 from django.conf import settings
 from django.test import Client
@@ -16,9 +15,9 @@ from tenants import scope
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
-from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
-from tests.support.web import WebProcess, running_web
+from tests.support.web import WebProcess
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
@@ -57,26 +56,6 @@ def browser() -> Iterator[Browser]:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
-
-
-@pytest.fixture(scope="module")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that lets requests name servers on this machine."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
-
-
-@pytest.fixture
-def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """Its API."""
-    return Api(http, url=reaching_web.url, caller=caller)
-
-
-@pytest.fixture
-def served() -> Iterator[McpServer]:
-    """A server with tools."""
-    with mcp_server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.admin.rows import member, sign_in
 from tests.support.api import Api, Caller, MakeCaller
 from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
-from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
@@ -91,26 +91,6 @@ def watching(
     address = web.url.replace("http", "ws", 1) + path
     with connect(address, additional_headers=headers, origin=origin or web.url, proxy=None) as connection:  # type: ignore[arg-type]
         yield Watcher(connection)
-
-
-@pytest.fixture(scope="module")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that lets requests name servers on this machine."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
-
-
-@pytest.fixture
-def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """Its API."""
-    return Api(http, url=reaching_web.url, caller=caller)
-
-
-@pytest.fixture
-def served() -> Iterator[McpServer]:
-    """A server with tools."""
-    with mcp_server() as running:
-        yield running
 
 
 def call(response_id: str, team_id: str) -> ToolCall:

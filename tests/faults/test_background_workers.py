@@ -1,9 +1,7 @@
 """Workers that stop, die or never come: every background response reaches its end, and no stored call is made again."""
 
 import signal
-from collections.abc import Iterator
 
-import httpx2
 import pytest
 import redis
 from django.conf import settings
@@ -13,39 +11,18 @@ from responses.models import Response
 from responses.tasks import sweep_dead_runs
 from tenants import scope
 from tenants.models import UsageRecord
-from tests.support.api import Api, Caller, MakeApi
+from tests.support.api import Api, MakeApi
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
 from tests.support.mcp_requests import calling, of, tool
-from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.mcp_servers import McpServer
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-from tests.support.web import WebProcess, running_web
 from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
 BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
-
-
-@pytest.fixture(scope="module")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that lets requests name servers on this machine."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
-
-
-@pytest.fixture
-def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """Its API."""
-    return Api(http, url=reaching_web.url, caller=caller)
-
-
-@pytest.fixture
-def served() -> Iterator[McpServer]:
-    """A server that counts its calls."""
-    with mcp_server() as running:
-        yield running
 
 
 def row(api: Api, response_id: str) -> Response:
