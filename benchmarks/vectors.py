@@ -21,7 +21,7 @@ from benchmarks.background import Figure
 from benchmarks.stack import running_database
 
 if TYPE_CHECKING:
-    from responses.vector_models import VectorChunk, VectorStore
+    from responses.models.vector_stores import VectorChunk, VectorStore
 
 DIMENSIONS = 384
 CLUSTERS = 400
@@ -90,7 +90,7 @@ def _fill(admin: str, dice: random.Random, centres: Sequence[Vector], *, files: 
 def _written(dice: random.Random, files: int) -> "tuple[Stores, list[VectorChunk]]":
     """The stores, the large one first, and the passages; the large one's files stand among the others'."""
     from conversations.models import File
-    from responses.vector_models import VectorChunk, VectorStore, VectorStoreFile
+    from responses.models.vector_stores import VectorChunk, VectorStore, VectorStoreFile
     from tenants import scope, services
 
     team = services.ensure_team(name="bench").pk

@@ -3,7 +3,8 @@
 An unknown id, another team's id and that of a file which has expired get the same answer.
 """
 
-from conversations import files, selectors
+from conversations import selectors
+from conversations.files import storage
 from conversations.models import Conversation, File, Placement
 from tenants.principal import Principal
 
@@ -27,7 +28,7 @@ def get_place(*, conversation: Conversation, item_id: str) -> Placement:
 
 def get_file(*, principal: Principal, file_id: str) -> File:
     """A file of the caller's team, or the 404 of an unknown id."""
-    file = files.find_file(team_id=principal.team_id, file_id=file_id)
+    file = storage.find_file(team_id=principal.team_id, file_id=file_id)
     if file is None:
-        raise files.unknown_file(file_id)
+        raise storage.unknown_file(file_id)
     return file

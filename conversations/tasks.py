@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from conversations import files
+from conversations.files import storage
 
 
 @shared_task(name="conversations.tasks.sweep_files", expires=300)
 def sweep_files() -> int:
     """Remove files that have expired, were deleted or never became complete."""
-    return files.sweep_files()
+    return storage.sweep_files()

@@ -14,8 +14,8 @@ class ResponsesConfig(AppConfig):
     @override
     def ready(self) -> None:
         """Say what items of conversations must be like for a response to read them, and what migrations cannot make."""
-        from responses import entrance
+        from responses.requests import conversation_items
         from responses.vectors import schema
 
-        entrance.connect()
+        conversation_items.connect()
         post_migrate.connect(schema.prepare, sender=self)

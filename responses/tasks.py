@@ -1,32 +1,27 @@
 """Celery's side: each task is one call. Beat's schedule is in the settings."""
 
-import logging
-import threading
-
 from celery import shared_task
-from kombu.exceptions import KombuError
 
-from responses import searching, upkeep, worker
+from responses import search_index
 from responses.containers import services as containers
+from responses.lifecycle import sweeper, worker
 from responses.rollups import rolling
 from responses.vectors import ingestion
 from responses.vectors import services as stores
 from responses.webhooks import upkeep as deliveries
 
-logger = logging.getLogger(__name__)
-
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
 def sweep_dead_runs() -> int:
     """End the runs whose process died."""
-    return upkeep.sweep_dead_runs()
+    return sweeper.sweep_dead_runs()
 
 
 @shared_task(name="responses.tasks.drop_expired_logs", expires=300)
 def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
-    upkeep.drop_old_marks()
-    return upkeep.drop_expired_logs()
+    sweeper.drop_old_marks()
+    return sweeper.drop_expired_logs()
 
 
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)
@@ -39,38 +34,6 @@ def sweep_webhooks() -> int:
 def run_background() -> None:
     """Run what is waiting."""
     worker.wake()
-
-
-class _Bell:
-    """Wakes a worker from a thread of its own, as sending blocks; whoever rings meanwhile is heard with the next."""
-
-    def __init__(self) -> None:
-        self._rung = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def ring(self) -> None:
-        self._rung.set()
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send, name="wake-a-worker", daemon=True)
-                self._thread.start()
-
-    def _send(self) -> None:
-        while self._rung.wait():
-            self._rung.clear()
-            wake_another_worker()
-
-
-wake_a_worker = _Bell().ring
-
-
-def wake_another_worker() -> None:
-    """Send a wake-up; nothing is lost where it cannot be sent."""
-    try:
-        run_background.apply_async(retry=False)
-    except (KombuError, OSError):
-        logger.warning("no worker can be woken right now; they look by themselves", exc_info=True)
 
 
 @shared_task(name="responses.tasks.ingest_files", expires=60)
@@ -100,5 +63,5 @@ def roll_up() -> int:
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)
 def collect_search_texts() -> int:
     """Collect what full-text search looks through, and remove what it may not any more."""
-    searching.forget_teams()
-    return searching.collect()
+    search_index.forget_teams()
+    return search_index.collect()

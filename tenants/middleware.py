@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from tenants import scope
-from tenants.viewer import lacks_second_factor, viewer
+from tenants.console.viewer import lacks_second_factor, viewer
 
 
 class TeamScopeMiddleware:

@@ -89,7 +89,7 @@ def _prepare() -> None:
 def _roll_up(environment: Mapping[str, str]) -> None:
     """The hours that charts of 30 days are drawn from."""
     from kernel.clock import now
-    from responses.rollup_models import RollupMark
+    from responses.models.rollups import RollupMark
 
     began = time.monotonic()
     RollupMark.objects.create(id=1, until=now().replace(minute=0, second=0, microsecond=0) - timedelta(days=32))

@@ -16,7 +16,7 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from pydantic import BaseModel, ConfigDict, Field
 from rest_framework.request import Request
 
-from conversations.files import Upload
+from conversations.files.storage import Upload
 from conversations.items import INCLUDABLE
 from conversations.models import Purpose
 from conversations.selectors import ConversationFilter

@@ -12,12 +12,12 @@ from pydantic import Field
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
-from conversations import uploads
 from conversations.api.requests import ExpiresAfter, PurposeName, body_of, principal_of, read_part, usable_type
 from conversations.api.schema import read
+from conversations.files import uploads
+from conversations.files.uploads import Announced
 from conversations.items import Wire
 from conversations.models import Purpose
-from conversations.uploads import Announced
 from kernel.asgi import Scope as AsgiScope
 from kernel.http import JSON
 from kernel.views import ApiView

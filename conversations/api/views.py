@@ -9,8 +9,9 @@ from django.utils.http import content_disposition_header
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
-from conversations import access, files
+from conversations import access
 from conversations.api.requests import MAX_LIST, principal_of, purpose_filter, read_upload, request_id_of
+from conversations.files import storage
 from conversations.models import File
 from kernel.dbthreads import in_db_thread
 from kernel.http import JSON
@@ -28,10 +29,10 @@ async def create_file(request: ASGIRequest) -> HttpResponse:
     principal.require(Scope.FILES_WRITE)
     upload = await asyncio.to_thread(read_upload, dict(request.scope))
     try:
-        file = await files.create_file(principal=principal, upload=upload)
+        file = await storage.create_file(principal=principal, upload=upload)
     finally:
         upload.content.close()
-    return HttpResponse(orjson.dumps(files.public_file(file)), content_type=JSON)
+    return HttpResponse(orjson.dumps(storage.public_file(file)), content_type=JSON)
 
 
 async def file_content(request: ASGIRequest, file_id: str) -> StreamingHttpResponse:
@@ -39,14 +40,14 @@ async def file_content(request: ASGIRequest, file_id: str) -> StreamingHttpRespo
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.FILES_READ)
     file = await in_db_thread(lambda: _find(principal, file_id))
-    content = await files.open_content(file)
+    content = await storage.open_content(file)
     headers = {
         "Content-Length": str(file.size),
         "Content-Disposition": content_disposition_header(as_attachment=True, filename=file.filename) or "attachment",
         # What one member has uploaded must not run as a page in another's browser.
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingHttpResponse(files.pieces(content), content_type=file.content_type, headers=headers)
+    return StreamingHttpResponse(storage.pieces(content), content_type=file.content_type, headers=headers)
 
 
 def _find(principal: Principal, file_id: str) -> File:
@@ -63,8 +64,8 @@ class ListFiles(ApiView):
         purpose = purpose_filter(request.query_params)
         page = PageRequest.from_query(request.query_params, default=MAX_LIST, most=MAX_LIST)
         with scope.team(principal.team_id):
-            found = files.list_files(team_id=principal.team_id, purpose=purpose, page=page)
-        return Answer(found.as_list(present=files.public_file))
+            found = storage.list_files(team_id=principal.team_id, purpose=purpose, page=page)
+        return Answer(found.as_list(present=storage.public_file))
 
 
 class OneFile(ApiView):
@@ -73,11 +74,11 @@ class OneFile(ApiView):
     def get(self, request: Request, file_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.FILES_READ)
-        return Answer(files.public_file(_find(principal, file_id)))
+        return Answer(storage.public_file(_find(principal, file_id)))
 
     def delete(self, request: Request, file_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.FILES_WRITE)
         file = _find(principal, file_id)
-        files.delete_file(principal=principal, file=file, request_id=request_id_of(request))
+        storage.delete_file(principal=principal, file=file, request_id=request_id_of(request))
         return Answer({"id": file_id, "object": "file", "deleted": True})

@@ -35,10 +35,10 @@ def _rows(title: str, icon: str, model: str) -> dict[str, Any]:
 
 
 def _page(title: str, icon: str, name: str) -> dict[str, Any]:
-    """An entry of the sidebar that leads to a page of our own (`tenants.admin.site`)."""
+    """An entry of the sidebar that leads to a page of our own (`tenants.console.site`)."""
 
     def may_see(request: HttpRequest) -> bool:
-        from tenants.admin.site import may_open
+        from tenants.console.site import may_open
 
         return may_open(request, name)
 

@@ -23,7 +23,7 @@ def serve(server: str, *, host: str, port: int) -> None:
 
 def _tell_of_itself(server: str) -> None:
     from kernel import heartbeats
-    from responses.runner import PROCESS, live_runs
+    from responses.runs.runner import PROCESS, live_runs
 
     heartbeats.begin("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
 
@@ -74,7 +74,7 @@ def allow_many_sockets() -> None:
 async def _stop() -> None:
     """Give every run its stored end, then close the connections to upstreams."""
     from responses.providers.clients import close_clients
-    from responses.runner import cancel_all
+    from responses.runs.runner import cancel_all
 
     await cancel_all()
     await close_clients()

@@ -7,7 +7,7 @@ from django.views.generic import RedirectView
 from config import health
 from responses.api import docs
 from tenants import signin
-from tenants.admin.site import page_urls
+from tenants.console.site import page_urls
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),

@@ -2,9 +2,9 @@
 
 from responses.admin import live, playground, prompts, storage, system, team_tabs, toolcalls
 from responses.admin.conversations import pages as conversations
-from responses.admin.finding import go, palette, texts
-from responses.admin.listing import pages
+from responses.admin.response_list import pages
 from responses.admin.routing import health, trials
+from responses.admin.search import full_text, go, palette
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
 from responses.admin.webhooks import deliveries
@@ -13,6 +13,7 @@ from responses.admin.webhooks import endpoints as webhooks
 __all__ = [
     "conversations",
     "deliveries",
+    "full_text",
     "go",
     "health",
     "live",
@@ -24,7 +25,6 @@ __all__ = [
     "storage",
     "system",
     "team_tabs",
-    "texts",
     "toolcalls",
     "trials",
     "usage",

@@ -8,9 +8,9 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from kernel.console import badge, copyable, duration, tone, two_lines, when
+from console.widgets import badge, copyable, duration, tone, two_lines, when
 from responses.models import Mode, Response, Status
-from tenants.admin.content import HIDDEN
+from tenants.console.content_access import HIDDEN
 from tenants.prices import amount
 
 STATUS_TONES = {

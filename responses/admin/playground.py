@@ -13,20 +13,20 @@ from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import reverse
 
-from kernel import markdown
+from console import markdown
+from console.widgets import size
 from kernel.clock import now
-from kernel.console import size
 from kernel.errors import BadRequest
-from responses import again
 from responses.admin import cells
-from responses.admin.finding.ids import rows_of
+from responses.admin.search.id_lookup import rows_of
 from responses.models import Response
-from responses.vector_models import VectorStore
+from responses.models.vector_stores import VectorStore
+from responses.requests import rebuild
 from tenants import scope, services
-from tenants.admin.audited import actor
-from tenants.admin.content import hidden_notice, may_read, note_read
-from tenants.admin.roles import MAKERS, may, teams_for
-from tenants.admin.site import page, render
+from tenants.console.audited import actor
+from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.roles import MAKERS, may, teams_for
+from tenants.console.site import page, render
 from tenants.models import ApiKey, KeySource, Model, Scope, Team
 
 KEY_LIVES = timedelta(hours=1)
@@ -133,7 +133,7 @@ def _opened(request: HttpRequest) -> dict[str, Any] | None:
     if not may_read(request, row.team_id):
         return {"team_id": row.team_id, "hidden": hidden_notice(request, row.team_id)}
     try:
-        body = again.request_of(row)
+        body = rebuild.request_of(row)
     except BadRequest as refused:
         return {"team_id": row.team_id, "problem": refused.message}
     length = len(json.dumps(body))

@@ -15,13 +15,13 @@ from typing_extensions import override
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kernel.console import copyable, json_block, when
+from console.widgets import copyable, json_block, when
 from kernel.errors import BadRequest
-from responses import prompts
 from responses.models import PromptTemplate, PromptVersion
-from tenants.admin.audited import Audited
-from tenants.admin.content import hidden_notice, may_read, note_read
-from tenants.admin.roles import LEADS, ByRole, TeamScoped, teams_for
+from responses.requests import prompts
+from tenants.console.audited import Audited
+from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.roles import LEADS, ByRole, TeamScoped, teams_for
 
 _CONTENT = ("messages", "model", "parameters")
 _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentence."}]

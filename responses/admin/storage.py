@@ -25,16 +25,16 @@ from unfold.contrib.filters.admin import (
     MultipleChoicesDropdownFilter,
 )
 
+from console.widgets import LogAdmin, Shown, TimeFilter, badge, copyable, exact, pretty, size, tone, two_lines, when
 from conversations.models import File
 from kernel.clock import now
-from kernel.console import LogAdmin, Shown, TimeFilter, badge, copyable, exact, pretty, size, tone, two_lines, when
-from responses.admin.finding.ids import url_of
-from responses.batch_models import Batch, BatchLine
+from responses.admin.search.id_lookup import url_of
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
-from responses.vector_models import VectorStore, VectorStoreFile
-from tenants.admin.content import hidden_notice, may_read, note_read
-from tenants.admin.roles import TeamScoped
+from responses.models.batches import Batch, BatchLine
+from responses.models.vector_stores import VectorStore, VectorStoreFile
+from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.roles import TeamScoped
 from tenants.models import ApiKey, Team
 
 SHOWN_ROWS = 200

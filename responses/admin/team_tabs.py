@@ -8,8 +8,8 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
+from console.widgets import badge, compact, duration, when
 from kernel.clock import now
-from kernel.console import badge, compact, duration, when
 from responses.admin.home.page import Tile
 from responses.models import RUNNING, Response
 from responses.rollups import histograms

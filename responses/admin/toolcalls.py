@@ -17,10 +17,9 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
-from kernel import charts
-from kernel.charts import Point, Series
-from kernel.clock import now
-from kernel.console import (
+from console import charts
+from console.charts import Point, Series
+from console.widgets import (
     SHOWN_CHARACTERS,
     LogAdmin,
     Shown,
@@ -34,6 +33,7 @@ from kernel.console import (
     two_lines,
     when,
 )
+from kernel.clock import now
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.models import ToolCall
@@ -41,8 +41,8 @@ from responses.rollups import reading
 from responses.rollups.histograms import quantile
 from responses.rollups.reading import Question, Sums
 from responses.rollups.sources import TOOLS
-from tenants.admin.content import HIDDEN, hidden_notice, may_read, note_read
-from tenants.admin.roles import TeamScoped, everywhere, teams_for, teams_of
+from tenants.console.content_access import HIDDEN, hidden_notice, may_read, note_read
+from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
 
 _TONES = {
     "completed": "success",

@@ -14,10 +14,12 @@ from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json
-from responses import chat, follow, services
+from responses import chat
 from responses.api.requests import RETRIEVAL, flag, info, refuse_unsupported, sequence_number
+from responses.lifecycle import create
 from responses.models import Mode
-from responses.runner import LiveRun
+from responses.runs import follow
+from responses.runs.runner import LiveRun
 from responses.schema import parse_create
 from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
@@ -116,9 +118,9 @@ class ResponseStream(EventStream):
         body = parse_create(parse_json(self.scope["body"]))
         asked: dict[str, Any] = {"principal": principal, "body": body, "request": info(self.scope)}
         if body.background:
-            queued = await services.queue_response(**asked, mode=Mode.STREAM)
+            queued = await create.queue_response(**asked, mode=Mode.STREAM)
             return await follow.follow(principal=principal, response_id=queued["id"], after=-1, obfuscation=True)
-        self._run = await services.create_response(**asked, mode=Mode.STREAM)
+        self._run = await create.create_response(**asked, mode=Mode.STREAM)
         return self._run.frames()
 
     @override

@@ -6,8 +6,8 @@ from rest_framework.response import Response as Answer
 from conversations.selectors import public_conversation
 from kernel.query import refuse_unknown
 from kernel.views import ApiView
-from responses import conversing
 from responses.api.requests import info, principal_of, refuse_body, scope_of
+from responses.lifecycle import conversation as conversing
 from tenants.models import Scope
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args
 
-from responses.engine.events import Event
+from responses.engine.events.types import Event
 
 _REGION = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 

@@ -17,7 +17,7 @@ from kernel.errors import BadRequest, InvalidMultipart, InvalidValue, MissingPar
 from kernel.validation import parse_json, validate
 from responses.api.requests import info, principal_of, scope_of
 from responses.api.views import AsyncApiView
-from responses.images import Upload, forward_images
+from responses.passthrough.images import Upload, forward_images
 from responses.schema.images import MOST_PICTURES, CreateImage, EditImage, check_image
 from tenants.models import Scope as KeyScope
 

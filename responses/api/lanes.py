@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
 from kernel.validation import kind_of
-from responses.context import Remembered
+from responses.requests.context import Remembered
 
 MOST_NAMED_LANES = 32
 MOST_IN_FLIGHT = 16

@@ -11,7 +11,7 @@ from conversations.models import Purpose
 from kernel.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from responses.api.openapi_schemas import ref, schemas
 from responses.models import Status
-from responses.vector_models import EntryStatus
+from responses.models.vector_stores import EntryStatus
 
 Schema = dict[str, Any]
 _STREAMED = "Server-sent events when `stream` is true"

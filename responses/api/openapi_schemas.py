@@ -7,17 +7,17 @@ from pydantic import BaseModel
 from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation
 from conversations.api.uploads import CompleteUpload, CreateUpload
 from conversations.models import Purpose
-from responses import compacting, counting
-from responses.batch_models import BatchStatus
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.chat.messages import ROLES
 from responses.chat.requests import UpdateChatCompletion
 from responses.containers.api.schema import CreateContainer
 from responses.models import Status
-from responses.passthrough import CreateEmbedding, CreateModeration
+from responses.models.batches import BatchStatus
+from responses.models.vector_stores import EntryStatus
+from responses.passthrough import compact, input_tokens
+from responses.passthrough.embeddings_moderations import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
 from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
-from responses.vector_models import EntryStatus
 from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStore, UpdateStoreFile
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
@@ -60,7 +60,7 @@ def schemas() -> Schema:
         "CountInputTokens": {
             "type": "object",
             "properties": {
-                name: schema for name, schema in create["properties"].items() if name in counting.PARAMETERS
+                name: schema for name, schema in create["properties"].items() if name in input_tokens.PARAMETERS
             },
         },
         "InputTokens": _object(
@@ -141,7 +141,7 @@ def _compaction(create: Schema) -> Schema:
         },
         "usage": ref("Usage"),
     }
-    known = {name: schema for name, schema in create["properties"].items() if name in compacting.PARAMETERS}
+    known = {name: schema for name, schema in create["properties"].items() if name in compact.PARAMETERS}
     return {
         "CompactConversation": {"type": "object", "properties": known, "required": ["model"]},
         "CompactedConversation": _object(answer, required=list(answer)),

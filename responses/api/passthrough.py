@@ -7,9 +7,9 @@ from rest_framework.response import Response as Answer
 from typing_extensions import override
 
 from kernel.validation import parse_json
-from responses import compacting, counting, passthrough
 from responses.api.requests import info, principal_of, scope_of
 from responses.api.views import AsyncApiView
+from responses.passthrough import compact, embeddings_moderations, input_tokens
 
 
 class CreateEmbedding(AsyncApiView):
@@ -18,8 +18,10 @@ class CreateEmbedding(AsyncApiView):
     @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
-        passed = passthrough.parse_embedding(parse_json(asgi["body"]))
-        answer = await passthrough.forward(principal=principal_of(request), passed=passed, request=info(asgi))
+        passed = embeddings_moderations.parse_embedding(parse_json(asgi["body"]))
+        answer = await embeddings_moderations.forward(
+            principal=principal_of(request), passed=passed, request=info(asgi)
+        )
         return Answer(answer)
 
 
@@ -29,8 +31,10 @@ class CreateModeration(AsyncApiView):
     @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
-        passed = passthrough.parse_moderation(parse_json(asgi["body"]))
-        answer = await passthrough.forward(principal=principal_of(request), passed=passed, request=info(asgi))
+        passed = embeddings_moderations.parse_moderation(parse_json(asgi["body"]))
+        answer = await embeddings_moderations.forward(
+            principal=principal_of(request), passed=passed, request=info(asgi)
+        )
         return Answer(answer)
 
 
@@ -39,8 +43,8 @@ class CountInputTokens(AsyncApiView):
 
     @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
-        counted = counting.parse_count(parse_json(scope_of(request)["body"]))
-        tokens = await counting.count_input_tokens(principal=principal_of(request), request=counted)
+        counted = input_tokens.parse_count(parse_json(scope_of(request)["body"]))
+        tokens = await input_tokens.count_input_tokens(principal=principal_of(request), request=counted)
         return Answer({"object": "response.input_tokens", "input_tokens": tokens})
 
 
@@ -50,5 +54,5 @@ class CompactConversation(AsyncApiView):
     @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         asgi = scope_of(request)
-        body = compacting.parse_compact(parse_json(asgi["body"]))
-        return Answer(await compacting.compact(principal=principal_of(request), body=body, request=info(asgi)))
+        body = compact.parse_compact(parse_json(asgi["body"]))
+        return Answer(await compact.compact(principal=principal_of(request), body=body, request=info(asgi)))

@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 from kernel.clock import now
 from responses.models import RUNNING, Response, Status
-from responses.underway import Underway
+from responses.runs.progress import Underway
 
 _SOONEST_MS = 500
 _LATEST_MS = 5000

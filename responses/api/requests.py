@@ -9,9 +9,9 @@ from kernel.asgi import Scope, header
 from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
 from kernel.query import moment, nested, refuse_unknown
 from kernel.validation import parse_json
-from responses.ledger import RequestInfo
 from responses.models import Status
-from responses.selectors import ResponseFilter
+from responses.runs.ledger import RequestInfo
+from responses.runs.selectors import ResponseFilter
 from tenants.principal import Principal
 
 _FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")

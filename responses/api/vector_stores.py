@@ -13,7 +13,7 @@ from kernel.query import refuse_unknown
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, refuse_body, scope_of
 from responses.api.views import AsyncApiView
-from responses.vector_models import EntryStatus, VectorStoreBatch, VectorStoreFile
+from responses.models.vector_stores import EntryStatus, VectorStoreBatch, VectorStoreFile
 from responses.vectors import search, selectors, services
 from responses.vectors.embedding import Account
 from responses.vectors.requests import (

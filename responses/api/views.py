@@ -15,7 +15,6 @@ from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
-from responses import access, cancelling, selectors, services, underway
 from responses.api import polling
 from responses.api.requests import (
     RETRIEVAL,
@@ -28,7 +27,9 @@ from responses.api.requests import (
     sequence_number,
 )
 from responses.engine.steps import RunEnded
+from responses.lifecycle import cancel, create
 from responses.models import Mode, Response
+from responses.runs import access, progress, selectors
 from responses.schema import parse_create
 from tenants import directory, scope
 from tenants.authentication import authenticate
@@ -66,8 +67,8 @@ class CreateResponse(AsyncApiView):
         body = parse_create(parse_json(asgi["body"]))
         asked: dict[str, Any] = {"principal": principal_of(request), "body": body, "request": info(asgi)}
         if body.background:
-            return Answer(await services.queue_response(**asked, mode=Mode.JSON))
-        run = await services.create_response(**asked, mode=Mode.JSON)
+            return Answer(await create.queue_response(**asked, mode=Mode.JSON))
+        run = await create.create_response(**asked, mode=Mode.JSON)
         try:
             end = await run.finished()
         except asyncio.CancelledError:
@@ -119,17 +120,17 @@ class OneResponse(ApiView):
         _check_retrieval(request.query_params)
         include = includes(request.query_params)
         with scope.team(principal.team_id):
-            response = access.get_response(principal=principal, response_id=response_id, also=underway.COLUMNS)
+            response = access.get_response(principal=principal, response_id=response_id, also=progress.COLUMNS)
             output = selectors.outputs([response]).get(response.pk, [])
         body = selectors.public_body(response, output, include=include)
-        return Answer(body, headers=polling.headers(response, underway.of(response)))
+        return Answer(body, headers=polling.headers(response, progress.of(response)))
 
     def delete(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_DELETE)
         with scope.team(principal.team_id):
             response: Response = access.get_response(principal=principal, response_id=response_id)
-        services.delete_response(actor=principal.actor, response=response, request=info(scope_of(request)))
+        create.delete_response(actor=principal.actor, response=response, request=info(scope_of(request)))
         return Answer({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -140,7 +141,7 @@ class CancelResponse(ApiView):
         principal, asgi = principal_of(request), scope_of(request)
         principal.require(Scope.RESPONSES_WRITE)
         refuse_body(asgi)
-        return Answer(cancelling.cancel_response(principal=principal, response_id=response_id, request=info(asgi)))
+        return Answer(cancel.cancel_response(principal=principal, response_id=response_id, request=info(asgi)))
 
 
 class InputItems(ApiView):

@@ -32,12 +32,12 @@ from kernel.errors import (
 )
 from kernel.http import as_api_error
 from kernel.validation import kind_of, parse_json
-from responses import services
 from responses.api.lanes import Asked, Lane, Lanes, take_stream_id
 from responses.api.requests import info
+from responses.lifecycle import create
+from responses.lifecycle.create import Started
 from responses.models import Mode
 from responses.schema import CreateResponse, parse_create
-from responses.services import Started
 from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
@@ -194,7 +194,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _start(self, values: dict[str, Any]) -> Started:
         principal = await self._authenticate()
         body = parse_message(values)
-        return await services.start_response(
+        return await create.start_response(
             principal=principal,
             body=body,
             mode=Mode.STREAM,

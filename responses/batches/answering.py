@@ -10,14 +10,16 @@ import orjson
 from kernel.errors import ApiError, InvalidValue, ServerError
 from kernel.ids import new_id
 from kernel.validation import parse_json
-from responses import chat, passthrough, services
+from responses import chat
 from responses.batches.claims import Answered, Claimed
 from responses.batches.requests import EMBEDDINGS
-from responses.engine.converter import read_usage
+from responses.engine.chat.converter import read_usage
 from responses.engine.steps import RunEnded
-from responses.engine.turns import Usage
-from responses.ledger import RequestInfo
+from responses.engine.turn import Usage
+from responses.lifecycle import create
 from responses.models import Mode
+from responses.passthrough import embeddings_moderations
+from responses.runs.ledger import RequestInfo
 from responses.schema import parse_create
 from tenants import directory
 from tenants.principal import Principal
@@ -74,9 +76,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 async def _response(principal: Principal, values: _Body, request: RequestInfo) -> _Body:
-    run = await services.create_response(
-        principal=principal, body=parse_create(values), mode=Mode.JSON, request=request
-    )
+    run = await create.create_response(principal=principal, body=parse_create(values), mode=Mode.JSON, request=request)
     try:
         # None: the database was away for so long that the end of the run could not be stored.
         end: RunEnded | None = await run.finished()
@@ -96,7 +96,9 @@ async def _completion(principal: Principal, values: _Body, request: RequestInfo)
 
 
 async def _embeddings(principal: Principal, values: _Body, request: RequestInfo) -> _Body:
-    return await passthrough.forward(principal=principal, passed=passthrough.parse_embedding(values), request=request)
+    return await embeddings_moderations.forward(
+        principal=principal, passed=embeddings_moderations.parse_embedding(values), request=request
+    )
 
 
 _ASK: dict[str, Callable[[Principal, _Body, RequestInfo], Awaitable[_Body]]] = {

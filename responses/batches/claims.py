@@ -16,9 +16,9 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now
 from kernel.errors import ServerError
-from responses.batch_models import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
-from responses.engine.turns import Usage
-from responses.runner import PROCESS, lease_until
+from responses.engine.turn import Usage
+from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
+from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 MOST_ATTEMPTS = 5

@@ -8,16 +8,16 @@ from typing import Any
 from django.conf import settings
 from django.core.files import File as Content
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import File
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.storable import without_nul
-from responses.batch_models import Batch, BatchLine, BatchStatus
 from responses.batches import claims
 from responses.batches.claims import Job
 from responses.batches.requests import MAX_BYTES, MAX_EMBEDDING_INPUTS, MAX_LINES, BadLine, Line, parse_line
 from responses.batches.threads import Halt, in_thread
+from responses.models.batches import Batch, BatchLine, BatchStatus
 from responses.webhooks.outbox import announce
 from tenants import scope
 
@@ -70,14 +70,14 @@ async def take_in(job: Job) -> None:
         message = f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
         await in_db_thread(lambda: _fail(job, [_error(BadLine("file_too_large", message, param="input_file_id"))]))
     else:
-        content = await files.open_content(file)
+        content = await storage.open_content(file)
         await in_thread(partial(_read, job, batch, content))
 
 
 def _find(job: Job) -> tuple[Batch, File | None]:
     with scope.team(job.team_id):
         batch = Batch.objects.get(pk=job.batch_id)
-        return batch, files.find_file(team_id=job.team_id, file_id=batch.input_file_id)
+        return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
 
 def _read(job: Job, batch: Batch, content: "Content[bytes]", halt: Halt) -> None:

@@ -10,15 +10,15 @@ import orjson
 from django.core.files.uploadedfile import UploadedFile
 from django.db.models import Count, Q, Sum
 
-from conversations import files
-from conversations.files import Upload
+from conversations.files import storage
+from conversations.files.storage import Upload
 from conversations.models import File, Purpose
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
-from responses.batch_models import Batch, BatchLine, LineState
 from responses.batches import claims
 from responses.batches.claims import Job
 from responses.batches.threads import Halt, in_thread
+from responses.models.batches import Batch, BatchLine, LineState
 from responses.webhooks.outbox import announce
 from tenants import scope
 
@@ -89,7 +89,7 @@ async def _kept(batch: Batch, content: IO[bytes], name: str) -> File | None:
         purpose=Purpose.BATCH_OUTPUT,
         lifetime=timedelta(seconds=batch.output_seconds) if batch.output_seconds else None,
     )
-    return await files.write_file(team_id=batch.team_id, key_id=batch.api_key_id, upload=upload)
+    return await storage.write_file(team_id=batch.team_id, key_id=batch.api_key_id, upload=upload)
 
 
 def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> None:
@@ -111,6 +111,6 @@ def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> No
             return
         for file in (output, errors):
             if file is not None:
-                files.publish_file(file)
+                storage.publish_file(file)
         lines.delete()
         announce(team_id=job.team_id, event_type=f"batch.{batch.ending}", object_id=job.batch_id)

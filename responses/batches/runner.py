@@ -18,7 +18,7 @@ from django.db import InterfaceError, OperationalError
 from kernel.dbthreads import in_db_thread
 from responses.batches import answering, claims, intake, output
 from responses.batches.claims import MOST_ATTEMPTS, Answered, Claimed, Job
-from responses.runner import heard_within
+from responses.runs.runner import heard_within
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0

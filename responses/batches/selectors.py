@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce
 from kernel.clock import unix
 from kernel.errors import NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
-from responses.batch_models import Batch, BatchLine, BatchStatus, LineState
+from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from tenants.principal import Principal
 
 

@@ -2,14 +2,14 @@
 
 from datetime import timedelta
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import Purpose
 from kernel.clock import now
 from kernel.errors import Conflict, InvalidValue
-from responses.batch_models import Batch, BatchStatus
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.batches.selectors import get_batch
-from responses.ledger import RequestInfo
+from responses.models.batches import Batch, BatchStatus
+from responses.runs.ledger import RequestInfo
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Scope
@@ -42,9 +42,9 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
 
 
 def _check_input(principal: Principal, file_id: str) -> None:
-    file = files.find_file(team_id=principal.team_id, file_id=file_id)
+    file = storage.find_file(team_id=principal.team_id, file_id=file_id)
     if file is None:
-        raise files.unknown_file(file_id, param="input_file_id")
+        raise storage.unknown_file(file_id, param="input_file_id")
     if file.purpose != Purpose.BATCH:
         message = (
             f"The input of a batch must be a file with the purpose 'batch', but '{file_id}' is for something else."

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from responses.engine.converter import Chunk
+from responses.engine.chat.converter import Chunk
 
 _ROUND = 64
 

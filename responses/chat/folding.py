@@ -6,7 +6,7 @@ of its own is folded by the same rule.
 
 from typing import Any
 
-from responses.engine.converter import Chunk
+from responses.engine.chat.converter import Chunk
 
 # Said once, if at all, though some servers repeat them in each chunk.
 _ONCE = {"id", "type", "role", "name", "format", "signature"}

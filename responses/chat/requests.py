@@ -31,7 +31,7 @@ from responses.chat.tools import (
     check_functions,
     check_tools,
 )
-from responses.engine.structured import schema_defect
+from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.options import Effort
 
 _MAX_MODEL = 200

@@ -17,14 +17,14 @@ from responses.chat import demands, stored
 from responses.chat.chunks import ChunkWriter, as_chunk, frame
 from responses.chat.folding import Folded
 from responses.chat.requests import ChatRequest
-from responses.engine.converter import Chunk, read_usage
-from responses.engine.events import DONE_FRAME
-from responses.engine.turns import Usage
-from responses.guardrails import refuse_unguarded
-from responses.ledger import RequestInfo, RoutedCall
+from responses.engine.chat.converter import Chunk, read_usage
+from responses.engine.events.types import DONE_FRAME
+from responses.engine.turn import Usage
 from responses.models import ChatCompletion
+from responses.moderation.guardrails import refuse_unguarded
 from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.runs.ledger import RequestInfo, RoutedCall
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal

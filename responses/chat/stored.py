@@ -13,9 +13,9 @@ from kernel.errors import NotFound
 from kernel.ids import new_id
 from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.chat.requests import ChatRequest
-from responses.engine.converter import Chunk
-from responses.ledger import RequestInfo, RoutedCall
+from responses.engine.chat.converter import Chunk
 from responses.models import ChatCompletion
+from responses.runs.ledger import RequestInfo, RoutedCall
 from tenants.audit import audit
 from tenants.principal import Principal
 

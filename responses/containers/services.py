@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from django.conf import settings
 
-from conversations import files
+from conversations.files import storage as files
 from conversations.models import File
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread

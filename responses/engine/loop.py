@@ -8,15 +8,18 @@ from typing import assert_never
 from conversations.items import plain_text
 from kernel.clock import unix
 from kernel.errors import Failure
-from responses.engine import admission, asking, citing, estimate
-from responses.engine.admission import Sorted
-from responses.engine.body import Ending, response_body
-from responses.engine.compacting import Compacting
-from responses.engine.endings import closing, failed
-from responses.engine.events import Body, Event, ResponseInProgress
-from responses.engine.fragments import OpenItem, close_fragment
-from responses.engine.gate import Gate, gate_for
-from responses.engine.hosted import HostedCalls, whole_item
+from responses.engine import citation_markers, turn_request
+from responses.engine.calls import dispatch
+from responses.engine.calls.dispatch import Sorted
+from responses.engine.calls.hosted import HostedCalls, whole_item
+from responses.engine.calls.port import Toolbox
+from responses.engine.compaction import token_estimate
+from responses.engine.compaction.run import Compacting
+from responses.engine.constraints.gate import Gate, gate_for
+from responses.engine.events.response_body import Ending, response_body
+from responses.engine.events.terminal import closing, failed
+from responses.engine.events.types import Body, Event, ResponseInProgress
+from responses.engine.interrupted_items import OpenItem, close_fragment
 from responses.engine.state import Discarded, OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
     Began,
@@ -30,9 +33,8 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.tools import Toolbox
-from responses.engine.turns import Model, TurnRequest, TurnResult, TurnStream, Usage
-from responses.engine.verdicts import AskAgain, Court, Failed, Finished, GoOn, Incomplete
+from responses.engine.turn import Model, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turn_outcome import AskAgain, Court, Failed, Finished, GoOn, Incomplete
 
 
 class Run:
@@ -137,7 +139,7 @@ class Run:
         state = self._state
         state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
         state.hosted_calls += sum(c.state == "pending" for c in calls)
-        state.asides += [aside for c in calls if (aside := admission.aside(c)) is not None]
+        state.asides += [aside for c in calls if (aside := dispatch.aside(c)) is not None]
         state.waiting = state.waiting or any(c.state in {"waiting", "asked"} for c in calls)
 
     def _end_before_calls(self) -> RunEnded | None:
@@ -150,7 +152,7 @@ class Run:
         """Why no model is asked, though the calls that we make are made."""
         if self._state.waiting:
             return self._end(self._completed(self._now()), at=self._now())
-        left = asking.tokens_left(self._context, self._state)
+        left = turn_request.tokens_left(self._context, self._state)
         if left is not None and left <= 0:
             return self._end(self._incomplete("max_output_tokens"), at=self._now())
         return None
@@ -186,13 +188,13 @@ class Run:
     async def _sample(self) -> AsyncGenerator[Emitted, None]:
         context, state = self._context, self._state
         self._turn_started = self._now()
-        self._request = asking.request(context, state, self._tools)
+        self._request = turn_request.request(context, state, self._tools)
         self._gate = gate_for(
             self._request.sampling,
             text=context.sampling.response_format is not None and context.traits.structured_output != "native",
-            choice=asking.due(context, state),
+            choice=turn_request.due(context, state),
         )
-        self._stream = citing.open_citing(self._model, self._request)
+        self._stream = citation_markers.open_citing(self._model, self._request)
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
                 passed = events if self._gate is None else self._gate.let_through(events)
@@ -266,7 +268,7 @@ class Run:
         if discarded is not None:
             items = _output(result.items[: len(result.items) - len(discarded.items)])
             return self._end(ending, at=record.ended_at, items=items, turn=record)
-        calls = admission.unmade(result.calls, turn=record.number, tools=self._tools)
+        calls = dispatch.unmade(result.calls, turn=record.number, tools=self._tools)
         items = _output(result.items)
         return self._end(ending, at=record.ended_at, events=self._released(), items=items, turn=record, calls=calls)
 
@@ -296,12 +298,12 @@ class Run:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
-        items = asking.everything(self._context, self._state)
+        items = turn_request.everything(self._context, self._state)
         files = self._context.content.words(items) if self._context.content else ()
         read = [plain_text(item.wire()) for item in items]
         return Usage(
-            input_tokens=estimate.tokens(self._context.instructions or "", *read, *files),
-            output_tokens=estimate.tokens(*map(plain_text, result.items)),
+            input_tokens=token_estimate.tokens(self._context.instructions or "", *read, *files),
+            output_tokens=token_estimate.tokens(*map(plain_text, result.items)),
             estimated=True,
         )
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from responses.engine.events import Body
-from responses.engine.forms import qualified
-from responses.engine.turns import FunctionTool
+from responses.engine.calls.client_tools import qualified
+from responses.engine.events.types import Body
+from responses.engine.turn import FunctionTool
 
 Message = dict[str, Any]
 FUNCTIONS = "functions."

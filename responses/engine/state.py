@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from conversations.items import StoredItem, from_wire
 from responses.engine.attachments import Content
-from responses.engine.calls import ToolResult
-from responses.engine.compaction import CompactionPlan, CompactionSeal
-from responses.engine.events import Body
-from responses.engine.reasoning import Seal
-from responses.engine.turns import Call, Sampling, Usage
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.chat.reasoning import Seal
+from responses.engine.compaction.items import CompactionPlan, CompactionSeal
+from responses.engine.events.types import Body
+from responses.engine.turn import Call, Sampling, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Literal
 
 from kernel.errors import Failure
-from responses.engine.body import Ending
-from responses.engine.calls import Ask, ToolResult
-from responses.engine.events import Body, Event
+from responses.engine.calls.outcomes import Ask, ToolResult
+from responses.engine.events.response_body import Ending
+from responses.engine.events.types import Body, Event
 from responses.engine.state import Discarded, OutputItem, PendingCall
-from responses.engine.turns import Call, TurnResult, Usage
+from responses.engine.turn import Call, TurnResult, Usage
 
 
 @dataclass(frozen=True, slots=True)

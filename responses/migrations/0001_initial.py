@@ -4,7 +4,7 @@ import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
 import kernel.jsontext
-import responses.models
+import responses.models.responses
 import tenants.models
 from django.db import migrations, models
 
@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Response',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.models.response_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.responses.response_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('incomplete', 'Incomplete'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='in_progress', max_length=12)),
                 ('mode', models.CharField(choices=[('json', 'JSON'), ('stream', 'Stream')], max_length=10)),

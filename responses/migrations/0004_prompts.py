@@ -3,7 +3,7 @@
 import django.db.models.deletion
 import django.utils.timezone
 import kernel.jsontext
-import responses.models
+import responses.models.responses
 import tenants.models
 from django.db import migrations, models
 
@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='PromptTemplate',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.models.prompt_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.responses.prompt_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=120)),
                 ('current', models.PositiveIntegerField(default=1, help_text='The version of requests that name none.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),

@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import responses.batch_models
+import responses.models.batches
 import tenants.models
 from django.db import migrations, models
 
@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Batch',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.batch_models.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.batches.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('status', models.CharField(choices=[('validating', 'Validating'), ('failed', 'Failed'), ('in_progress', 'In progress'), ('finalizing', 'Finalizing'), ('completed', 'Completed'), ('expired', 'Expired'), ('cancelling', 'Cancelling'), ('cancelled', 'Cancelled')], default='validating', max_length=12)),
                 ('ending', models.CharField(choices=[('validating', 'Validating'), ('failed', 'Failed'), ('in_progress', 'In progress'), ('finalizing', 'Finalizing'), ('completed', 'Completed'), ('expired', 'Expired'), ('cancelling', 'Cancelling'), ('cancelled', 'Cancelled')], default='completed', max_length=12)),
@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='BatchLine',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.batch_models.line_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.batches.line_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('position', models.PositiveIntegerField()),
                 ('custom_id', models.CharField(max_length=512)),
                 ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('completed', 'Completed'), ('failed', 'Failed')], default='queued', max_length=10)),

@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import responses.vector_models
+import responses.models.vector_stores
 import tenants.models
 from django.db import migrations, models
 
@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='VectorStore',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.vector_models.store_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.vector_stores.store_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(blank=True, default='', max_length=512)),
                 ('description', models.CharField(blank=True, default='', max_length=2048)),
                 ('metadata', models.JSONField(default=dict)),
@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='VectorStoreBatch',
             fields=[
-                ('id', tenants.models.IdField(db_collation='C', default=responses.vector_models.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.IdField(db_collation='C', default=responses.models.vector_stores.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('cancelled_at', models.DateTimeField(null=True)),
                 ('store', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='batches', to='responses.vectorstore')),
@@ -130,7 +130,7 @@ class Migration(migrations.Migration):
                 ('store_id', models.CharField(db_collation='C', max_length=64)),
                 ('entry_id', models.BigIntegerField()),
                 ('dimensions', models.PositiveIntegerField()),
-                ('embedding', responses.vector_models.HalfVectorField()),
+                ('embedding', responses.models.vector_stores.HalfVectorField()),
                 ('team', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='tenants.team')),
             ],
             options={

@@ -33,8 +33,8 @@ from conversations.items import (
     ToolSearchCall,
     ToolSearchOutput,
 )
-from responses.engine.call_segments import CUSTOM_INPUT
-from responses.engine.forms import qualified
+from responses.engine.calls.client_tools import qualified
+from responses.engine.chat.call_segments import CUSTOM_INPUT
 from responses.providers import hosted_calls
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter

@@ -8,9 +8,9 @@ import orjson
 from kernel.errors import Failure
 from kernel.storable import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
-from responses.engine.converter import ChatConverter, Chunk
-from responses.engine.events import Event
-from responses.engine.turns import Sampling, TurnRequest, TurnResult
+from responses.engine.chat.converter import ChatConverter, Chunk
+from responses.engine.events.types import Event
+from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_messages import messages
 from responses.providers.chat_parts import PartWriter

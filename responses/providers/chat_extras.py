@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conversations.items import Reasoning, StoredItem
-from responses.engine.reasoning import Seal
+from responses.engine.chat.reasoning import Seal
 
 Message = dict[str, Any]
 

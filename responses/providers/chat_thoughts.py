@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
-from responses.engine.reasoning import Seal, Thought
-from responses.engine.relayed import ENCRYPTED
+from responses.engine.chat.reasoning import Seal, Thought
+from responses.engine.relay.segments import ENCRYPTED
 
 Message = dict[str, Any]
 # The fields that hold entries of the upstream's own, with signatures, instead of text.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from responses.engine.call_segments import CUSTOM_INPUT
-from responses.engine.turns import CallForm, FunctionTool, Grammar, Sampling
+from responses.engine.chat.call_segments import CUSTOM_INPUT
+from responses.engine.turn import CallForm, FunctionTool, Grammar, Sampling
 from tenants.capabilities import Capabilities
 
 

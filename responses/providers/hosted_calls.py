@@ -22,8 +22,8 @@ from conversations.items import (
     WebSearch,
     WebSearchCall,
 )
-from responses.engine.citing import mark
-from responses.engine.forms import qualified
+from responses.engine.calls.client_tools import qualified
+from responses.engine.citation_markers import mark
 
 
 def called(item: StoredItem) -> tuple[str, str, str] | None:

@@ -11,9 +11,9 @@ import orjson
 from kernel.errors import Failure
 from kernel.storable import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
-from responses.engine.events import Event
-from responses.engine.relay import RelayConverter, UpstreamEvent
-from responses.engine.turns import Sampling, TurnRequest, TurnResult
+from responses.engine.events.types import Event
+from responses.engine.relay.converter import RelayConverter, UpstreamEvent
+from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_completions import TOO_DEEP, EventLines
 from responses.providers.chat_tools import tool_parameters
 from responses.providers.clients import UpstreamFailed, post, read_bytes

@@ -19,8 +19,8 @@ from conversations.items import (
     StoredItem,
 )
 from responses.engine.attachments import Attachments
-from responses.engine.relayed import ENCRYPTED
-from responses.engine.turns import TurnRequest
+from responses.engine.relay.segments import ENCRYPTED
+from responses.engine.turn import TurnRequest
 from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
 from responses.providers.chat_parts import PartWriter, lone_text
 from responses.providers.chat_thoughts import last_question

@@ -1,6 +1,6 @@
 """Which adapter answers for a route."""
 
-from responses.engine.turns import Model
+from responses.engine.turn import Model
 from responses.providers.chat_completions import ChatModel
 from responses.providers.responses_api import ResponsesModel
 from tenants.directory import Route

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 from responses.engine.attachments import Attachments
-from responses.engine.turns import TurnRequest
+from responses.engine.turn import TurnRequest
 from responses.providers import chat_completions, responses_api
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes

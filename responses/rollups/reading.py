@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connection
 
-from responses.rollup_models import RollupMark
+from responses.models.rollups import RollupMark
 from responses.rollups import histograms
 from responses.rollups.sources import Source, cells
 

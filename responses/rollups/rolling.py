@@ -18,7 +18,7 @@ from typing import Any
 from django.db import connection
 
 from kernel.clock import now
-from responses.rollup_models import RollupMark, UnrolledRow
+from responses.models.rollups import RollupMark, UnrolledRow
 from responses.rollups.sources import SOURCES, Source, cells
 from tenants import scope
 

@@ -7,7 +7,7 @@ from pydantic import AliasChoices, Discriminator, Field, Tag
 from conversations.items import Wire, by_type
 from kernel.errors import BadRequest
 from kernel.validation import TAG
-from responses.engine.structured import schema_defect
+from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 
 

@@ -30,7 +30,7 @@ from conversations.items import (
 from kernel.errors import InvalidValue, MissingParameter
 from kernel.ids import new_id
 from kernel.validation import TAG
-from responses.engine.forms import qualified
+from responses.engine.calls.client_tools import qualified
 from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam
 

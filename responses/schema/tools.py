@@ -13,8 +13,8 @@ from conversations.items import AdditionalTools, ToolSearchOutput, Wire, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
-from responses.engine.forms import MAX_NAME, qualified
-from responses.engine.turns import Grammar
+from responses.engine.calls.client_tools import MAX_NAME, qualified
+from responses.engine.turn import Grammar
 from responses.schema.containers import (
     AutoEnvironment,
     CodeInterpreterParam,

@@ -7,16 +7,16 @@ import orjson
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import models
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import File, FileState, Purpose
 from kernel.clock import unix
 from kernel.ids import new_id
-from responses.batch_models import Batch, BatchStatus
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion, Response, Status
+from responses.models.batches import Batch, BatchStatus
+from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
 from responses.seeding import words
 from responses.seeding.tenancy import Tenant
 from responses.seeding.words import Voice
-from responses.vector_models import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
 from responses.webhooks.events import EVENT_TYPES, new_event_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.sending import Outcome
@@ -246,7 +246,7 @@ class Surroundings:
             state=FileState.READY,
             created_at=at,
         )
-        file.sha256 = files.store(file, upload)
+        file.sha256 = storage.store(file, upload)
         file.save(force_insert=True)
         return file
 

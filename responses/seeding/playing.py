@@ -9,21 +9,21 @@ from typing import Any
 
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.ids import new_id
-from responses import pairing, wire
-from responses.engine.body import Ending
-from responses.engine.endings import opening, queued
-from responses.engine.events import Body, Event
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import opening, queued
+from responses.engine.events.types import Body, Event
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Step, ToolsStarted
-from responses.identity import RunIdentity
 from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
-from responses.recorder import Progress, Recorder, placed, preview
+from responses.requests import pairing, parameters
+from responses.runs.identity import RunIdentity
+from responses.runs.recorder import Progress, Recorder, placed, preview
+from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
 from responses.seeding.stage import Clock, Deed, ScriptedModel, ScriptedTools, Speech
 from responses.seeding.tenancy import MODELS
-from responses.store import CallUpdate, Change
 from tenants.models import ApiKey, Upstream
 
 _FLUSH = timedelta(milliseconds=250)
@@ -149,11 +149,11 @@ class _Running:
     ) -> None:
         self.rows, self.exchange, self.actor, self.body, self.talk = rows, exchange, actor, body, talk
         self.clock = Clock(at)
-        self.own = [item.with_id() for item in wire.input_items(body)]
+        self.own = [item.with_id() for item in parameters.input_items(body)]
         self.approved: dict[str, str] = {}
-        self.parameters = wire.public_parameters(body, response_id=new_id("resp", at=at), created_at=at)
+        self.parameters = parameters.public_parameters(body, response_id=new_id("resp", at=at), created_at=at)
         self.prices = MODELS[body.model]
-        self.options = wire.hidden_options(body) | {"obfuscate": False, "prices": self.prices.noted()}
+        self.options = parameters.hidden_options(body) | {"obfuscate": False, "prices": self.prices.noted()}
         self.who = self._identity()
         self.row = self._row()
         self.recorder = Recorder(self.who, Progress())
@@ -235,14 +235,14 @@ class _Running:
         )
 
     def _run(self, tools: ScriptedTools) -> Run:
-        items = wire.input_items(self.body)
+        items = parameters.input_items(self.body)
         given = RunContext(
             response_id=self.who.response_id,
             parameters=self.parameters,
             model=self.actor.upstream_model,
             instructions=self.body.instructions,
             items=items,
-            sampling=wire.sampling(self.parameters, self.options, items),
+            sampling=parameters.sampling(self.parameters, self.options, items),
             include=frozenset(self.options["include"]),
         )
         model = ScriptedModel(self.clock, self.exchange.speeches)

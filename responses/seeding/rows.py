@@ -8,7 +8,7 @@ from django.db import models
 
 from conversations.models import Conversation, Item, Placement
 from responses.models import Approval, EventBatch, Response, ToolCall, Turn
-from responses.store import CallUpdate, Change
+from responses.runs.store import CallUpdate, Change
 from tenants import scope
 from tenants.models import UsageRecord
 
@@ -27,7 +27,7 @@ _AT_ONCE = 500
 
 
 class Rows:
-    """What the runs of one team have left. A change is applied here as `responses.store` would do it."""
+    """What the runs of one team have left. A change is applied here as `responses.runs.store` would do it."""
 
     def __init__(self, team_id: str) -> None:
         self.team_id = team_id

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.forms import qualified
+from responses.engine.calls.client_tools import qualified
 from responses.seeding import words
 from responses.seeding.playing import Exchange, Played
 from responses.seeding.stage import Deed, Speech

@@ -10,14 +10,14 @@ import orjson
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine import citing
-from responses.engine.calls import Admission, Ask, Closed, Make, ToolLimits, ToolResult
-from responses.engine.converter import ChatConverter, Chunk
-from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
-from responses.engine.lifecycle import after_result, before_result
+from responses.engine import citation_markers
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Ask, Closed, Make, ToolLimits, ToolResult
+from responses.engine.chat.converter import ChatConverter, Chunk
+from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool, TurnRequest, TurnResult
+from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 
 _MOST_PIECES = 90
 _PREFIXES = {"web_search_call": "ws", "file_search_call": "fs", "code_interpreter_call": "ci", "mcp_call": "mcp"}
@@ -126,7 +126,7 @@ def _cited(text: str, request: TurnRequest) -> str:
     """The text with the marks of the search before it."""
     found = [item for item in (one.with_id() for one in request.items) if item["type"] in _SEARCHES]
     for number in range(1, 6):
-        text = text.replace(f"{{{number}}}", citing.mark(found[-1]["id"], number) if found else "")
+        text = text.replace(f"{{{number}}}", citation_markers.mark(found[-1]["id"], number) if found else "")
     return text
 
 

@@ -3,12 +3,12 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from responses.engine.calls import Admission, Closed, Refuse, ToolLimits, ToolResult
-from responses.engine.events import Body, Event
+from responses.engine.calls.outcomes import Admission, Closed, Refuse, ToolLimits, ToolResult
+from responses.engine.calls.port import Narrator, News, NoTools, Toolbox
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.tools import Narrator, News, NoTools, Toolbox
-from responses.engine.turns import Call, FunctionTool
+from responses.engine.turn import Call, FunctionTool
 
 
 def combined(boxes: Sequence[Toolbox]) -> Toolbox:

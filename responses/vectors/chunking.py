@@ -6,7 +6,7 @@ scripts that write words without letters; a passage ends where a paragraph, a li
 
 import regex
 
-from responses.engine.estimate import CHARACTERS_PER_TOKEN
+from responses.engine.compaction.token_estimate import CHARACTERS_PER_TOKEN
 
 _BREAKS = ("\n\n", "\n", ". ", "。", " ")
 _WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}]")

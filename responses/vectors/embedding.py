@@ -9,13 +9,13 @@ from typing import Any
 from django.conf import settings
 
 from kernel.errors import Failure, UnsupportedValue
-from responses.engine.converter import read_usage
-from responses.engine.estimate import tokens
-from responses.engine.turns import Usage
-from responses.ledger import RoutedCall
+from responses.engine.chat.converter import read_usage
+from responses.engine.compaction.token_estimate import tokens
+from responses.engine.turn import Usage
+from responses.models.vector_stores import VectorStore
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.vector_models import VectorStore
+from responses.runs.ledger import RoutedCall
 from tenants import directory
 from tenants.models import Team
 from tenants.principal import Principal

@@ -15,15 +15,15 @@ from functools import partial
 
 from django.db.models import Q
 
-from conversations import files
-from conversations.extraction import extract_text
+from conversations.files import storage
+from conversations.files.extraction import extract_text
 from conversations.models import File
 from kernel import workerloop
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
+from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
-from responses.vector_models import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import embedding
 from responses.vectors.chunking import passages
 from responses.vectors.embedding import Account, Vector
@@ -163,8 +163,8 @@ async def _renewed(claim: _Claim) -> AsyncIterator[None]:
 async def _passages(claim: _Claim) -> list[str]:
     entry = claim.entry
     try:
-        content = await files.open_content(claim.file)
-        raw = b"".join([piece async for piece in files.pieces(content)])
+        content = await storage.open_content(claim.file)
+        raw = b"".join([piece async for piece in storage.pieces(content)])
         text = await asyncio.to_thread(
             lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
         )

@@ -19,9 +19,9 @@ from django.db import connection
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import InvalidValue
+from responses.models.vector_stores import HalfVectorField, VectorStore
 from responses.providers.clients import UpstreamFailed
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
-from responses.vector_models import HalfVectorField, VectorStore
 from responses.vectors import embedding, filters, schema, selectors
 from responses.vectors.embedding import Account, Vector
 from tenants import scope

@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from kernel.clock import now, unix
 from kernel.errors import NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
-from responses.vector_models import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
+from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
 from tenants.principal import Principal
 
 AUTO_SIZES = (800, 400)

@@ -9,10 +9,10 @@ from django.db import transaction
 from django.db.models import F
 from kombu.exceptions import KombuError
 
-from conversations import files
+from conversations.files import storage
 from kernel.clock import now
 from kernel.errors import InvalidValue
-from responses.vector_models import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
+from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
 from responses.vectors import embedding, schema, selectors
 from responses.vectors.requests import AttachFile, CreateStore, UpdateStore
 from tenants import scope
@@ -196,10 +196,10 @@ def _row(
 
 
 def _refuse_unknown(principal: Principal, rows: dict[str, VectorStoreFile]) -> None:
-    known = files.existing(team_id=principal.team_id, file_ids=rows)
+    known = storage.existing(team_id=principal.team_id, file_ids=rows)
     for file_id in rows:
         if file_id not in known:
-            raise files.unknown_file(file_id, param="file_id")
+            raise storage.unknown_file(file_id, param="file_id")
 
 
 def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:

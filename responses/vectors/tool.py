@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from responses import toolset
+from responses.models.vector_stores import VectorStore
+from responses.requests import tool_offer
 from responses.schema.file_search import DEFAULT_RESULTS, FileSearchToolParam, RankingOptions
-from responses.vector_models import VectorStore
 from responses.vectors import search
 from responses.vectors.embedding import Account
 from responses.vectors.search import Hit, Wanted
@@ -36,7 +36,7 @@ class StoreSearcher:
 
 def searchers(account: Account, tools: Sequence[Mapping[str, Any]], choice: Any) -> list[StoreSearcher]:
     """What searches for the tools of a run, which `choice` may leave out; tools and choice are as they are shown."""
-    shown = [tool for tool in tools if tool["type"] == "file_search" and toolset.allows(choice, "file_search")]
+    shown = [tool for tool in tools if tool["type"] == "file_search" and tool_offer.allows(choice, "file_search")]
     return [StoreSearcher(account, tool) for tool in shown]
 
 

@@ -41,7 +41,7 @@ def wake() -> None:
 
 
 def announcement(*, guarded: str) -> str:
-    """The part of a change (`responses.store.Part`) that announces; `guarded` says which rows of it count."""
+    """The part of a change (`responses.runs.store.Part`) that announces; `guarded` says which rows of it count."""
     return f"announced AS ({_INSERT.format(guard=guarded)})"
 
 

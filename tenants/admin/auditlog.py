@@ -19,12 +19,12 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
 
+from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, json_block, two_lines, when
 from kernel.clock import now
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, exact, json_block, two_lines, when
 from tenants import audit_seals
-from tenants.admin.audited import actor
-from tenants.admin.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.audit import audit
+from tenants.console.audited import actor
+from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
 MOST_EXPORTED = 50_000

@@ -12,13 +12,13 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
+from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
 from kernel import egress
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
 from kernel.errors import EgressRefused
-from tenants.admin.audited import Audited
-from tenants.admin.content import HIDDEN, marked
-from tenants.admin.roles import LEADS, OPERATORS, TeamScoped, teams_for
-from tenants.admin.secrets import GuardsSecrets
+from tenants.console.audited import Audited
+from tenants.console.content_access import HIDDEN, marked
+from tenants.console.roles import LEADS, OPERATORS, TeamScoped, teams_for
+from tenants.console.secrets import GuardsSecrets
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())

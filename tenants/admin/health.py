@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
-from kernel.console import compact, duration, two_lines
+from console.widgets import compact, duration, two_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from unfold.decorators import action
 from unfold.enums import ActionVariant
 
 from tenants import services
-from tenants.admin.audited import actor
 from tenants.admin.key_forms import RotateForm, model_names_of
-from tenants.admin.roles import LEADS, MAKERS, OPERATORS, may
+from tenants.console.audited import actor
+from tenants.console.roles import LEADS, MAKERS, OPERATORS, may
 from tenants.models import ApiKey, Role
 
 KEEPERS = LEADS | OPERATORS

@@ -16,13 +16,13 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
 
+from console.widgets import badge, copyable, two_lines, when
 from kernel.clock import now
-from kernel.console import badge, copyable, two_lines, when
 from tenants import services
-from tenants.admin.audited import Audited, actor
 from tenants.admin.key_actions import KEEPERS, KeyActions, may_keep
 from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_like, model_names_of
-from tenants.admin.roles import MAKERS, TeamScoped, everywhere, may, teams_for, teams_of
+from tenants.console.audited import Audited, actor
+from tenants.console.roles import MAKERS, TeamScoped, everywhere, may, teams_for, teams_of
 from tenants.models import ApiKey, KeySource, Scope, ToolKind
 
 

@@ -9,8 +9,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
-from tenants.admin.roles import TeamScoped
+from console.widgets import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
+from tenants.console.roles import TeamScoped
 from tenants.models import UsageRecord
 
 OUTCOME_TONES = {

@@ -12,11 +12,11 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
+from console.widgets import badge
 from kernel.addresses import parse_url
-from kernel.console import badge
 from kernel.errors import EgressRefused
-from tenants.admin.secrets import GuardsSecrets
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
+from tenants.console.secrets import GuardsSecrets
 from tenants.models import SearchEngine, SearchEngineVisibility, SearchKind
 
 _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())

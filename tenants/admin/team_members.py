@@ -12,9 +12,9 @@ from django.urls import reverse
 from unfold.admin import ModelAdmin
 
 from tenants import members
-from tenants.admin.audited import actor
-from tenants.admin.roles import LEADS, may
 from tenants.admin.team_tabs import tab
+from tenants.console.audited import actor
+from tenants.console.roles import LEADS, may
 from tenants.models import Membership, Role, Team
 
 MOST = 200

@@ -8,11 +8,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from kernel.console import badge, two_lines, when
+from console.widgets import badge, two_lines, when
 from tenants import scope
 from tenants.admin.keys import state_of
-from tenants.admin.roles import MAKERS, OPERATORS, STAFF, may
 from tenants.admin.team_tabs import tab
+from tenants.console.roles import MAKERS, OPERATORS, STAFF, may
 from tenants.models import ApiKey, AuditEvent, Connector, KeySource, Model, Role, SearchEngine, Team, ToolKind
 from tenants.prices import amount
 

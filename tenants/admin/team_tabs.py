@@ -12,7 +12,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from tenants.admin.roles import EVERY_ROLE, Roles, may
+from tenants.console.roles import EVERY_ROLE, Roles, may
 from tenants.models import Team
 
 Fill = Callable[[HttpRequest, Team], dict[str, Any]]

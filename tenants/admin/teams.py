@@ -16,13 +16,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 
-from kernel.console import badge, copyable, tone, two_lines, when
+from console.widgets import badge, copyable, tone, two_lines, when
 from tenants import members, services
-from tenants.admin.audited import Audited, actor
 from tenants.admin.key_forms import tool_kinds
-from tenants.admin.roles import LEADS, NOBODY, OPERATORS, TeamScoped, may
 from tenants.admin.team_members import MemberActions, tab_url
 from tenants.admin.team_tabs import SETTINGS, tabs_for
+from tenants.console.audited import Audited, actor
+from tenants.console.roles import LEADS, NOBODY, OPERATORS, TeamScoped, may
 from tenants.models import Membership, Role, Team
 
 ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}

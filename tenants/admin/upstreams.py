@@ -17,13 +17,13 @@ from unfold.admin import ModelAdmin as UnfoldAdmin
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from kernel.console import badge, copyable, two_lines, when
-from tenants.admin.audited import Audited
+from console.widgets import badge, copyable, two_lines, when
 from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
 from tenants.admin.health import cell, fares
-from tenants.admin.roles import OPERATORS, PlatformOnly, may
-from tenants.admin.secrets import GuardsSecrets
 from tenants.admin.visibility import OfferedAdmin, TeamsInline
+from tenants.console.audited import Audited
+from tenants.console.roles import OPERATORS, PlatformOnly, may
+from tenants.console.secrets import GuardsSecrets
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import UNKNOWN, amount
 

@@ -23,9 +23,9 @@ from unfold.admin import TabularInline
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from kernel.console import badge, when
-from tenants.admin.audited import Audited, note
-from tenants.admin.roles import NOBODY, ByRole, PlatformOnly, may
+from console.widgets import badge, when
+from tenants.console.audited import Audited, note
+from tenants.console.roles import NOBODY, ByRole, PlatformOnly, may
 from tenants.models import Membership, StaffMember
 
 # What a person signs in with is shown and taken away on the person's page, and nowhere else.

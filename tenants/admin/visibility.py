@@ -8,9 +8,9 @@ from django.contrib.admin import display
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from kernel.console import badge, when
-from tenants.admin.audited import Audited
-from tenants.admin.roles import NOBODY, ByRole, PlatformOnly
+from console.widgets import badge, when
+from tenants.console.audited import Audited
+from tenants.console.roles import NOBODY, ByRole, PlatformOnly
 
 
 class TeamsInline(ByRole, TabularInline):

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kernel.errors import BadRequest
-from responses import again
 from responses.models import Response
+from responses.requests import rebuild
 from tenants import scope
 from tests.admin.rows import add_response
 from tests.support.api import Api, Caller
@@ -31,7 +31,7 @@ ASKED: dict[str, Any] = {
 
 def request_of(caller: Caller, response_id: str) -> dict[str, Any]:
     with scope.team(caller.team.pk):
-        return again.request_of(Response.objects.get(pk=response_id))
+        return rebuild.request_of(Response.objects.get(pk=response_id))
 
 
 def test_what_was_not_stored_cannot_be_asked_again(caller: Caller) -> None:

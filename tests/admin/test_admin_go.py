@@ -12,10 +12,10 @@ from django.urls import reverse
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
 from kernel.clock import now
 from kernel.ids import new_id
-from responses.batch_models import Batch, BatchLine
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion
-from responses.vector_models import VectorStore, VectorStoreBatch
+from responses.models.batches import Batch, BatchLine
+from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope
 from tenants.models import UsageRecord

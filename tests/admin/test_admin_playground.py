@@ -10,7 +10,7 @@ from django.test import Client
 
 from kernel.clock import now
 from responses.models import Response
-from responses.vector_models import VectorStore
+from responses.models.vector_stores import VectorStore
 from tenants import scope
 from tenants.models import ApiKey, AuditEvent, KeySource, Membership, Role
 from tests.admin.rows import add_response, member, sign_in, text

@@ -11,7 +11,7 @@ from django.test import Client
 
 from conversations.models import Section
 from kernel.clock import now
-from responses.admin.listing.looking import Aim, look
+from responses.admin.response_list.changelist import Aim, look
 from responses.models import Mode, Response, Status
 from responses.rollups import rolling
 from tenants import scope

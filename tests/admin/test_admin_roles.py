@@ -8,7 +8,7 @@ from django.test import Client, RequestFactory
 
 from kernel.clock import now
 from tenants import scope
-from tenants.admin.content import may_read, note_read
+from tenants.console.content_access import may_read, note_read
 from tenants.models import AuditEvent, Membership, Reveal, Role, StaffMember, StaffRole, Team
 from tests.admin.rows import add_response, sign_in, text
 from tests.support.api import Caller

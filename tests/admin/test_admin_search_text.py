@@ -12,9 +12,9 @@ from conversations import services as conversations
 from conversations.models import Conversation, Placement, Section
 from kernel.clock import now
 from kernel.ids import new_id
-from responses import searching
+from responses import search_index
 from responses.models import Response
-from responses.search_models import SearchMark, SearchText
+from responses.models.search import SearchMark, SearchText
 from tenants import scope
 from tenants.models import AuditEvent, Membership, Team
 from tests.admin.rows import add_response, member, model_calls, model_says, page_of, say, text, user_says
@@ -26,7 +26,7 @@ URL = "/admin/search-text/"
 def collect_all() -> None:
     """What beat does every few seconds, until what is there now has been read."""
     for _ in range(4):
-        searching.collect()
+        search_index.collect()
 
 
 def a_word() -> str:
@@ -191,7 +191,7 @@ def test_a_team_that_does_not_want_it_is_not_searched(developer: Client, caller:
     said(caller, f"{word} before")
     with scope.every_team():
         Team.objects.filter(pk=caller.team.pk).update(full_text_search=False)
-    searching.forget_teams()
+    search_index.forget_teams()
     said(caller, f"{word} after")
     assert texts_of(caller) == 0
     assert "<mark>" not in found(developer, word)

@@ -8,10 +8,10 @@ from django.test import Client
 from conversations.models import File
 from kernel.clock import now
 from kernel.ids import new_id
-from responses.batch_models import Batch, BatchLine
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
-from responses.vector_models import VectorStore, VectorStoreFile
+from responses.models.batches import Batch, BatchLine
+from responses.models.vector_stores import VectorStore, VectorStoreFile
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.rows import text

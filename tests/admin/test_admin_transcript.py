@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import File, Item, Purpose, Section
 from kernel.clock import now
 from responses.models import Approval, ApprovalState, Response, ToolCall
@@ -165,15 +165,15 @@ def item_of(response: Response) -> Item:
 
 def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin") -> File:
     """A file of the caller's team."""
-    upload = files.Upload(
+    upload = storage.Upload(
         content=SimpleUploadedFile(name, content),
         filename=name,
         content_type=content_type,
         size=len(content),
         purpose=Purpose.VISION,
     )
-    file = async_to_sync(files.write_file)(team_id=caller.team.pk, key_id=caller.key.pk, upload=upload)
-    files.publish_file(file)
+    file = async_to_sync(storage.write_file)(team_id=caller.team.pk, key_id=caller.key.pk, upload=upload)
+    storage.publish_file(file)
     return file
 
 

@@ -8,10 +8,10 @@ from openai import OpenAI
 
 from conversations.models import File
 from kernel.clock import now
-from responses.batch_models import Batch, BatchLine
 from responses.batches.requests import parse_batch
 from responses.batches.services import create_batch
-from responses.ledger import RequestInfo
+from responses.models.batches import Batch, BatchLine
+from responses.runs.ledger import RequestInfo
 from tenants import directory, scope, services
 from tenants.models import ApiKey, UsageRecord
 from tests.support.api import Api, Caller, MakeCaller, error, ok

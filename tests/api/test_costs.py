@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kernel.errors import Failure
-from responses import handover
-from responses.engine.endings import failed
+from responses.engine.events.terminal import failed
+from responses.lifecycle import resume
 from responses.models import Response
 from tenants import scope
 from tenants.models import Model, UsageRecord
@@ -108,7 +108,7 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
         response = Response.objects.get()
         response.options["prices"], response.cost = NOTED, COST
         response.save()
-        taken = handover.load(response_id=begun.who.response_id)
+        taken = resume.load(response_id=begun.who.response_id)
         _, change = taken.recorder.plan(taken.run.end_dead(failed(Failure(code="server_error", message="No."))))
     assert taken.identity.prices.noted() == NOTED
     assert change.advance is not None

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.vector_models import VectorStore
+from responses.models.vector_stores import VectorStore
 from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, error

@@ -17,7 +17,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from openai import OpenAI
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import File, FileState
 from kernel.clock import now
 from kernel.pagination import PageRequest
@@ -221,8 +221,8 @@ def test_it_narrows_the_list_to_a_purpose(api: Api) -> None:
 def test_it_lists_files_in_a_fixed_number_of_queries(api: Api, caller: Caller) -> None:
     def queries() -> int:
         with scope.team(caller.team.pk), CaptureQueriesContext(connection) as asked:
-            page = files.list_files(team_id=caller.team.pk, purpose=None, page=PageRequest(limit=10_000))
-            page.as_list(present=files.public_file)
+            page = storage.list_files(team_id=caller.team.pk, purpose=None, page=PageRequest(limit=10_000))
+            page.as_list(present=storage.public_file)
         return len(asked)
 
     make(api, "1")
@@ -454,7 +454,7 @@ def test_an_expired_file_is_unknown_at_once(api: Api) -> None:
 def test_the_sweep_removes_expired_files_and_no_others(api: Api) -> None:
     expired, lasting, forever = make(api, "1")[0], make(api, "2", purpose="batch")[0], make(api, "3")[0]
     expire(expired["id"])
-    assert eventually(lambda: files.sweep_files() or row(expired["id"]) is None)
+    assert eventually(lambda: storage.sweep_files() or row(expired["id"]) is None)
     assert not stored(expired["id"]).exists()
     assert ids(api.get("/files")) == [forever["id"], lasting["id"]]
     assert stored(lasting["id"]).exists()
@@ -464,10 +464,10 @@ def test_what_a_process_left_half_stored_is_swept_after_a_day(api: Api) -> None:
     [made] = make(api, "1")
     change(made["id"], state=FileState.PENDING, sweep_at=now() + timedelta(hours=23))
     assert error(api.get(f"/files/{made['id']}")) == (404, None, None)
-    files.sweep_files()
+    storage.sweep_files()
     assert stored(made["id"]).exists()
     change(made["id"], sweep_at=now())
-    files.sweep_files()
+    storage.sweep_files()
     assert (stored(made["id"]).exists(), row(made["id"])) == (False, None)
 
 
@@ -483,7 +483,7 @@ def test_bytes_that_cannot_be_removed_are_tried_again_later(api: Api) -> None:
     assert left.sweep_at > now() + timedelta(minutes=9)
     (place / "in-the-way").rmdir()
     change(made["id"], sweep_at=now())
-    files.sweep_files()
+    storage.sweep_files()
     assert (place.exists(), row(made["id"])) == (False, None)
 
 

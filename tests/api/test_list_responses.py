@@ -8,8 +8,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from kernel.pagination import PageRequest
-from responses import selectors
-from responses.selectors import ResponseFilter
+from responses.runs import selectors
+from responses.runs.selectors import ResponseFilter
 from tenants import scope
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.upstream import Gate, Script, refusal, stream

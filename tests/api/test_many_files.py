@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from responses.content import MAX_READ
+from responses.requests.attachments import MAX_READ
 from tests.support.api import Api, error
 from tests.support.upstream import Script
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from conversations import files
+from conversations.files import storage
 from conversations.models import File, Upload
 from kernel.clock import now
 from tenants import scope
@@ -69,7 +69,7 @@ def test_the_parts_are_removed_once_nobody_needs_them(api: Api) -> None:
     assert hidden_files(api) == 2
     ok(complete(api, completed, part))
     assert ok(api.post(f"/uploads/{cancelled}/cancel", {}))["status"] == "cancelled"
-    while files.sweep_files():
+    while storage.sweep_files():
         pass
     assert hidden_files(api) == 0
     assert error(send(api, cancelled, b"def"))[0] == 400

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernel import workerloop
-from responses.vector_models import VectorStoreFile
+from responses.models.vector_stores import VectorStoreFile
 from responses.vectors import ingestion
 from tenants import scope
 from tenants.models import Team, UsageRecord

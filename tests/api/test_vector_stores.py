@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from kernel.clock import now
-from responses.vector_models import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import services
 from tenants import scope
 from tenants.models import Team

@@ -9,8 +9,8 @@ import pytest
 
 from kernel.addresses import AllowList
 from kernel.egress import Egress
-from responses.engine.calls import ToolResult
-from responses.engine.turns import Call
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
 from responses.tools.web_search.pages import Reader, Unreadable, places
 from responses.tools.web_search.toolbox import WebSearchToolbox

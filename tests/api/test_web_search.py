@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.citing import mark
+from responses.engine.citation_markers import mark
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, error

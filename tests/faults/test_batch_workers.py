@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from responses.batch_models import BatchLine
+from responses.models.batches import BatchLine
 from tenants import scope
 from tests.support.api import Api
 from tests.support.background import ended as response_ended

@@ -8,8 +8,8 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from responses.batch_models import OPEN_BATCHES, Batch, BatchLine, BatchStatus
 from responses.batches import claims
+from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 

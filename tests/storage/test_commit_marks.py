@@ -11,7 +11,7 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.groupcommit import GroupCommit, Outcomes
 from responses.models import CommitMark, EventBatch
-from responses.store import Advance, Change, LeaseLost, Marker
+from responses.runs.store import Advance, Change, LeaseLost, Marker
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Caller

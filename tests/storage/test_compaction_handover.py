@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from kernel.dbthreads import in_db_thread
-from responses import handover, wire
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
+from responses.lifecycle import resume
 from responses.models import Response
-from responses.recorder import FLUSH_BYTES, Recorder
-from responses.sealing import TeamSeal
+from responses.requests import parameters
+from responses.requests.encrypted_content import TeamSeal
+from responses.runs.recorder import FLUSH_BYTES, Recorder
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -36,7 +37,7 @@ ANSWER = text("In Vienna.")
 async def begun(caller: Caller, **request: Any) -> Begun:
     """A response that nobody has run yet, sealed for its team."""
     made = await abegin(caller, **request)
-    options = wire.compaction((await in_db_thread(lambda: row_of(made))).options)
+    options = parameters.compaction((await in_db_thread(lambda: row_of(made))).options)
     given = replace(made.context, seal=TeamSeal(caller.team.pk), compaction=options)
     return replace(made, context=given)
 
@@ -59,11 +60,11 @@ async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
     return False
 
 
-def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[handover.Taken, ScriptedModel]:
+def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.Taken, ScriptedModel]:
     """The run in the hands of another process, whose model is asked for the turns that are left."""
     with scope.team(made.who.team_id):
         left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])
-        return handover.load(response_id=made.who.response_id, model=left), left
+        return resume.load(response_id=made.who.response_id, model=left), left
 
 
 async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> tuple[dict[str, Any], ScriptedModel]:

@@ -9,9 +9,9 @@ from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
 from kernel.dbthreads import in_db_thread
 from kernel.errors import EgressFailed
-from responses import handover
-from responses.content import TeamContent
 from responses.engine.attachments import ImageBytes, Words
+from responses.lifecycle import resume
+from responses.requests.attachments import TeamContent
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tests.support.api import Caller
@@ -50,9 +50,9 @@ async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, ca
     begun = await abegin(caller, input=[{"role": "user", "content": parts}])
     model = ScriptedModel(text("A dot."))
 
-    def take() -> handover.Taken:
+    def take() -> resume.Taken:
         with scope.every_team():
-            return handover.load(response_id=begun.who.response_id, model=model)
+            return resume.load(response_id=begun.who.response_id, model=model)
 
     taken = await in_db_thread(take)
     async for step in taken.run.steps():

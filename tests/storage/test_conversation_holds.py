@@ -18,13 +18,15 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
 from kernel.ids import new_id
-from responses import context, conversing, holds, store, upkeep
-from responses.engine.compaction import Compacted
-from responses.holds import Abandoned, Appendix
+from responses.engine.compaction.items import Compacted
+from responses.lifecycle import conversation, sweeper
 from responses.models import ConversationHold, Response
+from responses.requests import context
+from responses.requests.encrypted_content import TeamSeal
+from responses.runs import conversation_lock, store
+from responses.runs.conversation_lock import Abandoned, Appendix
+from responses.runs.store import Advance, Change, Hold
 from responses.schema import parse_create
-from responses.sealing import TeamSeal
-from responses.store import Advance, Change, Hold
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller
@@ -48,12 +50,12 @@ def conversation_id(principal: Principal) -> str:
 
 def take(principal: Principal, conversation_id: str, response_id: str) -> None:
     with scope.team(principal.team_id):
-        holds.take(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+        conversation_lock.take(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
 
 
 def holder(principal: Principal, conversation_id: str) -> str | None:
     with scope.team(principal.team_id):
-        return holds.holder(conversation_id=conversation_id)
+        return conversation_lock.holder(conversation_id=conversation_id)
 
 
 def store_response(caller: Caller, conversation_id: str, response_id: str | None = None) -> Change:
@@ -109,7 +111,7 @@ def test_who_has_lost_its_hold_makes_no_response(principal: Principal, caller: C
 
 def test_a_response_that_was_made_is_not_given_back(principal: Principal, caller: Caller, conversation_id: str) -> None:
     response_id = made(principal, caller, conversation_id)
-    holds.give_back(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+    conversation_lock.give_back(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
     assert holder(principal, conversation_id) == response_id
 
 
@@ -118,8 +120,8 @@ def test_who_leaves_while_it_takes_hold_gives_it_back(principal: Principal, conv
     loop = asyncio.new_event_loop()
 
     async def ask() -> None:
-        async with conversing.holding(principal=principal, body=body, response_id="resp_2"):
-            await conversing.read(principal=principal, body=body, response_id="resp_2")
+        async with conversation.holding(principal=principal, body=body, response_id="resp_2"):
+            await conversation.read(principal=principal, body=body, response_id="resp_2")
 
     asking = loop.create_task(ask())
     with ThreadPoolExecutor(1) as other:
@@ -151,7 +153,7 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
     age(principal, response_id)
     with pytest.raises(Abandoned):
         take(principal, conversation_id, "resp_2")
-    upkeep.end_dead_run(response_id=response_id)
+    sweeper.end_dead_run(response_id=response_id)
     take(principal, conversation_id, "resp_2")
     with scope.team(principal.team_id):
         assert Response.objects.get(pk=response_id).status == "failed"
@@ -160,7 +162,7 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
 def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conversation_id: str) -> None:
     age(principal, made(principal, caller, conversation_id))
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
-    reading = asyncio.run(conversing.read(principal=principal, body=body, response_id="resp_2"))
+    reading = asyncio.run(conversation.read(principal=principal, body=body, response_id="resp_2"))
     assert reading.conversation_id == conversation_id
     assert holder(principal, conversation_id) == "resp_2"
 
@@ -184,7 +186,7 @@ def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal,
     response_id = made(principal, caller, names[1])
     with scope.team(principal.team_id):
         ConversationHold.objects.update(until=now() - timedelta(days=1))
-    assert holds.drop_stale() >= 1
+    assert conversation_lock.drop_stale() >= 1
     assert [holder(principal, name) for name in names] == [None, response_id]
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from django.db import connections
 
-from responses import services, store
-from responses.ledger import RequestInfo
+from responses.lifecycle import create
 from responses.models import Response
-from responses.store import Change, Follow, LeaseLost
+from responses.runs import store
+from responses.runs.ledger import RequestInfo
+from responses.runs.store import Change, Follow, LeaseLost
 from tenants import directory, scope
 from tests.support.api import Api, Caller, error, ok
 from tests.support.sockets import open_socket
@@ -33,7 +34,7 @@ def delete(caller: Caller, response_id: str) -> None:
     with scope.team(caller.team.pk):
         response = Response.objects.get(pk=response_id)
     request = RequestInfo(request_id="req_test")
-    services.delete_response(actor=principal.actor, response=response, request=request)
+    create.delete_response(actor=principal.actor, response=response, request=request)
 
 
 def test_who_comes_after_the_deletion_is_not_made(database: None, caller: Caller) -> None:

@@ -10,10 +10,11 @@ import pytest
 from pytest_django import Settings
 
 from kernel.dbthreads import in_db_thread
-from responses import cancelling, follow
-from responses.ledger import RequestInfo
+from responses.lifecycle import cancel as cancelling
 from responses.models import Response
-from responses.runner import LiveRun
+from responses.runs import follow
+from responses.runs.ledger import RequestInfo
+from responses.runs.runner import LiveRun
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller

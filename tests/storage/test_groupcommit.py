@@ -9,9 +9,9 @@ from django.db import IntegrityError, InterfaceError, ProgrammingError, connecti
 
 from kernel.dbthreads import in_db_thread
 from kernel.groupcommit import GroupCommit
-from responses import store
 from responses.models import EventBatch
-from responses.store import Advance, Change, LeaseLost, writer
+from responses.runs import store
+from responses.runs.store import Advance, Change, LeaseLost, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.stored import Begun, abegin, begin, response_of

@@ -18,15 +18,15 @@ from typing_extensions import override
 from conversations.items import StoredItem
 from conversations.models import Placement, Section
 from kernel.dbthreads import in_db_thread
-from responses import handover
-from responses.engine.calls import ToolResult
-from responses.engine.fold import Fold
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.events.fold import Fold
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscarded, TurnEnded
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.lifecycle import resume
 from responses.models import Response, ToolCall
 from responses.providers.chat_messages import messages
-from responses.recorder import FLUSH_BYTES, Recorder
+from responses.runs.recorder import FLUSH_BYTES, Recorder
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, chunk, text, usage
@@ -107,11 +107,11 @@ class Life:
         taken, turn, model = await in_db_thread(self._load)
         return await self._live(taken.run, taken.recorder, model, turn, steps, unrecorded)
 
-    def _load(self) -> tuple[handover.Taken, int, ScriptedModel]:
+    def _load(self) -> tuple[resume.Taken, int, ScriptedModel]:
         with scope.team(self.begun.who.team_id):
             turn = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.script[turn:])
-            return handover.load(response_id=self.begun.who.response_id, tools=self.tools, model=model), turn, model
+            return resume.load(response_id=self.begun.who.response_id, tools=self.tools, model=model), turn, model
 
     async def _live(
         self, run: Run, recorder: Recorder, model: ScriptedModel, turn: int, steps: int, unrecorded: bool
@@ -263,10 +263,10 @@ async def test_a_call_that_may_have_taken_effect_and_must_not_be_repeated_fails_
     assert (end.ending.status, unique.calls) == ("failed", [])
 
 
-def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> handover.Taken:
+def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.Taken:
     """The run as a successor finds it."""
     with scope.team(begun.who.team_id):
-        return handover.load(response_id=begun.who.response_id, tools=tools, model=model)
+        return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
 
 
 @pytest.mark.parametrize(

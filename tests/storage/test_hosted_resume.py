@@ -10,15 +10,15 @@ import orjson
 import pytest
 
 from kernel.dbthreads import in_db_thread
-from responses import handover
 from responses.containers import services
 from responses.containers.models import DATA
 from responses.containers.services import Wanted
+from responses.engine.calls.port import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
-from responses.engine.tools import Toolbox
+from responses.lifecycle import resume
 from responses.models import Response
-from responses.recorder import Recorder
+from responses.runs.recorder import Recorder
 from responses.tools.code_interpreter.rooms import rooms
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
@@ -61,11 +61,11 @@ async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Too
     if await lived(begun, run, begun.recorder, cut):
         return False
 
-    def load() -> handover.Taken:
+    def load() -> resume.Taken:
         with scope.team(begun.who.team_id):
             done = Response.objects.get(pk=begun.who.response_id).turns
             model = ScriptedModel(*turns[done:])
-            return handover.load(response_id=begun.who.response_id, tools=tools(), model=model)
+            return resume.load(response_id=begun.who.response_id, tools=tools(), model=model)
 
     taken = await in_db_thread(load)
     assert await lived(begun, taken.run, taken.recorder, 1000)

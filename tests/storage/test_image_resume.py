@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from kernel.dbthreads import in_db_thread
-from responses import handover
-from responses.content import TeamContent
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
+from responses.lifecycle import resume
 from responses.models import Response
-from responses.recorder import Recorder
-from responses.tools.image_generation.toolbox import ImageToolbox, Order, Picture
+from responses.passthrough.images import GeneratedImage, ImageOrder
+from responses.requests.attachments import TeamContent
+from responses.runs.recorder import Recorder
+from responses.tools.image_generation.toolbox import ImageToolbox
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text
@@ -30,11 +31,11 @@ class Painter:
     def __init__(self) -> None:
         self.drawn = 0
 
-    async def paint(self, order: Order, partial: Callable[[int, Picture], None]) -> Picture:
+    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture."""
         self.drawn += 1
-        partial(0, Picture(content="SEFMRg=="))
-        return Picture(content="V0hPTEU=")
+        partial(0, GeneratedImage(content="SEFMRg=="))
+        return GeneratedImage(content="V0hPTEU=")
 
 
 async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
@@ -50,13 +51,13 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     return ended
 
 
-def taken(begun: Begun, painter: Painter) -> handover.Taken:
+def taken(begun: Begun, painter: Painter) -> resume.Taken:
     """The rest of the run."""
     tools = ImageToolbox(TOOL, painter=painter, content=TeamContent(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
         model = ScriptedModel(*TURNS[done:])
-        return handover.load(response_id=begun.who.response_id, tools=tools, model=model)
+        return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
 
 
 async def test_a_picture_stands_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:

@@ -13,11 +13,11 @@ from pytest_django import Settings
 
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
-from responses import store
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
-from responses.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until, process_name
-from responses.store import Advance, Change, LeaseLost
+from responses.runs import store
+from responses.runs.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until, process_name
+from responses.runs.store import Advance, Change, LeaseLost
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import chunk, text

@@ -9,12 +9,12 @@ from django.db import connection
 from conversations.items import McpApprovalRequest
 from kernel.errors import BadRequest
 from kernel.ids import new_id
-from responses import approvals
-from responses.approvals import Answered
-from responses.engine.calls import request_digest
-from responses.ledger import RequestInfo
+from responses.engine.calls.outcomes import request_digest
+from responses.lifecycle.create import delete_response
 from responses.models import Approval
-from responses.services import delete_response
+from responses.runs.ledger import RequestInfo
+from responses.tools import approvals
+from responses.tools.approvals import Answered
 from tenants import directory, scope
 from tests.support.api import Caller
 from tests.support.stored import Begun, begin, response_of

@@ -12,12 +12,13 @@ from conversations.items import McpApprovalRequest
 from kernel.addresses import AllowList
 from kernel.dbthreads import in_db_thread
 from kernel.egress import Egress
-from responses import approvals, handover
-from responses.engine.calls import request_digest
+from responses.engine.calls.outcomes import request_digest
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
+from responses.lifecycle import resume
 from responses.models import Approval, Response
-from responses.recorder import Recorder
+from responses.runs.recorder import Recorder
+from responses.tools import approvals
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.catalogue import Known
 from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, Server
@@ -84,12 +85,12 @@ class Life:
         tools.concurrency = 1
         return tools
 
-    def _load(self) -> handover.Taken:
+    def _load(self) -> resume.Taken:
         tools = self._tools()
         with scope.team(self.begun.who.team_id):
             done = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.turns[done:])
-            return handover.load(response_id=self.begun.who.response_id, tools=tools, model=model)
+            return resume.load(response_id=self.begun.who.response_id, tools=tools, model=model)
 
     async def _live(self, run: Run, recorder: Recorder, steps: int) -> bool:
         ended = False

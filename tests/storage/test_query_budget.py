@@ -8,12 +8,13 @@ from django.test.utils import CaptureQueriesContext
 from conversations.items import AssistantMessage, InputMessage
 from conversations.models import Item, Section
 from kernel.pagination import PageRequest
-from responses import context, selectors, store
-from responses.context import Reading
 from responses.models import Response, Status
-from responses.recorder import placed
+from responses.requests import context
+from responses.requests.context import Reading
+from responses.runs import selectors, store
+from responses.runs.recorder import placed
+from responses.runs.store import Advance, Change
 from responses.schema import parse_create
-from responses.store import Advance, Change
 from tenants import directory, scope
 from tests.support.api import Caller
 from tests.support.stored import prepare

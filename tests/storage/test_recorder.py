@@ -11,16 +11,16 @@ import pytest
 from conversations.models import Item, Placement, Section
 from kernel.dbthreads import in_db_thread
 from kernel.errors import Failure
-from responses import store
-from responses.engine.body import Ending
-from responses.engine.calls import ToolResult
-from responses.engine.endings import failed
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import failed
 from responses.engine.state import PendingCall
 from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
-from responses.engine.turns import Call
+from responses.engine.turn import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
-from responses.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Progress, Recorder
-from responses.store import LeaseLost
+from responses.runs import store
+from responses.runs.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Progress, Recorder
+from responses.runs.store import LeaseLost
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Caller

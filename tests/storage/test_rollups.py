@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernel.clock import now
 from responses.models import Response, Status, ToolCall
-from responses.rollup_models import RollupMark, UnrolledRow
+from responses.models.rollups import RollupMark, UnrolledRow
 from responses.rollups import reading, rolling
 from responses.rollups.reading import Question, Sums
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source

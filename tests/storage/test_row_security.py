@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 from django.db import ProgrammingError, connection, models, transaction
 
 from kernel.clock import now
-from responses.vector_models import HalfVectorField
+from responses.models.vector_stores import HalfVectorField
 from tenants import scope
 from tenants.models import Team
 from tests.support.api import MakeCaller

@@ -12,10 +12,11 @@ from django.db import IntegrityError, connection
 
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
-from responses import store, upkeep
 from responses.engine.steps import Step
+from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response, Status
-from responses.store import Change, Lease, LeaseLost
+from responses.runs import store
+from responses.runs.store import Change, Lease, LeaseLost
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import calls, chunk
@@ -62,7 +63,7 @@ def a_dead_run(caller: Caller, **request: Any) -> Begun:
 
 def test_a_dead_run_fails_with_what_it_had_finished(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
-    assert upkeep.sweep_dead_runs() >= 1
+    assert sweeper.sweep_dead_runs() >= 1
     body = body_of(begun)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
     assert [(item["type"], item["status"]) for item in body["output"]] == [
@@ -74,7 +75,7 @@ def test_a_dead_run_fails_with_what_it_had_finished(database: None, caller: Call
 
 def test_the_log_of_a_dead_run_is_closed(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     log = log_of(begun)
     assert types(log)[-5:] == [
         "response.output_text.done",
@@ -89,21 +90,21 @@ def test_the_log_of_a_dead_run_is_closed(database: None, caller: Caller) -> None
 
 def test_a_run_that_is_alive_is_left_alone(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     assert response_of(begun).status == Status.IN_PROGRESS
 
 
 def test_sweeping_again_changes_nothing(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     before = (response_of(begun).ended_at, len(log_of(begun)))
     let_die(begun)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     assert (response_of(begun).ended_at, len(log_of(begun))) == before
 
 
 def test_sweepers_side_by_side_end_each_run_once(database: None, caller: Caller) -> None:
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     dead = [a_dead_run(caller) for _ in range(6)]
     with ThreadPoolExecutor(3) as sweepers:
         swept = list(sweepers.map(lambda _: sweep_in_a_thread(), range(3)))
@@ -114,7 +115,7 @@ def test_sweepers_side_by_side_end_each_run_once(database: None, caller: Caller)
 def sweep_in_a_thread() -> int:
     """Sweep, and give the thread's connection back."""
     try:
-        return upkeep.sweep_dead_runs()
+        return sweeper.sweep_dead_runs()
     finally:
         connection.close()
 
@@ -124,7 +125,7 @@ def test_a_predecessor_that_was_not_quite_dead_writes_nothing_any_more(database:
     delta, *rest = made(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
     record(begun, [delta])
     let_die(begun)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     before = log_of(begun)
     (outcome,) = store.apply([begun.recorder.plan(rest[0])[1]])
     assert isinstance(outcome, LeaseLost)
@@ -137,7 +138,7 @@ def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, ca
     _, change = begun.recorder.plan(delta)
     lease = Lease(response_id=begun.who.response_id, lease_token=begun.who.lease_token)
     let_die(begun)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     (outcome,) = store.apply([Change(team_id=change.team_id, insert=change.insert, lease=lease)])
     assert isinstance(outcome, LeaseLost)
     assert types(log_of(begun)) == ["response.created", "response.in_progress", "error", "response.failed"]
@@ -156,7 +157,7 @@ def test_nobody_writes_the_same_numbers_twice(database: None, caller: Caller) ->
 def test_a_dead_run_without_content_ends_without_a_log(database: None, caller: Caller) -> None:
     begun = begin(caller, store=False)
     let_die(begun)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     assert (response_of(begun).status, log_of(begun)) == (Status.FAILED, [])
 
 
@@ -169,7 +170,7 @@ def test_a_dead_run_that_cannot_be_read_does_not_keep_the_others_from_ending(dat
         )
     let_die(broken)
     let_die(whole)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
 
 
@@ -179,7 +180,7 @@ def test_what_was_given_back_and_may_not_be_tried_any_more_is_ended(database: No
     with scope.team(caller.team.pk):
         waiting = Response.objects.filter(pk=begun.who.response_id)
         waiting.update(lease_until=None, attempt=settings.BACKGROUND_ATTEMPTS)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     assert body_of(begun)["status"] == "failed"
 
 
@@ -204,7 +205,7 @@ def test_logs_are_kept_for_as_long_as_their_team_wants(database: None, make_call
     over, fresh, elsewhere = begin(short), begin(short), begin(long)
     for begun, hours in ((over, 1.1), (fresh, 0.9), (elsewhere, 23.9)):
         ended(begun, hours=hours)
-    assert upkeep.drop_expired_logs() >= 1
+    assert sweeper.drop_expired_logs() >= 1
     assert [batches(begun) for begun in (over, fresh, elsewhere)] == [0, 1, 1]
 
 
@@ -213,14 +214,14 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
         caller.team.log_retention_hours = 0
         caller.team.save()
     begun = begin(caller)
-    upkeep.drop_expired_logs()
+    sweeper.drop_expired_logs()
     assert batches(begun) == 1
 
 
 def test_what_a_response_said_outlives_its_log(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
-    upkeep.sweep_dead_runs()
+    sweeper.sweep_dead_runs()
     before = body_of(begun)
     ended(begun, hours=25)
-    upkeep.drop_expired_logs()
+    sweeper.drop_expired_logs()
     assert (batches(begun), body_of(begun)["output"]) == (0, before["output"])

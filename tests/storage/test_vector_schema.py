@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from conversations.models import File, FileState
 from kernel.errors import UnsupportedValue
-from responses.vector_models import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import schema, search
 from tenants import scope
 from tests.support.api import Caller

@@ -7,12 +7,12 @@ from dataclasses import replace
 from django.db import connection, transaction
 
 from kernel.errors import Failure
-from responses import store
-from responses.engine.body import Ending
-from responses.engine.endings import failed
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import failed
 from responses.engine.steps import RunEnded
-from responses.recorder import Progress, Recorder
-from responses.store import LeaseLost
+from responses.runs import store
+from responses.runs.recorder import Progress, Recorder
+from responses.runs.store import LeaseLost
 from responses.webhooks import services
 from tenants import scope
 from tests.support.api import Caller, MakeCaller

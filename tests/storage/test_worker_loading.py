@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from kernel.clock import now
-from responses import handover, store, worker
-from responses.claims import Claimed
-from responses.engine.body import Ending
+from responses.engine.events.response_body import Ending
+from responses.lifecycle import resume, worker
+from responses.lifecycle.queue import Claimed
 from responses.models import Response, Status
+from responses.runs import store
 from tenants import scope, services
 from tenants.models import Upstream
 from tests.support.api import Caller
@@ -98,7 +99,7 @@ def test_a_claim_that_was_overtaken_while_it_was_loaded_can_end_nothing(caller: 
     begun = begin(caller, input="Hi", background=True)
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=2)
-        late = handover.load(response_id=begun.who.response_id, lease_token=1)
+        late = resume.load(response_id=begun.who.response_id, lease_token=1)
     _, change = late.recorder.plan(late.run.end_dead(Ending(status="cancelled")))
     (lost,) = store.apply([change])
     assert isinstance(lost, store.LeaseLost)

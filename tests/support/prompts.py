@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from responses import prompts
 from responses.models import PromptTemplate
+from responses.requests import prompts
 from tenants import scope
 from tests.support.api import Caller
 

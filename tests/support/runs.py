@@ -9,15 +9,15 @@ import orjson
 
 from kernel.clock import now
 from kernel.ids import new_id
-from responses import wire
-from responses.engine.endings import opening
-from responses.engine.events import Event, frame
-from responses.engine.fold import read_frames
+from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.events.fold import read_frames
+from responses.engine.events.terminal import opening
+from responses.engine.events.types import Event, frame
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import RunEnded, Step
-from responses.engine.tools import NoTools, Toolbox
-from responses.engine.turns import Model
+from responses.engine.turn import Model
+from responses.requests import parameters as wire
 from responses.schema import parse_create
 from tests.support.scripted import HostedTools, Piece, ScriptedModel
 

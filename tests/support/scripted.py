@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult
-from responses.engine.converter import ChatConverter
-from responses.engine.events import Body, Event
-from responses.engine.mcp_events import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult
+from responses.engine.chat.converter import ChatConverter
+from responses.engine.events.mcp import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool, TurnRequest, TurnResult
+from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
 Piece = Chunk | Failure | asyncio.Event

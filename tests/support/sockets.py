@@ -19,7 +19,7 @@ from websockets.sync.connection import Connection
 from kernel.asgi import identified
 from responses.api.websocket import ResponseSocket
 from responses.providers.clients import close_clients
-from responses.runner import cancel_all
+from responses.runs.runner import cancel_all
 from tests.support.streams import TERMINAL, Retrieve, check_stream
 from tests.support.validation import check_event
 

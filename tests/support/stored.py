@@ -6,20 +6,20 @@ from typing import Any, TypeVar
 from conversations.models import Section
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
-from responses import selectors, store
-from responses.engine.endings import opening
-from responses.engine.fold import read_frames
+from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.events.fold import read_frames
+from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
-from responses.engine.tools import NoTools, Toolbox
-from responses.engine.turns import Model
-from responses.identity import RunIdentity
+from responses.engine.turn import Model
 from responses.models import EventBatch, Mode, Response
-from responses.recorder import Progress, Recorder, placed
-from responses.runner import PROCESS, LiveRun, lease_until
+from responses.requests.parameters import hidden_options
+from responses.runs import selectors, store
+from responses.runs.identity import RunIdentity
+from responses.runs.recorder import Progress, Recorder, placed
+from responses.runs.runner import PROCESS, LiveRun, lease_until
+from responses.runs.store import Change, writer
 from responses.schema import parse_create
-from responses.store import Change, writer
-from responses.wire import hidden_options
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.runs import context

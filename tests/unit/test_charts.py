@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from kernel import charts
-from kernel.charts import Chart, Point, Series
+from console import charts
+from console.charts import Chart, Point, Series
 from responses.rollups.histograms import BOUNDS, BUCKETS, quantile
 
 GOOD, BAD = Series(name="good", tone="good"), Series(name="<bad>", tone="bad", url="/bad?a=1&b=2")

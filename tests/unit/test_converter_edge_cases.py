@@ -203,7 +203,7 @@ async def test_12_logprobs_that_no_text_follows_are_not_lost() -> None:
 
 
 async def test_12_a_delta_keeps_its_own_logprobs_when_more_come_in_the_same_read() -> None:
-    from responses.engine.converter import ChatConverter
+    from responses.engine.chat.converter import ChatConverter
 
     chunks = [with_choice(chunk(content=c), logprobs={"content": [logprob(c)]}) for c in ("a", "b")]
     events = ChatConverter(first_output_index=0, logprobs=True).feed(chunks)

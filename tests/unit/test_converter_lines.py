@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from responses.engine.converter import ChatConverter
-from responses.engine.turns import Finish
+from responses.engine.chat.converter import ChatConverter
+from responses.engine.turn import Finish
 from responses.providers.chat_completions import EventLines
 from tests.support.chunks import Chunk, chunk
 

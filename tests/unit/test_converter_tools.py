@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.converter import ChatConverter
-from responses.engine.events import OutputItemDone
-from responses.engine.turns import CallForm, FunctionTool
+from responses.engine.chat.converter import ChatConverter
+from responses.engine.events.types import OutputItemDone
+from responses.engine.turn import CallForm, FunctionTool
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played
 from tests.support.runs import play as play_any

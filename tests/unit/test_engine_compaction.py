@@ -9,9 +9,9 @@ import pytest
 
 from conversations.items import StoredItem, from_wire
 from kernel.errors import Failure, InvalidEncryptedContent
-from responses.engine.body import Ending
-from responses.engine.compaction import Compacted, CompactionPlan, kept, since
-from responses.engine.reasoning import Thought
+from responses.engine.chat.reasoning import Thought
+from responses.engine.compaction.items import Compacted, CompactionPlan, kept, since
+from responses.engine.events.response_body import Ending
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted
 from tests.support import runs

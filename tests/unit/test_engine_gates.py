@@ -8,7 +8,7 @@ import pytest
 
 from conversations.items import AssistantMessage, InputMessage
 from kernel.errors import Failure
-from responses.engine.body import Ending
+from responses.engine.events.response_body import Ending
 from responses.engine.state import RunContext, Traits
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded
 from tests.support.chunks import Chunk, calls, chunk, text

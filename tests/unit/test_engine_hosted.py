@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from conversations.items import FunctionCall, FunctionCallOutput, InputMessage
 from kernel.errors import Failure
-from responses.engine.body import Ending
-from responses.engine.calls import Admission, Ask, Make, Refuse, ToolLimits, ToolResult
-from responses.engine.events import Body, OutputItemAdded, OutputItemDone
+from responses.engine.calls.outcomes import Admission, Ask, Make, Refuse, ToolLimits, ToolResult
+from responses.engine.events.response_body import Ending
+from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import (
     CallRecord,
@@ -24,7 +24,7 @@ from responses.engine.steps import (
     ToolsStarted,
     TurnEnded,
 )
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 from tests.support.chunks import calls, text
 from tests.support.runs import begin, play
 from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools

@@ -4,14 +4,14 @@ import pytest
 
 from conversations.items import AssistantMessage
 from kernel.errors import Failure
-from responses.engine.body import Ending
-from responses.engine.endings import failed
-from responses.engine.events import Body
-from responses.engine.fragments import close_fragment
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import failed
+from responses.engine.events.types import Body
+from responses.engine.interrupted_items import close_fragment
 from responses.engine.loop import Run
 from responses.engine.state import Fragment, OutputItem, PendingCall, RunState
 from responses.engine.steps import FragmentsClosed, RunEnded
-from responses.engine.turns import Call, Finish
+from responses.engine.turn import Call, Finish
 from tests.support.chunks import Chunk, calls, chunk, text
 from tests.support.runs import begin, events_of, on_the_wire
 from tests.support.scripted import ScriptedModel, ScriptedTools

@@ -7,7 +7,7 @@ import pytest
 
 from conversations.items import AssistantMessage, McpCall
 from kernel.errors import Failure
-from responses.engine.calls import ToolResult
+from responses.engine.calls.outcomes import ToolResult
 from responses.engine.state import OutputItem, RunState
 from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolsStarted, TurnEnded
 from tests.support.chunks import Chunk, calls, chunk, text, usage

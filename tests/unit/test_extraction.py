@@ -9,8 +9,8 @@ import zipfile
 import pytest
 from pypdf import PdfWriter
 
-from conversations import document_reader
-from conversations.extraction import extract_text
+from conversations.files import document_reader
+from conversations.files.extraction import extract_text
 from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 from tests.support import documents
 

@@ -1,6 +1,6 @@
 """When a run's log is written: at moments that all runs share, and never too late."""
 
-from responses.recorder import FLUSH_SECONDS, _flush_at
+from responses.runs.recorder import FLUSH_SECONDS, _flush_at
 
 
 def test_runs_that_speak_a_little_apart_are_written_together() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses.engine.converter import ChatConverter
-from responses.engine.events import (
+from responses.engine.chat.converter import ChatConverter
+from responses.engine.events.fold import Fold, read_frames
+from responses.engine.events.types import (
     ContentPartAdded,
     CustomToolCallInputDelta,
     Event,
@@ -18,8 +19,7 @@ from responses.engine.events import (
     ReasoningSummaryTextDelta,
     frame,
 )
-from responses.engine.fold import Fold, read_frames
-from responses.engine.fragments import close_fragment
+from responses.engine.interrupted_items import close_fragment
 from tests.support.chunks import Chunk, chunk
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items

@@ -2,8 +2,8 @@
 
 import pytest
 
-from responses.engine.grammars import MAX_DEFINITION, definition_defect, text_defect
-from responses.engine.turns import Grammar
+from responses.engine.constraints.grammar import MAX_DEFINITION, definition_defect, text_defect
+from responses.engine.turn import Grammar
 
 SUM = 'start: NUMBER "+" NUMBER\n%import common.NUMBER\n%ignore " "'
 

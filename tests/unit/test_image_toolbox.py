@@ -7,13 +7,14 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel.clock import now
 from responses.engine.attachments import Attachments
-from responses.engine.body import Ending
-from responses.engine.endings import opening
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned
+from responses.passthrough.images import GeneratedImage, ImageOrder
 from responses.tools.combined import combined
-from responses.tools.image_generation.toolbox import ImageToolbox, Order, Picture
+from responses.tools.image_generation.toolbox import ImageToolbox
 from tests.support.chunks import text
 from tests.support.mcp_requests import calling
 from tests.support.runs import context, events_of, on_the_wire
@@ -43,12 +44,12 @@ class Painter:
     def __init__(self) -> None:
         self.doors = {"A": asyncio.Event(), "B": asyncio.Event()}
 
-    async def paint(self, order: Order, partial: Callable[[int, Picture], None]) -> Picture:
+    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture whose content is its prompt."""
         for index in range(2):
-            partial(index, Picture(content=f"{order.prompt}{index}"))
+            partial(index, GeneratedImage(content=f"{order.prompt}{index}"))
         await self.doors[order.prompt].wait()
-        return Picture(content=order.prompt)
+        return GeneratedImage(content=order.prompt)
 
 
 def drawing(painter: Painter, **options: Any) -> tuple[Run, list[Any]]:

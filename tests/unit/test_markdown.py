@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kernel.markdown import MAX_CHARACTERS, host_of, render
+from console.markdown import MAX_CHARACTERS, host_of, render
 
 # What a page must never get from a text: anything that loads by itself, runs, or is styled.
 _LOADS = re.compile(

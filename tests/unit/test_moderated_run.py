@@ -6,12 +6,12 @@ from typing_extensions import override
 
 from conversations.items import plain_text
 from kernel.clock import now
-from responses.engine.endings import opening
-from responses.engine.events import Body
+from responses.engine.events.terminal import opening
+from responses.engine.events.types import Body
 from responses.engine.state import RunState
-from responses.ledger import RequestInfo
-from responses.moderated import ModeratedRun
-from responses.moderation import Judge, Judgement
+from responses.moderation.judge import Judge, Judgement
+from responses.moderation.run import ModeratedRun
+from responses.runs.ledger import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal
 from tests.support.chunks import Chunk, calls, chunk, text

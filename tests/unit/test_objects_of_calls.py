@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from kernel.storable import MAX_DEPTH
-from responses.engine.call_segments import CallSegment
-from responses.engine.calls import ToolResult, object_of
-from responses.engine.forms import hidden, item_fields
-from responses.engine.turns import CallForm
+from responses.engine.calls.client_tools import hidden, item_fields
+from responses.engine.calls.outcomes import ToolResult, object_of
+from responses.engine.chat.call_segments import CallSegment
+from responses.engine.turn import CallForm
 
 DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
 

@@ -6,7 +6,7 @@ import pytest
 
 from conversations.items import from_wire
 from kernel.errors import ToolCallMismatch
-from responses import pairing
+from responses.requests import pairing
 from tests.support.items import SAMPLES
 
 CALLS = {

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import Failure
-from responses.engine.events import Event
-from responses.engine.fold import Fold
-from responses.engine.fragments import close_fragment
-from responses.engine.relay import RelayConverter
-from responses.engine.turns import CallForm, Finish, FunctionTool, Sampling
+from responses.engine.events.fold import Fold
+from responses.engine.events.types import Event
+from responses.engine.interrupted_items import close_fragment
+from responses.engine.relay.converter import RelayConverter
+from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
 from tests.support.responses_upstream import added, called, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items

@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.calls import ToolResult
+from responses.engine.calls.outcomes import ToolResult
 from responses.engine.state import OutputItem, RunState
-from responses.engine.turns import Call
+from responses.engine.turn import Call
 from responses.tools.tool_search.toolbox import ToolSearch, searches
 from tests.support.runs import context
 

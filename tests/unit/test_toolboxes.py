@@ -1,6 +1,6 @@
 """Several toolboxes behave as one."""
 
-from responses.engine.tools import NoTools
+from responses.engine.calls.port import NoTools
 from responses.tools.combined import combined
 from tests.support.chunks import calls, text
 from tests.support.runs import begin

@@ -11,10 +11,10 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
-from kernel.console import when
+from console.widgets import when
 from responses.admin import cells
 from responses.models import Response
-from tenants.admin.content import HIDDEN, may_read, note_read
+from tenants.console.content_access import HIDDEN, may_read, note_read
 
 MOST_NODES = 200
 _MOST_ABOVE = 100

@@ -16,9 +16,9 @@ from django.utils.http import content_disposition_header
 from conversations import export, selectors, services
 from conversations.models import Conversation
 from kernel.errors import ApiError, NotFound
-from tenants.admin.audited import actor, note
-from tenants.admin.content import may_read, note_read
-from tenants.admin.roles import LEADS, MAKERS, OPERATORS, may
+from tenants.console.audited import actor, note
+from tenants.console.content_access import may_read, note_read
+from tenants.console.roles import LEADS, MAKERS, OPERATORS, may
 
 _PAGE = "admin/conversations/conversation/confirm.html"
 _MOST_AT_ONCE = 20

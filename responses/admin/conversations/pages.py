@@ -20,17 +20,17 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
+from console.widgets import LogAdmin, TimeFilter, badge, copyable, two_lines, when
 from conversations import selectors
 from conversations.models import Conversation, Placement
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, two_lines, when
 from responses.admin import cells
 from responses.admin.conversations import deeds as conversation_deeds
 from responses.admin.conversations.rows import Facts, facts_of, lately_active, owners_of
 from responses.admin.transcript.entries import Entry, beside, entries
 from responses.models import Response, ToolCall
-from tenants.admin.content import HIDDEN, hidden_notice, may_read, note_read, note_teams_read
-from tenants.admin.roles import LEADS, MAKERS, OPERATORS, TeamScoped, everywhere, may, teams_of
-from tenants.viewer import viewer
+from tenants.console.content_access import HIDDEN, hidden_notice, may_read, note_read, note_teams_read
+from tenants.console.roles import LEADS, MAKERS, OPERATORS, TeamScoped, everywhere, may, teams_of
+from tenants.console.viewer import viewer
 
 SHOWN_ITEMS = 50
 _AROUND = 25

@@ -14,23 +14,23 @@ from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from kernel import charts
-from kernel.charts import Chart, Point, Series
+from console import charts
+from console.charts import Chart, Point, Series
+from console.widgets import compact, duration
 from kernel.clock import now
-from kernel.console import compact, duration
 from responses.admin import cells
 from responses.admin.home import panels as home_panels
 from responses.admin.home.panels import Running
 from responses.admin.usage import links
-from responses.admin.usage.answering import Answer, answer, buckets
-from responses.admin.usage.asking import Asked, asked
+from responses.admin.usage.aggregate import Answer, answer, buckets
 from responses.admin.usage.metrics import STATUS_TONES, Kind
+from responses.admin.usage.query import Asked, asked
 from responses.models import RUNNING, Response, Status
 from responses.rollups import reading
 from responses.rollups.histograms import quantile
 from responses.rollups.reading import Question, Sums
 from responses.rollups.sources import RESPONSES
-from tenants.admin.roles import everywhere, teams_of
+from tenants.console.roles import everywhere, teams_of
 
 _LATEST = 10
 _NOTABLE = 0.05

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from kernel.console import ago, copyable, duration
+from console.widgets import ago, copyable, duration
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.models import Response
@@ -21,7 +21,7 @@ from responses.rollups.histograms import quantile
 from responses.rollups.reading import Question
 from responses.rollups.sources import CALLS, TOOLS
 from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from tenants.admin.roles import everywhere
+from tenants.console.roles import everywhere
 from tenants.models import ApiKey, Team, Upstream
 
 MOST = 1000

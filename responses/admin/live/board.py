@@ -15,8 +15,8 @@ from django.db import Error as DatabaseError
 
 from kernel import heartbeats
 from kernel.dbthreads import in_db_thread
-from responses import running
-from responses.running import Look
+from responses.admin.live import queries
+from responses.admin.live.queries import Look
 from tenants import scope
 from tenants.models import Team
 
@@ -41,9 +41,9 @@ class Seen:
 def see(*, teams: Iterable[str], before: Seen | None = None) -> Seen:
     """Look once, inside of a scope that sees these teams."""
     before = before or Seen()
-    found = running.look(teams=[*teams], before=before.look)
+    found = queries.look(teams=[*teams], before=before.look)
     gone = before.look.rows.keys() - found.rows.keys()
-    ended = {**before.ended, **(running.endings(response_ids=gone) if gone else {})}
+    ended = {**before.ended, **(queries.endings(response_ids=gone) if gone else {})}
     wanted = {row.response.team_id for row in found.rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=wanted).values_list("pk", "name")) if wanted else {}
     return Seen(

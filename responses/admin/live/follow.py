@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from conversations.items import plain_text
 from kernel.dbthreads import in_db_thread
-from responses import follow
-from responses.engine.fold import read_frames
+from responses.engine.events.fold import read_frames
 from responses.models import Response
+from responses.runs import follow
 from tenants import scope
-from tenants.admin.content import note_teams_read
-from tenants.admin.socket import DONE, NOT_ALLOWED, AdminSocket
+from tenants.console.content_access import note_teams_read
+from tenants.console.socket import DONE, NOT_ALLOWED, AdminSocket
 
 _NOT_THERE = 4404
 _MOST = 64 * 1024

@@ -11,19 +11,19 @@ from django.urls import reverse
 
 from kernel.clock import now
 from kernel.origin import origin
-from responses import cancelling
 from responses.admin.cells import url
 from responses.admin.live import rows
 from responses.admin.live.board import see
-from responses.ledger import RequestInfo
+from responses.admin.live.queries import RunRow
+from responses.lifecycle import cancel
+from responses.lifecycle.notifier import notify_workers
 from responses.models import Response
-from responses.running import RunRow
-from responses.tasks import wake_a_worker
-from tenants.admin.audited import actor
-from tenants.admin.content import note_teams_read
-from tenants.admin.roles import EVERY_ROLE, MAKERS, OPERATORS, everywhere, may
-from tenants.admin.site import page, render
-from tenants.viewer import viewer
+from responses.runs.ledger import RequestInfo
+from tenants.console.audited import actor
+from tenants.console.content_access import note_teams_read
+from tenants.console.roles import EVERY_ROLE, MAKERS, OPERATORS, everywhere, may
+from tenants.console.site import page, render
+from tenants.console.viewer import viewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class _Deed:
 
 _DEEDS = {
     "cancel": _Deed(
-        act=cancelling.cancel_run,
+        act=cancel.cancel_run,
         question="Cancel this run?",
         meaning="It ends where it stands. What it has finished stays in its output, and what it is at is lost.",
         button="Cancel the run",
         outcome="was cancelled",
     ),
     "requeue": _Deed(
-        act=cancelling.requeue_run,
+        act=cancel.requeue_run,
         question="Requeue this run?",
         meaning="The worker that has it loses it. The next one goes on behind its last finished step, and repeats what "
         "was under way.",
@@ -54,7 +54,7 @@ _DEEDS = {
         outcome="waits for another worker",
     ),
     "fail": _Deed(
-        act=cancelling.fail_run,
+        act=cancel.fail_run,
         question="Mark this run as failed?",
         meaning="It ends as failed where it stands. What it has finished stays in its output.",
         button="End it as failed",
@@ -92,7 +92,7 @@ def steer(request: HttpRequest, response_id: str, what: str) -> HttpResponse:
     names = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
     is_done = not refusal and deed.act(**names, request=RequestInfo(request_id=origin().request_id))
     if is_done and what == "requeue":
-        transaction.on_commit(wake_a_worker)
+        transaction.on_commit(notify_workers)
     said = f"{response.pk} {deed.outcome}." if is_done else f"{response.pk} {refusal or 'has ended already'}."
     if request.headers.get("X-Requested-With") == "fetch":
         return JsonResponse({"said": said}, status=200 if is_done else 409)

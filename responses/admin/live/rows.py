@@ -8,13 +8,13 @@ from typing import Any
 
 from django.conf import settings
 
-from kernel.console import compact, duration
+from console.widgets import compact, duration
 from responses.admin.cells import STATUS_TONES, url
+from responses.admin.live.queries import Look, RunRow, Step
 from responses.models import Mode, Status
-from responses.running import Look, RunRow, Step
-from tenants.admin.content import HIDDEN
-from tenants.admin.roles import MAKERS, OPERATORS
-from tenants.viewer import Viewer
+from tenants.console.content_access import HIDDEN
+from tenants.console.roles import MAKERS, OPERATORS
+from tenants.console.viewer import Viewer
 
 STUCK_AFTER = timedelta(seconds=60)
 _GOOD_STEPS = frozenset({"stop", "tool_calls", "completed", "returned", "compacted"})

@@ -11,9 +11,9 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from responses.admin.live import rows
 from responses.admin.live.board import Board, Seen
-from responses.runner import heard_within
-from tenants.admin.content import note_teams_read
-from tenants.admin.socket import AdminSocket
+from responses.runs.runner import heard_within
+from tenants.console.content_access import note_teams_read
+from tenants.console.socket import AdminSocket
 
 # The page knows by it that the connection lives, and what time it is here.
 _PULSE_SECONDS = 2.0

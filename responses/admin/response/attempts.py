@@ -4,12 +4,12 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from kernel.console import badge, copyable, duration, tone, when
+from console.widgets import badge, copyable, duration, tone, when
 from responses.admin import cells
 from responses.admin.response.timeline import claims_of
 from responses.models import RUNNING, Response, Turn
-from tenants.admin.content import may_read
 from tenants.admin.ledger import OUTCOME_TONES
+from tenants.console.content_access import may_read
 from tenants.models import Upstream
 
 PAGE = 200

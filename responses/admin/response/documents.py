@@ -14,15 +14,16 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from console.widgets import SHOWN_CHARACTERS, Shown, size
 from conversations.models import Section
-from kernel.console import SHOWN_CHARACTERS, Shown, size
 from kernel.errors import ApiError
-from responses import again, selectors
 from responses.admin.redaction import redacted
 from responses.admin.response.spans import download
-from responses.engine.events import Body
+from responses.engine.events.types import Body
 from responses.models import Mode, Response
-from tenants.admin.content import hidden_notice, may_read, note_read
+from responses.requests import rebuild
+from responses.runs import selectors
+from tenants.console.content_access import hidden_notice, may_read, note_read
 
 SHOWN_ON_DEMAND = 1_000_000
 _INLINE_ITEMS = 200
@@ -46,7 +47,7 @@ class Document:
 
 def asked(response: Response) -> Body:
     """The body of the request as its client sent it, as far as that is kept. Raises `ApiError` where nothing is."""
-    body = again.request_of(response, with_history=False)
+    body = rebuild.request_of(response, with_history=False)
     body["input"] = [_sent(item) for item in body["input"]]
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id

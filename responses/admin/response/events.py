@@ -5,11 +5,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 
-from kernel.console import duration, size
+from console.widgets import duration, size
 from responses.admin.response import log
 from responses.admin.response.spans import download
 from responses.models import Response
-from tenants.admin.content import hidden_notice, may_read, note_read
+from tenants.console.content_access import hidden_notice, may_read, note_read
 
 SPEEDS = (1, 4, 16)
 

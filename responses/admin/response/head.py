@@ -6,12 +6,12 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from kernel.console import copyable, duration
+from console.widgets import copyable, duration
 from responses.admin import cells
-from responses.admin.listing.acting import DEEDS
+from responses.admin.response_list.actions import DEEDS
 from responses.models import Response
-from tenants.admin.content import may_read
-from tenants.admin.site import may_open
+from tenants.console.content_access import may_read
+from tenants.console.site import may_open
 from tenants.prices import amount
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")

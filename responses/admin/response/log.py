@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from responses.engine.fold import read_frames
+from responses.engine.events.fold import read_frames
 from responses.models import EventBatch, Response
 
 PAGE = 500

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
-from kernel.console import badge, copyable, duration, tone, when
+from console.widgets import badge, copyable, duration, tone, when
 from responses.models import Response
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 from tenants.models import AuditEvent

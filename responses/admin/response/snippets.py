@@ -10,9 +10,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from kernel.errors import ApiError
 from responses.admin.redaction import without_secrets
 from responses.admin.response.documents import asked
-from responses.engine.events import Body
+from responses.engine.events.types import Body
 from responses.models import Response
-from tenants.admin.content import may_read, note_read
+from tenants.console.content_access import may_read, note_read
 
 KEY = "RESPONSES_API_KEY"
 # What the SDK's method has no parameters for.

@@ -5,9 +5,9 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from kernel.console import duration, pretty
+from console.widgets import duration, pretty
 from responses.models import Approval, Response, ToolCall, Turn
-from tenants.admin.content import hidden_notice, may_read, note_read
+from tenants.console.content_access import hidden_notice, may_read, note_read
 
 _PAYLOADS = ("arguments", "output")
 

@@ -10,12 +10,12 @@ from responses.admin.response.attempts import attempts
 from responses.admin.response.documents import read_request, read_response
 from responses.admin.response.events import events
 from responses.admin.response.records import audit, webhooks
-from responses.admin.response.said import read_transcript
 from responses.admin.response.timeline import timeline
+from responses.admin.response.transcript_tab import read_transcript
 from responses.admin.response.usage import usage
 from responses.models import Response
 from tenants.admin.auditlog import AuditAdmin
-from tenants.admin.roles import EVERY_ROLE, Roles, may
+from tenants.console.roles import EVERY_ROLE, Roles, may
 
 Reader = Callable[[HttpRequest, Response], Mapping[str, Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
+from console.widgets import duration
 from conversations.models import Placement, Section
 from kernel.clock import now
-from kernel.console import duration
 from responses.admin import cells
 from responses.admin.response.waterfall import WORK, Bar, Gap, Kind, Stretch, Waterfall, waterfall
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn

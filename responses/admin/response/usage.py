@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import Count, Sum
 from django.http import HttpRequest
 
-from kernel.console import badge, duration, tone, when
+from console.widgets import badge, duration, tone, when
 from responses.models import Response
 from tenants.admin.ledger import OUTCOME_TONES
 from tenants.models import UsageRecord

@@ -14,13 +14,13 @@ from django.urls import reverse
 
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
-from responses.engine.turns import Sampling, TurnRequest, TurnResult
+from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.clients import client_for, close_clients, failure_of
 from responses.providers.routing import model_for
 from tenants import directory
-from tenants.admin.audited import note
-from tenants.admin.roles import OPERATORS
-from tenants.admin.site import page, render
+from tenants.console.audited import note
+from tenants.console.roles import OPERATORS
+from tenants.console.site import page, render
 from tenants.models import Model, Upstream
 
 MOST_TOKENS = 16

@@ -18,13 +18,13 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from redis.backoff import NoBackoff
 
+from console.widgets import size
 from kernel import heartbeats
 from kernel.clock import now
-from kernel.console import size
 from kernel.heartbeats import Heartbeat
-from responses import running
-from responses.batch_models import OPEN_BATCHES, Batch
-from responses.vector_models import VectorStoreFile
+from responses.admin.live import queries
+from responses.models.batches import OPEN_BATCHES, Batch
+from responses.models.vector_stores import VectorStoreFile
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 
 MOST = 1000
@@ -130,7 +130,7 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 def processes() -> Processes:
     """Who lives, and who holds the leases of runs."""
     beats = heartbeats.known()
-    held = Counter(running.holders())
+    held = Counter(queries.holders())
     rows = [_process(beat, held.pop(beat.name, 0)) for beat in beats or ()]
     silent = [Process(kind="unknown", name=name, leases=count, is_silent=True) for name, count in held.items()]
     kinds = {row.kind for row in rows}
@@ -162,7 +162,7 @@ def _process(beat: Heartbeat, leases: int) -> Process:
 
 def queues() -> list[Queue]:
     """What waits, wherever things wait."""
-    waiting, oldest = running.queue()
+    waiting, oldest = queries.queue()
     batches = Batch.objects.filter(status__in=OPEN_BATCHES)
     files = VectorStoreFile.objects.filter(status="in_progress")
     return [

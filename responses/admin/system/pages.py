@@ -7,8 +7,8 @@ from django.template.response import TemplateResponse
 
 from kernel.clock import now
 from responses.admin.system import configuration, facts, health
-from tenants.admin.roles import STAFF
-from tenants.admin.site import page, render
+from tenants.console.roles import STAFF
+from tenants.console.site import page, render
 
 
 @page("system/", name="system", viewers=STAFF)

@@ -1,6 +1,6 @@
 """Items as a page shows them: who said what, what was called, and what came back.
 
-Nothing that a model or a client wrote is interpreted but as safe Markdown (`kernel.markdown`), and images come from
+Nothing that a model or a client wrote is interpreted but as safe Markdown (`console.markdown`), and images come from
 here or not at all. Who may not read it gets the same entries without a word of content.
 """
 
@@ -13,15 +13,15 @@ from uuid import UUID
 from django.http import HttpRequest
 from django.urls import reverse
 
-from conversations import files
+from console.widgets import size
+from conversations.files import storage
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
-from kernel.console import size
-from responses import selectors
-from responses.admin.transcript.deeds import Deed, Word, read_deed, with_row
+from responses.admin.transcript.cards import Deed, Word, read_deed, with_row
 from responses.admin.transcript.parts import MEDIA, Piece, data_in, read_part
 from responses.models import Approval, Response, ToolCall
-from tenants.admin.content import hidden_notice, may_read, note_read
+from responses.runs import selectors
+from tenants.console.content_access import hidden_notice, may_read, note_read
 from tenants.models import ApiKey
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -308,7 +308,7 @@ def _was_asked_for(item: Item) -> bool:
 def _types(items: Sequence[Item], team_id: str) -> dict[str, str]:
     """The types of the files that are named as images or files, of those that are there."""
     named = {piece.source for item in items for piece in _media(item.body) if data_in(piece.source) is None}
-    return files.types(team_id=team_id, file_ids=named) if named else {}
+    return storage.types(team_id=team_id, file_ids=named) if named else {}
 
 
 def _media(body: dict[str, Any]) -> list[Piece]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
-from kernel.console import SHOWN_CHARACTERS, Shown, shown, size
-from kernel.markdown import host_of, render
-from tenants.admin.content import HIDDEN
+from console.markdown import host_of, render
+from console.widgets import SHOWN_CHARACTERS, Shown, shown, size
+from tenants.console.content_access import HIDDEN
 
 _DATA_URL = re.compile(r"data:([^;,]*)(;base64)?,")
 MEDIA = ("image", "file")

@@ -16,15 +16,15 @@ from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpRespons
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from conversations import files
+from console.widgets import SHOWN_CHARACTERS
+from conversations.files import storage
 from conversations.models import File, Item
 from kernel.clock import now
-from kernel.console import SHOWN_CHARACTERS
 from responses.admin.transcript.entries import PICTURES, pieces_of
 from responses.admin.transcript.parts import MEDIA, Piece, data_in
 from responses.models import ToolCall
-from tenants.admin.content import may_read, note_read
-from tenants.admin.site import page
+from tenants.console.content_access import may_read, note_read
+from tenants.console.site import page
 
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
@@ -81,12 +81,12 @@ def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     if file is None or not file.exists_at(now()):
         raise Http404
     _check(request, file, file.team_id)
-    content = async_to_sync(files.open_content)(file)
+    content = async_to_sync(storage.open_content)(file)
     beginning = content.read(16)
     content.seek(0)
     headers = _headers(file.content_type, beginning, name=file.filename)
     headers["Content-Length"] = str(file.size)
-    return StreamingHttpResponse(files.pieces(content), content_type=headers.pop("type"), headers=headers)
+    return StreamingHttpResponse(storage.pieces(content), content_type=headers.pop("type"), headers=headers)
 
 
 def _piece(request: HttpRequest, key: UUID, number: int) -> Piece:

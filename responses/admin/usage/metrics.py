@@ -6,7 +6,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from kernel import charts
+from console import charts
 from responses.rollups import histograms
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source
 from tenants.prices import amount

@@ -9,16 +9,16 @@ from urllib.parse import unquote
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from kernel import charts
-from kernel.charts import Point, Series
+from console import charts
+from console.charts import Point, Series
 from kernel.clock import now
 from responses.admin.usage import links
-from responses.admin.usage.answering import Answer, Group, answer
-from responses.admin.usage.asking import BUCKETS, RANGES, VIEWS, ZONE_COOKIE, Asked, asked, zones
+from responses.admin.usage.aggregate import Answer, Group, answer
 from responses.admin.usage.metrics import GROUPS, METRICS, STATUS_TONES, Kind
+from responses.admin.usage.query import BUCKETS, RANGES, VIEWS, ZONE_COOKIE, Asked, asked, zones
 from responses.rollups import reading
-from tenants.admin.roles import EVERY_ROLE, everywhere, teams_for, teams_of
-from tenants.admin.site import page, render
+from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
+from tenants.console.site import page, render
 from tenants.models import ApiKey, Model
 
 _MOST_CHOICES = 200

@@ -16,12 +16,12 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 from unfold.decorators import action
 
-from kernel.console import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
+from console.widgets import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
 from responses.admin import cells
 from responses.admin.webhooks.endpoints import FORM_PAGE, MANAGERS, acting
 from responses.webhooks import services
 from responses.webhooks.models import DeliveryState, WebhookDelivery
-from tenants.admin.roles import TeamScoped, may
+from tenants.console.roles import TeamScoped, may
 
 _TONES = {
     DeliveryState.PENDING.value: "info",

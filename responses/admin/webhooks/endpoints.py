@@ -29,16 +29,16 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from console.widgets import badge, copyable, two_lines, when
 from kernel.clock import now
-from kernel.console import badge, copyable, two_lines, when
 from kernel.errors import ApiError, EgressRefused
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor, NewSecret
 from responses.webhooks.signing import hint
-from tenants.admin.audited import actor
-from tenants.admin.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
+from tenants.console.audited import actor
+from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
 from tenants.models import Team
 
 MANAGERS = LEADS | OPERATORS

@@ -8,13 +8,13 @@ from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.containers.models import ContainerFile
 from responses.containers.services import Outcome
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.events import Body, Event
-from responses.engine.forms import qualified
-from responses.engine.lifecycle import after_result, before_result
+from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.rooms import CODE, Room, trouble, written_files
 from sandbox.client import Failed, Ran, Unavailable
 

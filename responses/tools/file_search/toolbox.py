@@ -1,7 +1,7 @@
 """The tool `file_search`: the model says what it looks for, and reads the passages that fit.
 
 The passages stand in the item, readers see them only if they ask for them. The model cites by marks
-(`responses.engine.citing`).
+(`responses.engine.citation_markers`).
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.citing import HOW_TO_CITE
-from responses.engine.events import Body, Event
-from responses.engine.lifecycle import after_result, before_result
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.citation_markers import HOW_TO_CITE
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 
 NAME = "file_search"
 _MOST_QUERIES = 5

@@ -5,13 +5,13 @@ from typing import Any
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.events import Body, Event
-from responses.engine.forms import hidden
-from responses.engine.lifecycle import before_result
+from responses.engine.calls.client_tools import hidden
+from responses.engine.calls.item_events import before_result
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.rooms import Room, trouble, written_files
 from sandbox.client import Failed, Ran, Unavailable
 

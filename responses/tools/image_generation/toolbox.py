@@ -4,21 +4,21 @@ The picture stands in its item; later turns and responses read it from there, as
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from conversations.items import ImageGenerationCall, InputFile, InputImage, InputMessage, StoredItem
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.attachments import Content, ImageBytes, all_parts, name_of
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.events import Body, Event
-from responses.engine.lifecycle import after_result, before_result
-from responses.engine.progress_events import ImageGenerationCallPartialImage
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.port import News
+from responses.engine.events.tools import ImageGenerationCallPartialImage
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.tools import News
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.passthrough.images import GeneratedImage, ImageOrder
 from responses.schema.images import FORWARDED, MOST_PICTURES
 
 NAME = "image_generation"
@@ -27,30 +27,10 @@ _ABOUT = "Makes an image, which the user gets to see."
 _EDITS = " It can also change the images of this conversation, of which it is given the latest."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be drawn. `pictures` and `mask` are data URLs; without pictures nothing is changed, but made."""
-
-    prompt: str
-    settings: Mapping[str, Any]
-    pictures: Sequence[str] = ()
-    mask: str | None = None
-    partial_images: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A picture in base64, with what its server says of it."""
-
-    content: str
-    revised_prompt: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Painter(Protocol):
     """Asks an image model."""
 
-    async def paint(self, order: Order, partial: Callable[[int, Picture], None]) -> Picture:
+    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """The picture; `partial` is told those that come before it. Raises `ApiError`."""
         ...
 
@@ -153,7 +133,7 @@ class ImageToolbox:
 
     # -- what is asked -------------------------------------------------------------------------------------------------
 
-    async def _order(self, call: Call) -> Order:
+    async def _order(self, call: Call) -> ImageOrder:
         prompt = _prompt(call)
         if prompt is None:
             raise _Wrong("'prompt' has to be a text")
@@ -162,7 +142,7 @@ class ImageToolbox:
             pictures = await self._pictures()
             if not pictures:
                 raise _Wrong("there is no image here that could be changed")
-        return Order(
+        return ImageOrder(
             prompt=prompt,
             settings=self._settings,
             pictures=pictures,
@@ -205,7 +185,7 @@ class ImageToolbox:
             raise _Wrong("the mask of the image cannot be had any more")
         return found.url
 
-    def _partial(self, call: Call, index: int, part: Picture) -> None:
+    def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:
         if self._tell is None:
             return
         told = {name: value for name, value in part.settings.items() if name in _SHOWN}

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from conversations.items import McpListTools, ToolSearchOutput
-from responses.engine.forms import qualified
-from responses.engine.turns import CallForm, FunctionTool
+from responses.engine.calls.client_tools import qualified
+from responses.engine.turn import CallForm, FunctionTool
 from responses.tools.mcp.servers import ListedTool, Server, ToolFilter
 
 

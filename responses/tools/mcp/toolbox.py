@@ -7,18 +7,18 @@ from typing import Any
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult, object_of
-from responses.engine.events import Body, Event, OutputItemAdded, OutputItemDone
-from responses.engine.forms import qualified
-from responses.engine.lifecycle import after_result, before_result
+from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult, object_of
+from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, Prepared
-from responses.engine.turns import Call, FunctionTool
+from responses.engine.turn import Call, FunctionTool
+from responses.requests.tool_offer import Offer
 from responses.tools.mcp import results
 from responses.tools.mcp.catalogue import Catalogue, Known
 from responses.tools.mcp.servers import ListedTool, Server
 from responses.tools.mcp.sessions import ServerFailed, Sessions
-from responses.toolset import Offer
 
 KIND = "mcp"
 _UNAUTHORIZED = 401

@@ -13,14 +13,14 @@ import regex
 
 from conversations.items import StoredItem
 from kernel.ids import new_id
-from responses import toolset
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.events import Body, Event
-from responses.engine.forms import hidden
+from responses.engine.calls.client_tools import hidden
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool
-from responses.toolset import Offer, Shown
+from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.requests import tool_offer
+from responses.requests.tool_offer import Offer, Shown
 
 NAME = "tool_search"
 _MOST = 5
@@ -58,7 +58,7 @@ def searches(
         return []
     if isinstance(choice, dict) and choice["type"] == "allowed_tools" and {"type": NAME} not in choice["tools"]:
         return []
-    deferred = [offer for offer in toolset.known(tools, choice, items) if offer.deferred]
+    deferred = [offer for offer in tool_offer.known(tools, choice, items) if offer.deferred]
     return [ToolSearch(deferred, description=search["description"] or "", shelves=shelves)]
 
 
@@ -81,7 +81,7 @@ class ToolSearch:
         self._words |= {name: _words_of(offer) for name, offer in late.items() if name not in self._words}
         for item in state.output:
             if item.body["type"] == "tool_search_output":
-                self._load(offer.tool.name for offer in toolset.offers(item.body["tools"]))
+                self._load(offer.tool.name for offer in tool_offer.offers(item.body["tools"]))
         nothing: tuple[Prepared, ...] = ()
         for step in nothing:
             yield step

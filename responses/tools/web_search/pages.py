@@ -6,7 +6,7 @@ import html
 import re
 from dataclasses import dataclass
 
-from conversations.extraction import extract_text
+from conversations.files.extraction import extract_text
 from kernel.egress import Egress, Fetched
 from kernel.errors import ApiError
 

@@ -1,7 +1,7 @@
 """The tool `web_search`: the model searches, opens pages, and looks for words in them.
 
 What a step has found stands in its item, with the pages' words; readers see the words only if they ask for them. The
-model cites by marks (`responses.engine.citing`).
+model cites by marks (`responses.engine.citation_markers`).
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.citing import HOW_TO_CITE
-from responses.engine.events import Body, Event
-from responses.engine.lifecycle import after_result, before_result
+from responses.engine.calls.item_events import after_result, before_result
+from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.citation_markers import HOW_TO_CITE
+from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
-from responses.engine.turns import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.schema.web_search import STEPS
 from responses.tools.web_search.engines import Engine, Found, Query
 from responses.tools.web_search.pages import Page, Reader, Unreadable, places

@@ -17,9 +17,10 @@ from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, settle
 from kernel import heartbeats
-from responses import tasks, worker
 from responses.batches.runner import BatchRunner
-from responses.runner import PROCESS
+from responses.lifecycle import worker
+from responses.lifecycle.notifier import send_notification
+from responses.runs.runner import PROCESS
 from responses.webhooks import courier
 
 # Tasks are short: what waits on networks runs on the worker's event loop.
@@ -58,7 +59,7 @@ class Command(BaseCommand):
                 stopped.result()
             if (delivering := courier.stop()) is not None:
                 wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
-            _wake_another()
+            _notify_another_worker()
 
 
 def _stop(**_: Any) -> None:
@@ -71,10 +72,10 @@ def _exit(*_: Any) -> NoReturn:
     sys.exit(0)
 
 
-def _wake_another() -> None:
+def _notify_another_worker() -> None:
     """Others have at once what was given back. Where Redis is away they look by themselves; sending would take long to
     find that out."""
-    sending = threading.Thread(target=tasks.wake_another_worker, name="wake-another-worker", daemon=True)
+    sending = threading.Thread(target=send_notification, name="notify-worker", daemon=True)
     sending.start()
     sending.join(_LAST_MESSAGE_SECONDS)
 

@@ -1,0 +1,1 @@
+"""Files that clients upload: storage, upload sessions, and the text of documents."""

@@ -1,0 +1,215 @@
+"""Files that come in parts: an upload is opened, gets parts in any order, and becomes a file in the order that its
+client names in the end.
+
+The bytes of a part belong to a file that nobody sees, which is swept after the upload's hour like any file that never
+became complete. So nothing is left behind, wherever a client or a process stops.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
+
+from conversations.files import storage
+from conversations.files.storage import Upload as Content
+from conversations.models import File, Purpose, Upload, UploadPart, UploadState
+from kernel.clock import now, unix
+from kernel.dbthreads import in_db_thread
+from kernel.errors import InvalidValue, NotFound, RequestTooLarge
+from tenants import scope
+from tenants.principal import Principal
+
+MAX_PART_BYTES = 64 * 1024 * 1024
+_LIFETIME = timedelta(hours=1)
+# Longer than it takes to put the parts together, once the upload's hour is over.
+_PARTS_KEPT = timedelta(hours=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """What a client says of a file before its first byte."""
+
+    filename: str
+    size: int
+    content_type: str
+    purpose: Purpose
+    lifetime: timedelta | None = None
+
+
+def open_upload(*, principal: Principal, announced: Announced) -> Upload:
+    """Begin an upload."""
+    if announced.size > settings.MAX_UPLOAD_BYTES:
+        limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
+        raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
+    at = now()
+    with scope.team(principal.team_id):
+        return Upload.objects.create(
+            team_id=principal.team_id,
+            api_key_id=principal.key_id,
+            filename=announced.filename,
+            size=announced.size,
+            content_type=announced.content_type,
+            purpose=announced.purpose,
+            lifetime_seconds=int(announced.lifetime.total_seconds()) if announced.lifetime else None,
+            created_at=at,
+            expires_at=at + _LIFETIME,
+        )
+
+
+async def add_part(*, principal: Principal, upload_id: str, content: "UploadedFile[bytes]") -> UploadPart:
+    """Keep a part."""
+    if (content.size or 0) > MAX_PART_BYTES:
+        raise RequestTooLarge(
+            f"The part is too large: the limit is {MAX_PART_BYTES // 1024 // 1024} MiB.", param="data"
+        )
+    upload = await in_db_thread(lambda: _pending(principal, upload_id))
+    hidden = await in_db_thread(lambda: _announce(principal, upload, content.size or 0))
+    digest = await asyncio.to_thread(storage.store, hidden, content)
+    return await in_db_thread(lambda: _keep(upload, hidden, digest))
+
+
+def _announce(principal: Principal, upload: Upload, size: int) -> File:
+    with scope.team(principal.team_id):
+        return File.objects.create(
+            team_id=principal.team_id,
+            api_key_id=principal.key_id,
+            filename=upload.filename,
+            purpose=upload.purpose,
+            content_type=upload.content_type,
+            size=size,
+            sweep_at=upload.created_at + _PARTS_KEPT,
+        )
+
+
+def _keep(upload: Upload, hidden: File, digest: str) -> UploadPart:
+    with scope.team(upload.team_id):
+        File.objects.filter(pk=hidden.pk).update(sha256=digest)
+        return UploadPart.objects.create(team_id=upload.team_id, upload=upload, content=hidden)
+
+
+async def complete_upload(*, principal: Principal, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Upload:
+    """Make a file of the parts in this order."""
+    upload = await in_db_thread(lambda: _pending(principal, upload_id))
+    parts = await in_db_thread(lambda: _ordered(upload, part_ids))
+    await in_db_thread(lambda: _move(upload, UploadState.PENDING, UploadState.COMPLETING))
+    try:
+        file = await _assembled(principal, upload, parts, md5)
+    except BaseException:
+        await in_db_thread(lambda: _move(upload, UploadState.COMPLETING, UploadState.PENDING))
+        raise
+    return await in_db_thread(lambda: _complete(upload, file, parts))
+
+
+async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File], md5: str | None) -> File:
+    with TemporaryUploadedFile(upload.filename, upload.content_type, upload.size, None) as whole:
+        digest = hashlib.md5(usedforsecurity=False)
+        for part in parts:
+            content = await storage.open_content(part)
+            async for piece in storage.pieces(content):
+                digest.update(piece)
+                await asyncio.to_thread(whole.write, piece)
+        if md5 is not None and digest.hexdigest() != md5.lower():
+            raise InvalidValue("The md5 checksum is not that of the parts in this order.", param="md5")
+        whole.seek(0)
+        lifetime = timedelta(seconds=upload.lifetime_seconds) if upload.lifetime_seconds else None
+        joined = Content(
+            content=whole,
+            filename=upload.filename,
+            content_type=upload.content_type,
+            size=upload.size,
+            purpose=Purpose(upload.purpose),
+            lifetime=lifetime,
+        )
+        return await storage.create_file(principal=principal, upload=joined)
+
+
+def _ordered(upload: Upload, part_ids: Sequence[str]) -> list[File]:
+    """The bytes of the parts in their order; together they are as long as was announced."""
+    with scope.team(upload.team_id):
+        known = {part.pk: part.content for part in UploadPart.objects.filter(upload=upload).select_related("content")}
+    for index, part_id in enumerate(part_ids):
+        if part_id not in known:
+            raise NotFound(f"No such Part object in this upload: {part_id}", param=f"part_ids[{index}]")
+    if len(set(part_ids)) < len(part_ids):
+        raise InvalidValue("Invalid 'part_ids': a part stands in it twice.", param="part_ids")
+    parts = [known[part_id] for part_id in part_ids]
+    if (total := sum(part.size for part in parts)) != upload.size:
+        message = f"The parts have {total} bytes together, and the upload was announced with {upload.size}."
+        raise InvalidValue(message, param="part_ids")
+    return parts
+
+
+def _complete(upload: Upload, file: File, parts: Sequence[File]) -> Upload:
+    _move(upload, UploadState.COMPLETING, UploadState.COMPLETED, file=file)
+    with scope.team(upload.team_id):
+        _let_go(upload)
+        return Upload.objects.select_related("file").get(pk=upload.pk)
+
+
+def cancel_upload(*, principal: Principal, upload_id: str) -> Upload:
+    """End an upload; its parts go with the next sweep."""
+    upload = _pending(principal, upload_id)
+    _move(upload, UploadState.PENDING, UploadState.CANCELLED)
+    with scope.team(upload.team_id):
+        _let_go(upload)
+        return Upload.objects.get(pk=upload.pk)
+
+
+def _let_go(upload: Upload) -> None:
+    File.objects.filter(pk__in=UploadPart.objects.filter(upload=upload).values("content")).update(sweep_at=now())
+
+
+def _pending(principal: Principal, upload_id: str) -> Upload:
+    """An upload of the caller's team that can still change; 404 for an unknown id, 400 for one that has ended."""
+    with scope.team(principal.team_id):
+        upload = Upload.objects.filter(pk=upload_id, team_id=principal.team_id).first()
+    if upload is None:
+        raise NotFound(f"No such Upload object: {upload_id}")
+    if (status := _status(upload, now())) != UploadState.PENDING:
+        raise InvalidValue(f"The upload '{upload_id}' is {status}.", param="upload_id")
+    if upload.state == UploadState.COMPLETING:
+        raise InvalidValue(f"The upload '{upload_id}' is being completed.", param="upload_id")
+    return upload
+
+
+def _move(upload: Upload, old: UploadState, new: UploadState, **values: Any) -> None:
+    """From one state to another, once; the 400 of one that is in neither."""
+    with scope.team(upload.team_id):
+        if Upload.objects.filter(pk=upload.pk, state=old).update(state=new, **values) != 1:
+            raise InvalidValue(f"The upload '{upload.pk}' is not pending any more.", param="upload_id")
+
+
+def _status(upload: Upload, at: datetime) -> str:
+    if upload.state in {UploadState.COMPLETED, UploadState.CANCELLED}:
+        return upload.state
+    return "expired" if upload.expires_at <= at else UploadState.PENDING
+
+
+def public_upload(upload: Upload) -> dict[str, Any]:
+    """The upload of the wire."""
+    return {
+        "id": upload.pk,
+        "object": "upload",
+        "bytes": upload.size,
+        "created_at": unix(upload.created_at),
+        "expires_at": unix(upload.expires_at),
+        "filename": upload.filename,
+        "purpose": upload.purpose,
+        "status": _status(upload, now()),
+        "file": storage.public_file(upload.file) if upload.file else None,
+    }
+
+
+def public_part(part: UploadPart) -> dict[str, Any]:
+    """The part of the wire."""
+    return {
+        "id": part.pk,
+        "object": "upload.part",
+        "created_at": unix(part.created_at),
+        "upload_id": part.upload_id,
+    }

@@ -1,0 +1,1 @@
+"""The parts of the console that know no team: charts, Markdown, widgets of lists."""

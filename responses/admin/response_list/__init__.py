@@ -1,0 +1,1 @@
+"""The list of responses: filters, columns, histogram, actions, export."""

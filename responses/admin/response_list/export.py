@@ -1,0 +1,96 @@
+"""Responses as JSON Lines: those of the list's filters, or a selection. A few are read at a time, and sent."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+from django.db.models import Count
+from django.http import HttpRequest, StreamingHttpResponse
+
+from conversations.models import Placement, Section
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from responses.models import Response
+from responses.runs import selectors
+from tenants import scope
+from tenants.console.audited import note
+from tenants.console.content_access import note_teams_read
+from tenants.console.roles import MAKERS, OPERATORS, Roles, everywhere, may, teams_of
+from tenants.console.viewer import Viewer, viewer
+from tenants.models import Team
+
+EXPORTERS: Roles = MAKERS | OPERATORS
+MOST_ROWS = 10_000
+_AT_ONCE = 25
+_COLUMNS = (
+    "id", "created_at", "ended_at", "status", "mode", "background", "team_id", "api_key_id", "model", "upstream_model",
+    "previous_response_id", "conversation_id", "end_user", "request_id", "client_request_id", "first_token_ms",
+    "duration_ms", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost",
+    "error_code", "incomplete_reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which responses are exported, and who gets them."""
+
+    ids: Sequence[str]
+    who: Viewer
+
+
+def may_export(request: HttpRequest) -> bool:
+    """Whether there is a team whose responses the user may take away."""
+    return may(request, EXPORTERS)
+
+
+def export(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
+    """The file, of those that the user may take away; notes in the audit log how many of each team there are."""
+    rows = Response.objects.filter(pk__in=list(ids)[:MOST_ROWS])
+    if not everywhere(request, EXPORTERS):
+        rows = rows.filter(team_id__in=teams_of(request, EXPORTERS))
+    who = viewer(request)
+    counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
+    for team_id, count in sorted(counts.items()):
+        after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
+        note(request, Team(pk=team_id), "exported", action="responses.exported", after=after, target="responses")
+    note_teams_read(who, {team_id for team_id in counts if who.may_read(team_id)})
+    known = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
+    name = f"responses-{now():%Y%m%d-%H%M%S}.jsonl"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    lines = _lines(Wanted(ids=known, who=who))
+    return StreamingHttpResponse(lines, content_type="application/jsonl", headers=headers)
+
+
+async def _lines(wanted: Wanted) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(wanted.ids), _AT_ONCE):
+        yield await in_db_thread(partial(_some, wanted, wanted.ids[start : start + _AT_ONCE]))
+
+
+def _some(wanted: Wanted, ids: Sequence[str]) -> bytes:
+    # The request's own transaction has ended by now, and with it what it could see.
+    with scope.team(*wanted.who.visible_teams):
+        rows = {row.pk: row for row in Response.objects.filter(pk__in=ids)}
+        readable = [row.pk for row in rows.values() if wanted.who.may_read(row.team_id)]
+        inputs, outputs = _inputs(readable), selectors.outputs([rows[row_id] for row_id in readable])
+    ordered = [rows[row_id] for row_id in ids if row_id in rows]
+    return b"".join(_line(row, inputs, outputs, is_readable=row.pk in set(readable)) for row in ordered)
+
+
+def _inputs(ids: Sequence[str]) -> dict[str, list[Any]]:
+    places = Placement.objects.filter(owner__in=ids, section=Section.INPUT).select_related("item")
+    found: dict[str, list[Any]] = {}
+    for place in places.order_by("owner", "position"):
+        found.setdefault(place.owner, []).append(place.item.body)
+    return found
+
+
+def _line(row: Response, inputs: dict[str, list[Any]], outputs: dict[str, list[Any]], *, is_readable: bool) -> bytes:
+    """The numbers, and what was said where it may be read."""
+    line: dict[str, Any] = {name: getattr(row, name) for name in _COLUMNS}
+    line["cost"] = None if row.cost is None else str(row.cost)
+    if is_readable and row.stored:
+        line["input"] = inputs.get(row.pk, [])
+        line["response"] = selectors.public_body(row, outputs.get(row.pk, []))
+    return orjson.dumps(line) + b"\n"

@@ -1,0 +1,100 @@
+# mypy: allow-subclassing-any
+"""The pages of responses: the list, and the page of one with what its tabs load."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.admin import register
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from typing_extensions import override
+
+from responses.admin.conversations.chain import chain_view
+from responses.admin.response.documents import document
+from responses.admin.response.events import event_log
+from responses.admin.response.head import head
+from responses.admin.response.snippets import snippet
+from responses.admin.response.spans import span
+from responses.admin.response.tabs import chosen, tabs_for
+from responses.admin.response_list.actions import ActingList
+from responses.models import Response
+from tenants.console.content_access import may_read, note_read
+from tenants.console.roles import TeamScoped
+
+Piece = Callable[..., HttpResponse]
+PIECES: tuple[tuple[str, str, Piece], ...] = (
+    ("span", "spans/<str:key>/", span),
+    ("log", "log/", event_log),
+    ("chain", "chain/", chain_view),
+    ("document", "documents/<str:name>/", document),
+    ("snippet", "snippets/<str:name>/", snippet),
+)
+"""What the page of a response loads: name, address below it, view."""
+
+
+@register(Response)
+class ResponseAdmin(ActingList):
+    """What the agents asked, and what they got."""
+
+    @override
+    def get_urls(self) -> list[URLPattern]:
+        pieces = [
+            path(
+                f"<path:object_id>/{route}",
+                self.admin_site.admin_view(self._about(view)),
+                name=f"responses_response_{name}",
+            )
+            for name, route, view in PIECES
+        ]
+        return [*pieces, *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The head of the page and the tab that `?tab=` names; for htmx the tab alone."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        response = self._visible(request, object_id)
+        if response is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        tabs = tabs_for(request, response)
+        tab = chosen(request, tabs)
+        if tab.has_content and response.stored and may_read(request, response.team_id):
+            note_read(request, response, team_id=response.team_id)
+        panel = {"original": response, "tab": tab, **tab.read(request, response)}
+        if is_piece(request):
+            return TemplateResponse(request, tab.template, panel)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": response.pk,
+            "is_fullwidth": "1",
+            "tabs": tabs,
+            **head(request, response),
+            **panel,
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/responses/response/detail.html", context)
+
+    def _about(self, view: Piece) -> Piece:
+        def serve(request: HttpRequest, object_id: str, **named: str) -> HttpResponse:
+            if request.method not in {"GET", "HEAD"}:
+                return HttpResponseNotAllowed(["GET", "HEAD"])
+            response = self._visible(request, object_id)
+            if response is None:
+                raise Http404
+            return view(request, response, **named)
+
+        return serve
+
+    def _visible(self, request: HttpRequest, object_id: str) -> Response | None:
+        rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
+        found: Response | None = rows.filter(pk=unquote(object_id)).first()
+        return found if found is not None and self.has_view_permission(request, found) else None
+
+
+def is_piece(request: HttpRequest) -> bool:
+    """Whether htmx asks for a part of the page; when it restores one from its history, it wants the whole."""
+    return "HX-Request" in request.headers and "HX-History-Restore-Request" not in request.headers

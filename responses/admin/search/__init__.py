@@ -1,0 +1,1 @@
+"""Search in the console: ids, full text, the command palette."""

@@ -1,0 +1,428 @@
+"""Items that are no messages as a page shows them: calls, what came back of them, and settings.
+
+`_FORMS` has a line for each type of item. A type without one is shown as the JSON that it is.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.urls import reverse
+
+from console.widgets import badge, duration, size
+from responses.admin.transcript.parts import Piece, json_piece, medium, read_part, text_piece
+from responses.models import Approval, ApprovalState, ToolCall
+
+Body = dict[str, Any]
+
+OPEN_UP_TO = 2000
+"""A card of at most so many bytes is open from the start."""
+_CAME_BACK = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
+_TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
+_WORDS = {
+    ApprovalState.ASKED.value: "Waits for approval",
+    ApprovalState.GRANTED.value: "Approved",
+    ApprovalState.DENIED.value: "Denied",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What became of a request for approval; `response_id` answered it with this key."""
+
+    said: str
+    at: Any = None
+    response_id: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, row: Approval, key: str) -> "Word":
+        """What a row says."""
+        return cls(said=_WORDS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Something done: a call, an answer to one, or a setting.
+
+    `kind` says which, `note` belongs to the title. `took` is empty while a call has not ended. A call has its `answer`
+    with it where both are shown, and the `approval` that it needed.
+    """
+
+    kind: str
+    icon: str
+    title: str
+    pieces: Sequence[Piece]
+    type: str = ""
+    server: str = ""
+    note: str = ""
+    id: str = ""
+    key: str = ""
+    call_id: str = ""
+    status: str = ""
+    took: str = ""
+    attempt: int = 1
+    in_context: bool = True
+    answer: "Deed | None" = None
+    approval: Word | None = None
+
+    @property
+    def weight(self) -> int:
+        """How much is in it, in bytes."""
+        return sum(piece.weight for piece in self.pieces) + (self.answer.weight if self.answer else 0)
+
+    @property
+    def sizes(self) -> str:
+        """The same in words: of what went in, and of what came out."""
+        asked = sum(piece.weight for piece in self.pieces if piece.label not in _CAME_BACK)
+        came = self.weight - asked
+        if self.kind != "call" or not came:
+            return size(self.weight) if self.weight else ""
+        return f"{size(asked)} → {size(came)}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the card is open from the start."""
+        return self.weight <= OPEN_UP_TO
+
+    @property
+    def badge(self) -> str:
+        """Its status, coloured."""
+        return badge(self.status.replace("_", " "), _TONES.get(self.status, "")) if self.status else ""
+
+    def veiled(self) -> "Deed":
+        """For somebody who may not read what was said."""
+        pieces = [piece.veiled() for piece in self.pieces]
+        return replace(self, pieces=pieces, answer=self.answer.veiled() if self.answer else None)
+
+
+def read_deed(body: Body, *, in_context: bool) -> Deed:
+    """The item, by itself."""
+    form = _FORMS.get(body["type"])
+    deed = form(body) if form else _setting(body["type"], json_piece("", body))
+    return replace(
+        deed,
+        id=body["id"],
+        type=body["type"].replace("_", " "),
+        call_id=_call_id(body),
+        status=body.get("status") or "",
+        in_context=in_context,
+    )
+
+
+def with_row(deed: Deed, row: ToolCall) -> Deed:
+    """The item with what is known of the tool call that it makes or answers."""
+    return _named(deed, row) if deed.kind == "answer" else _ended(deed, row)
+
+
+def _call_id(body: Body) -> str:
+    if body["type"] == "local_shell_call_output":
+        return str(body["id"])
+    if body["type"] == "mcp_approval_request":
+        return str(body["id"])
+    return body.get("call_id") or body.get("approval_request_id") or ""
+
+
+def _named(deed: Deed, row: ToolCall) -> Deed:
+    return replace(deed, title=row.name) if deed.title == "tool" else deed
+
+
+def _ended(deed: Deed, row: ToolCall) -> Deed:
+    """A call with what is known of its end."""
+    spent = row.ended_at - row.started_at if row.ended_at is not None else None
+    took = "" if spent is None else duration(max(0, round(spent.total_seconds() * 1000)))
+    return replace(deed, status=row.status, took=took, attempt=row.attempt, pieces=[*deed.pieces, *_outcome(deed, row)])
+
+
+def _outcome(deed: Deed, row: ToolCall) -> list[Piece]:
+    """What the row of a call has beyond its item: what the model was told, and what went wrong."""
+    known = {piece.text for piece in deed.pieces} | {piece.raw for piece in deed.pieces}
+    found = [] if row.output is None else [replace(json_piece("Output", row.output), url=_row_url(row, "output"))]
+    if row.error:
+        found.append(replace(text_piece("Error", row.error), url=_row_url(row, "error")))
+    return [piece for piece in found if piece.text not in known and (piece.raw or piece.text) not in known]
+
+
+def _row_url(row: ToolCall, field: str) -> str:
+    return reverse("console:call_text", args=[row.pk, field]) if row.pk else ""
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _text(label: str, text: str | None, detail: str = "") -> list[Piece]:
+    """A text as it is; nothing where there is none."""
+    return [text_piece(label, text, detail)] if text else []
+
+
+def _lines(label: str, lines: Iterable[str | None]) -> list[Piece]:
+    return _text(label, "\n".join(line for line in lines if line))
+
+
+def _json(label: str, value: Any) -> list[Piece]:
+    return [json_piece(label, value)] if value not in (None, {}, []) else []
+
+
+def _said(value: Any) -> list[Piece]:
+    """An output: a text that may be JSON, or parts."""
+    if isinstance(value, str):
+        return [json_piece("Output", value)]
+    parts = [read_part(part) for part in value]
+    return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
+
+
+def _tools(label: str, tools: Sequence[Body]) -> list[Piece]:
+    return _lines(label, [_tool(tool) for tool in tools])
+
+
+def _tool(tool: Body) -> str:
+    """A tool on a line; of a namespace or a server, with the names of those in it."""
+    name = tool.get("name") or tool.get("server_label") or tool["type"]
+    inner = [entry["name"] for entry in tool.get("tools") or ()]
+    if isinstance(tool.get("allowed_tools"), list):
+        inner = tool["allowed_tools"]
+    whole = f"{name} ({', '.join(inner)})" if inner else str(name)
+    about = tool.get("description") or tool.get("server_description")
+    return f"{whole}: {about}" if about else whole
+
+
+def _checks(label: str, checks: Sequence[Body] | None) -> list[Piece]:
+    return _lines(label, [check.get("message") or check.get("code") or check["id"] for check in checks or ()])
+
+
+# -- what the forms have in common -------------------------------------------------------------------------------------
+
+
+def _call(icon: str, title: str, *pieces: Piece, note: str = "") -> Deed:
+    return Deed(kind="call", icon=icon, title=title, pieces=pieces, note=note)
+
+
+def _answer(title: str, *pieces: Piece, icon: str = "output", note: str = "returned") -> Deed:
+    return Deed(kind="answer", icon=icon, title=title, pieces=pieces, note=note)
+
+
+def _setting(title: str, *pieces: Piece, icon: str = "tune", note: str = "") -> Deed:
+    return Deed(kind="setting", icon=icon, title=title, pieces=pieces, note=note)
+
+
+def _qualified(body: Body) -> str:
+    return f"{body['namespace']}.{body['name']}" if body.get("namespace") else str(body["name"])
+
+
+# -- calls that clients run --------------------------------------------------------------------------------------------
+
+
+def _function_call(body: Body) -> Deed:
+    return _call("function", _qualified(body), json_piece("Arguments", body["arguments"]))
+
+
+def _custom_call(body: Body) -> Deed:
+    return _call("function", _qualified(body), *_text("Input", body["input"]))
+
+
+def _tool_output(body: Body) -> Deed:
+    title = _qualified(body) if body.get("name") else "tool"
+    return _answer(title, *_said(body["output"]))
+
+
+def _computer_call(body: Body) -> Deed:
+    actions = body.get("actions") or [body.get("action") or {}]
+    checks = _checks("Safety checks", body.get("pending_safety_checks"))
+    return _call("computer", "computer", *_lines("Actions", map(_action, actions)), *checks)
+
+
+def _action(action: Body) -> str:
+    """One action on a line: its type, and what goes with it."""
+    rest = " ".join(f"{name}={_short(value)}" for name, value in action.items() if name != "type" and value is not None)
+    return f"{action.get('type', '')} {rest}".strip()
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_short, value))
+    if isinstance(value, dict):
+        return "(" + ",".join(map(_short, value.values())) + ")"
+    return str(value)
+
+
+def _computer_output(body: Body) -> Deed:
+    checks = _checks("Acknowledged safety checks", body.get("acknowledged_safety_checks"))
+    return _answer("computer", medium(body["output"], "Screenshot"), *checks)
+
+
+def _shell_call(body: Body) -> Deed:
+    action = body["action"]
+    limits = {name: action.get(name) for name in ("timeout_ms", "max_output_length") if action.get(name)}
+    return _call("terminal", "shell", *_lines("Commands", action["commands"]), *_json("Limits", limits))
+
+
+def _shell_output(body: Body) -> Deed:
+    pieces = [piece for number, output in enumerate(body["output"], 1) for piece in _shell_result(number, output)]
+    return _answer("shell", *pieces)
+
+
+def _shell_result(number: int, output: Body) -> list[Piece]:
+    outcome = output["outcome"]
+    ended = f"exit {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
+    written = "\n".join(filter(None, (output["stdout"], output["stderr"])))
+    return _text(f"Command {number}, {ended}", written or "(no output)")
+
+
+def _local_shell_call(body: Body) -> Deed:
+    action = body["action"]
+    rest = {name: value for name, value in action.items() if name not in {"type", "command"} and value}
+    return _call("terminal", "local shell", *_text("Command", shlex.join(action["command"])), *_json("Settings", rest))
+
+
+def _local_shell_output(body: Body) -> Deed:
+    return _answer("local shell", json_piece("Output", body["output"]))
+
+
+def _patch_call(body: Body) -> Deed:
+    operation = body["operation"]
+    label = operation["type"].replace("_", " ").capitalize()
+    change = _text(label, operation.get("diff") or "(no contents)", operation["path"])
+    return _call("difference", "apply patch", *change)
+
+
+def _patch_output(body: Body) -> Deed:
+    return _answer("apply patch", *_text("Output", body.get("output") or "(no output)"))
+
+
+# -- calls that the server runs ----------------------------------------------------------------------------------------
+
+
+def _tool_search(body: Body) -> Deed:
+    return _call("search", "tool search", *_json("Arguments", body["arguments"]), note=_executed(body))
+
+
+def _tools_found(body: Body) -> Deed:
+    found = _tools("Tools", body["tools"]) or _text("Tools", "(none)")
+    return _answer("tool search", *found, note=f"returned, {_executed(body)}")
+
+
+def _executed(body: Body) -> str:
+    return "by the client" if body.get("execution") == "client" else "on the server"
+
+
+def _mcp_list(body: Body) -> Deed:
+    pieces = [*_tools("Tools", body["tools"]), *_text("Error", body.get("error"))]
+    return _setting(body["server_label"], *pieces, icon="lan", note="listed its tools")
+
+
+def _mcp_call(body: Body) -> Deed:
+    pieces = [json_piece("Arguments", body["arguments"]), *_json("Output", body.get("output"))]
+    deed = _call("lan", body["name"], *pieces, *_json("Error", body.get("error")))
+    return replace(deed, server=body["server_label"])
+
+
+def _approval_request(body: Body) -> Deed:
+    deed = _call("front_hand", body["name"], json_piece("Arguments", body["arguments"]), note="needs approval")
+    return replace(deed, server=body["server_label"])
+
+
+def _approval(body: Body) -> Deed:
+    icon, title = ("check", "Approved") if body["approve"] else ("block", "Denied")
+    return _answer(title, *_text("Reason", body.get("reason")), icon=icon, note="")
+
+
+def _file_search(body: Body) -> Deed:
+    found = [piece for result in body.get("results") or () for piece in _passage(result)]
+    return _call("search", "file search", *_lines("Queries", body["queries"]), *found)
+
+
+def _passage(result: Body) -> list[Piece]:
+    name = result.get("filename") or result.get("file_id") or "file"
+    score = "" if result.get("score") is None else f", score {result['score']:.2f}"
+    return _text("Passage", result.get("text") or "(no text)", f"{name}{score}")
+
+
+def _web_search(body: Body) -> Deed:
+    action = body["action"]
+    queries = action.get("queries") or [action.get("query")]
+    pieces = [*_lines("Queries", queries), *_text("Page", action.get("url")), *_text("Pattern", action.get("pattern"))]
+    pages = _lines("Sources", [page.get("url") for page in action.get("sources") or ()])
+    return _call("travel_explore", "web search", *pieces, *pages, note=action["type"].replace("_", " "))
+
+
+def _code_interpreter(body: Body) -> Deed:
+    outputs = [piece for output in body.get("outputs") or () for piece in _code_output(output)]
+    return _call("code", "code interpreter", *_text("Code", body.get("code")), *outputs)
+
+
+def _code_output(output: Body) -> list[Piece]:
+    if output["type"] == "logs":
+        return _text("Logs", output["logs"])
+    return [medium({"type": "input_image", "image_url": output["url"]}, "Image")]
+
+
+def _image_generation(body: Body) -> Deed:
+    names = ("action", "background", "output_format", "quality", "size")
+    settings = {name: body[name] for name in names if body.get(name)}
+    drawn = f"data:{_drawn_type(body)};base64,{body['result']}" if body.get("result") else ""
+    image = [medium({"type": "input_image", "image_url": drawn}, "Image")] if drawn else []
+    error = (body.get("error") or {}).get("message")
+    pieces = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
+    return _call("image", "image generation", *pieces, *_json("Settings", settings))
+
+
+def _drawn_type(body: Body) -> str:
+    form = body.get("output_format") or ""
+    return "image/svg+xml" if form == "svg" else f"image/{form}" if form else ""
+
+
+def _program(body: Body) -> Deed:
+    return _call("code", "program", *_text("Code", body["code"]))
+
+
+def _program_output(body: Body) -> Deed:
+    return _answer("program", json_piece("Output", body["result"]))
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def _compaction(body: Body) -> Deed:
+    sealed = f"Sealed, {size(len(body.get('encrypted_content') or ''))}; what is in it is not shown."
+    return _setting("Earlier items, compacted", *_text("", sealed), icon="compress")
+
+
+def _configuration(body: Body) -> Deed:
+    changed = {name: body[name] for name in ("reasoning", "text") if body.get(name)}
+    return _setting("Settings changed", *_json("From here on", changed))
+
+
+def _additional_tools(body: Body) -> Deed:
+    return _setting("Tools added", *_tools("Tools", body["tools"]), icon="build", note=f"by the {body['role']}")
+
+
+_FORMS: dict[str, Callable[[Body], Deed]] = {
+    "function_call": _function_call,
+    "function_call_output": _tool_output,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _tool_output,
+    "computer_call": _computer_call,
+    "computer_call_output": _computer_output,
+    "shell_call": _shell_call,
+    "shell_call_output": _shell_output,
+    "local_shell_call": _local_shell_call,
+    "local_shell_call_output": _local_shell_output,
+    "apply_patch_call": _patch_call,
+    "apply_patch_call_output": _patch_output,
+    "tool_search_call": _tool_search,
+    "tool_search_output": _tools_found,
+    "mcp_list_tools": _mcp_list,
+    "mcp_call": _mcp_call,
+    "mcp_approval_request": _approval_request,
+    "mcp_approval_response": _approval,
+    "file_search_call": _file_search,
+    "web_search_call": _web_search,
+    "code_interpreter_call": _code_interpreter,
+    "image_generation_call": _image_generation,
+    "program": _program,
+    "program_output": _program_output,
+    "compaction": _compaction,
+    "configuration_update": _configuration,
+    "additional_tools": _additional_tools,
+}

@@ -1,0 +1,1 @@
+"""Tool calls: dispatch, hosted execution, client tools and their items."""

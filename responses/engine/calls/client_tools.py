@@ -1,0 +1,254 @@
+"""The tools that clients run and upstreams do not know: a hidden function for each, and what its calls become.
+
+A hidden function takes an object that has the fields of its item, so that a call is checked against one schema and then
+is the item. Source: sections 3.1c and 3.2 of the API surface specification.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from responses.engine.calls.outcomes import object_of
+from responses.engine.constraints.json_schema import mismatch
+from responses.engine.events.types import Body
+from responses.engine.turn import CallForm, FunctionTool
+
+Schema = dict[str, Any]
+MAX_NAME = 64
+_DIGEST = 8
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A form of call with fields of its own. `cut`: the fields of a call that was cut; None: it cannot be shown."""
+
+    item: str
+    prefix: str
+    function: FunctionTool
+    fields: Callable[[Body], Body]
+    cut: Body | None
+
+
+def qualified(namespace: str | None, name: str) -> str:
+    """What an upstream calls a tool of a namespace or of a server: one name of at most 64 letters, digits, `_` and `-`;
+    always the same one."""
+    if not namespace:
+        return name
+    whole = f"{namespace}__{name}"
+    plain = _ODD.sub("_", whole)
+    if plain == whole and len(whole) <= MAX_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST]
+    return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
+
+
+def hidden(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
+    """The function that stands for a tool upstream; `description` is what the request adds to ours."""
+    function = SHAPES[form].function
+    words = "\n".join(part for part in (function.description, description) if part)
+    return replace(function, description=words, parameters=parameters or function.parameters)
+
+
+def item_fields(tool: FunctionTool, arguments: str) -> Body | None:
+    """The fields of the item that a call becomes; None where the call does not have them."""
+    if shape_defect(tool, arguments) is not None:
+        return None
+    return SHAPES[tool.form].fields(object_of(arguments or "{}") or {})
+
+
+def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
+    """What keeps a call from becoming the item of its tool, in a sentence; None where nothing does."""
+    if tool.form not in SHAPES:
+        return None
+    document = object_of(arguments or "{}")
+    if document is None:
+        return f"The arguments of '{tool.name}' are not a JSON object."
+    # A search of the client's has a schema of the client's, which is for the model alone.
+    schema = {"type": "object"} if tool.form is CallForm.TOOL_SEARCH else tool.parameters
+    wrong = mismatch(schema or {}, document)
+    return f"The arguments of '{tool.name}' do not fit it: {wrong}" if wrong else None
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer"}
+_TEXTS: Schema = {"type": "array", "items": _TEXT}
+_SOME_TEXTS: Schema = {**_TEXTS, "minItems": 1}
+
+
+def _object(*, optional: Schema | None = None, **required: Schema) -> Schema:
+    """An object without other properties than these; what is optional may be null as well."""
+    nullable = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in (optional or {}).items()}
+    return {
+        "type": "object",
+        "properties": {**required, **nullable},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _kind(name: str, *, optional: Schema | None = None, **required: Schema) -> Schema:
+    """One branch of a union that `type` tells apart."""
+    return _object(type={"type": "string", "enum": [name]}, optional=optional, **required)
+
+
+_PLACE = {"x": _WHOLE, "y": _WHOLE}
+_KEYS = {"keys": _TEXTS}
+_BUTTON: Schema = {"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]}
+_ACTION: Schema = {
+    "anyOf": [
+        _kind("click", button=_BUTTON, **_PLACE, optional=_KEYS),
+        _kind("double_click", **_PLACE, optional=_KEYS),
+        _kind("drag", path={"type": "array", "items": _object(**_PLACE), "minItems": 1}, optional=_KEYS),
+        _kind("keypress", keys=_SOME_TEXTS),
+        _kind("move", **_PLACE, optional=_KEYS),
+        _kind("screenshot"),
+        _kind("scroll", **_PLACE, scroll_x=_WHOLE, scroll_y=_WHOLE, optional=_KEYS),
+        _kind("type", text=_TEXT),
+        _kind("wait"),
+    ]
+}
+_OPERATION: Schema = {
+    "anyOf": [
+        _kind("create_file", path=_TEXT, diff=_TEXT),
+        _kind("update_file", path=_TEXT, diff=_TEXT),
+        _kind("delete_file", path=_TEXT),
+    ]
+}
+_USE_COMPUTER = "Uses a computer: its screen, mouse and keyboard. Places are pixels from the top left of the screen."
+_PATCH = (
+    "Creates, changes or deletes one file. A diff is in the V4A format: each line begins with a space (context), '-' "
+    "(removed) or '+' (added), and '@@', alone or with the line of a class or function, begins another place. "
+    "In the diff of a new file every line begins with '+'."
+)
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def _tidy(value: Any) -> Any:
+    """Without nulls in objects, and with whole numbers as integers, as which JSON schemas take 3.0."""
+    match value:
+        case dict():
+            return {key: _tidy(entry) for key, entry in value.items() if entry is not None}
+        case list():
+            return [_tidy(entry) for entry in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def _action(given: Body) -> Body:
+    action: Body = _tidy(given)
+    return {"keys": [], **action} if action["type"] == "double_click" else action
+
+
+def _computer(given: Body) -> Body:
+    return {"actions": [_action(action) for action in given["actions"]], "pending_safety_checks": []}
+
+
+def _computer_preview(given: Body) -> Body:
+    return {"action": _action(given["action"]), "pending_safety_checks": []}
+
+
+def _shell(given: Body) -> Body:
+    action = {"commands": [], "timeout_ms": None, "max_output_length": None, **_tidy(given)}
+    return {"action": action, "environment": {"type": "local"}}
+
+
+def _local_shell(given: Body) -> Body:
+    return {"action": {"type": "exec", "command": [], "env": {}, **_tidy(given)}}
+
+
+def _patch(given: Body) -> Body:
+    return {"operation": _tidy(given["operation"])}
+
+
+def _search(given: Body) -> Body:
+    return {"execution": "client", "arguments": given}
+
+
+def _function(name: str, description: str, form: CallForm, parameters: Schema) -> FunctionTool:
+    return FunctionTool(name=name, description=description, form=form, parameters=parameters)
+
+
+SHAPES: dict[CallForm, Shape] = {
+    CallForm.COMPUTER: Shape(
+        item="computer_call",
+        prefix="cu",
+        function=_function(
+            "computer",
+            f"{_USE_COMPUTER} The actions are done one after the other; the answer is what the screen shows then.",
+            CallForm.COMPUTER,
+            _object(actions={"type": "array", "items": _ACTION, "minItems": 1}),
+        ),
+        fields=_computer,
+        cut={"actions": [], "pending_safety_checks": []},
+    ),
+    CallForm.COMPUTER_PREVIEW: Shape(
+        item="computer_call",
+        prefix="cu",
+        function=_function(
+            "computer",
+            f"{_USE_COMPUTER} The answer is what the screen shows after the action.",
+            CallForm.COMPUTER_PREVIEW,
+            _object(action=_ACTION),
+        ),
+        fields=_computer_preview,
+        cut={"pending_safety_checks": []},
+    ),
+    CallForm.SHELL: Shape(
+        item="shell_call",
+        prefix="sh",
+        function=_function(
+            "shell",
+            "Runs shell commands, one after the other, and gives what each of them wrote.",
+            CallForm.SHELL,
+            _object(commands=_SOME_TEXTS, optional={"timeout_ms": _WHOLE, "max_output_length": _WHOLE}),
+        ),
+        fields=_shell,
+        cut=_shell({}),
+    ),
+    CallForm.LOCAL_SHELL: Shape(
+        item="local_shell_call",
+        prefix="lsh",
+        function=_function(
+            "local_shell",
+            "Runs one command, given as a list of its words, and gives what it wrote.",
+            CallForm.LOCAL_SHELL,
+            _object(
+                command=_SOME_TEXTS,
+                optional={
+                    "env": {"type": "object", "additionalProperties": _TEXT},
+                    "timeout_ms": _WHOLE,
+                    "user": _TEXT,
+                    "working_directory": _TEXT,
+                },
+            ),
+        ),
+        fields=_local_shell,
+        cut=_local_shell({}),
+    ),
+    CallForm.APPLY_PATCH: Shape(
+        item="apply_patch_call",
+        prefix="apc",
+        function=_function("apply_patch", _PATCH, CallForm.APPLY_PATCH, _object(operation=_OPERATION)),
+        fields=_patch,
+        cut=None,
+    ),
+    CallForm.TOOL_SEARCH: Shape(
+        item="tool_search_call",
+        prefix="tsc",
+        function=_function(
+            "tool_search",
+            "Looks for tools that are not loaded yet. Those that it finds can be called from then on.",
+            CallForm.TOOL_SEARCH,
+            _object(query=_TEXT),
+        ),
+        fields=_search,
+        cut={"execution": "client", "arguments": {}},
+    ),
+}

@@ -1,0 +1,125 @@
+"""The events inside of the item of a hosted call: those that stand before its result, and those after it.
+
+Source: the grammar in section 4.2 of the API surface specification.
+"""
+
+from responses.engine.events.mcp import (
+    McpCallArgumentsDelta,
+    McpCallArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
+)
+from responses.engine.events.tools import (
+    CodeInterpreterCallCodeDelta,
+    CodeInterpreterCallCodeDone,
+    CodeInterpreterCallCompleted,
+    CodeInterpreterCallInProgress,
+    CodeInterpreterCallInterpreting,
+    FileSearchCallCompleted,
+    FileSearchCallInProgress,
+    FileSearchCallSearching,
+    ImageGenerationCallCompleted,
+    ImageGenerationCallGenerating,
+    ImageGenerationCallInProgress,
+    ShellCallOutputContentDelta,
+    ShellCallOutputContentDone,
+    WebSearchCallCompleted,
+    WebSearchCallInProgress,
+    WebSearchCallSearching,
+)
+from responses.engine.events.types import (
+    Body,
+    Event,
+    ShellCallCommandAdded,
+    ShellCallCommandDelta,
+    ShellCallCommandDone,
+)
+
+# How a call begins, works and ends.
+_STATES = {
+    "web_search_call": (WebSearchCallInProgress, WebSearchCallSearching, WebSearchCallCompleted),
+    "file_search_call": (FileSearchCallInProgress, FileSearchCallSearching, FileSearchCallCompleted),
+    "code_interpreter_call": (
+        CodeInterpreterCallInProgress,
+        CodeInterpreterCallInterpreting,
+        CodeInterpreterCallCompleted,
+    ),
+    "image_generation_call": (
+        ImageGenerationCallInProgress,
+        ImageGenerationCallGenerating,
+        ImageGenerationCallCompleted,
+    ),
+}
+
+
+def before_result(item: Body, *, output_index: int) -> list[Event]:
+    """What follows `output_item.added`; nothing for items that have no events of their own."""
+    name = item["id"]
+    match item["type"]:
+        case "mcp_list_tools":
+            return [McpListToolsInProgress(name, output_index)]
+        case "mcp_call":
+            return [McpCallInProgress(name, output_index), *_arguments(item, output_index)]
+        case "shell_call":
+            return [
+                event
+                for index, text in enumerate(item["action"]["commands"])
+                for event in _command(text, index, output_index)
+            ]
+        case kind if kind in _STATES:
+            begins, works, _ = _STATES[kind]
+            return [begins(name, output_index), *_code(item, output_index), works(name, output_index)]
+    return []
+
+
+def after_result(item: Body, *, output_index: int) -> list[Event]:
+    """What stands before `output_item.done`. A search, a program or a picture that failed just ends."""
+    name, failed = item["id"], item.get("error") is not None
+    match item["type"]:
+        case "mcp_list_tools":
+            return [McpListToolsFailed(name, output_index) if failed else McpListToolsCompleted(name, output_index)]
+        case "mcp_call":
+            return [McpCallFailed(name, output_index) if failed else McpCallCompleted(name, output_index)]
+        case kind if kind in _STATES and item["status"] == "completed":
+            _, _, ends = _STATES[kind]
+            return [ends(name, output_index)]
+    return []
+
+
+def inside(item: Body, *, output_index: int) -> list[Event]:
+    """What stands in an item that is there as a whole: that which a shell wrote."""
+    if item["type"] != "shell_call_output":
+        return []
+    events: list[Event] = []
+    for number, output in enumerate(item["output"]):
+        delta = {"stdout": output["stdout"], "stderr": output["stderr"]}
+        events.append(ShellCallOutputContentDelta(item["id"], output_index, number, delta))
+        events.append(ShellCallOutputContentDone(item["id"], output_index, number, [output]))
+    return events
+
+
+def _command(text: str, number: int, output_index: int) -> list[Event]:
+    deltas: list[Event] = [ShellCallCommandDelta(output_index, number, text)] if text else []
+    return [
+        ShellCallCommandAdded(output_index, number, ""),
+        *deltas,
+        ShellCallCommandDone(output_index, number, text),
+    ]
+
+
+def _arguments(item: Body, output_index: int) -> list[Event]:
+    whole = item["arguments"]
+    deltas: list[Event] = [McpCallArgumentsDelta(item["id"], output_index, whole)] if whole else []
+    return [*deltas, McpCallArgumentsDone(item["id"], output_index, whole)]
+
+
+def _code(item: Body, output_index: int) -> list[Event]:
+    if item["type"] != "code_interpreter_call":
+        return []
+    code = item.get("code") or ""
+    deltas: list[Event] = [CodeInterpreterCallCodeDelta(item["id"], output_index, code)] if code else []
+    return [*deltas, CodeInterpreterCallCodeDone(item["id"], output_index, code)]

@@ -1,0 +1,1 @@
+"""Conversion of chat-completion chunks into items and events."""

@@ -1,0 +1,314 @@
+"""Chat-completion chunks in, Responses events out.
+
+One converter serves one turn. It takes the decoded chunks of each read and keeps the rules that real upstreams make
+necessary; the numbers in comments are those of the list of edge cases in the specification.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+
+from kernel.clock import now
+from kernel.errors import Failure
+from responses.engine.chat.annotations import flat_citations
+from responses.engine.chat.call_extras import ExtrasSegment, extras_of
+from responses.engine.chat.call_segments import CallSegment
+from responses.engine.chat.logprobs import read_logprobs
+from responses.engine.chat.reasoning import Piece, ReasoningSegment, Seal, piece_of
+from responses.engine.chat.segments import ItemStatus, MessageSegment, SegmentQueue
+from responses.engine.chat.think_tags import ThinkTags
+from responses.engine.events.types import Body, Event
+from responses.engine.turn import Finish, FunctionTool, TurnResult, Usage
+
+_MAX_CALL_ID = 64
+_MAX_TIER = 20
+_MALFORMED = Failure(code="server_error", message="The model's server sent something that is not a chat completion.")
+_MAX_TOKENS = 2**31 - 1
+_CALLED = {"tool_calls", "function_call"}
+Chunk = dict[str, Any]
+TextKind = Literal["output_text", "refusal"]
+
+
+class ChatConverter:
+    """The state of one turn's conversion."""
+
+    def __init__(
+        self,
+        *,
+        first_output_index: int,
+        top_logprobs: int | None = None,
+        logprobs: bool = False,
+        most_calls: int | None = None,
+        tools: Sequence[FunctionTool] = (),
+        seal: Seal | None = None,
+        raw_reasoning: bool = True,
+        think_tags: bool = False,
+    ) -> None:
+        self._most_calls = most_calls
+        self._tools = {tool.name: tool for tool in tools}
+        self._surplus: set[int] = set()
+        self._queue = SegmentQueue(first_output_index=first_output_index)
+        self._calls: dict[int, CallSegment] = {}
+        self._made: list[CallSegment] = []
+        self._late_extras: list[tuple[CallSegment, Body]] = []
+        self._call_ids: set[str] = set()
+        self._seal = seal
+        self._raw_reasoning = raw_reasoning
+        self._think_tags = ThinkTags() if think_tags else None
+        self._logprobs = logprobs
+        self._top_logprobs = top_logprobs or 0
+        self._loose_logprobs: list[Body] = []
+        self._citations: list[Body] = []
+        self._usage: Usage | None = None
+        self._service_tier: str | None = None
+        self._failure: Failure | None = None
+        self.finish_reason: str | None = None
+        self.first_token_at: datetime | None = None
+
+    def feed(self, chunks: Iterable[Chunk]) -> list[Event]:
+        """The events of one read's chunks."""
+        events: list[Event] = []
+        for chunk in chunks:
+            try:
+                self._chunk(chunk, events)
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # Upstreams may send any JSON at all; what has another shape is their fault, and ends the turn.
+                self.fail(_MALFORMED)
+                break
+        if events and self.first_token_at is None:
+            self.first_token_at = now()
+        return events
+
+    def _chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        if usage := chunk.get("usage"):
+            self._usage = read_usage(usage)  # (5) cumulative in some upstreams: the last one wins
+        if choices := chunk.get("choices"):  # (1) empty in usage and filter chunks
+            self._choice(choices[0], events)
+        if isinstance(tier := chunk.get("service_tier"), str):
+            self._service_tier = tier[:_MAX_TIER]
+
+    def end(self, *, done: bool) -> list[Event]:
+        """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
+        if flaw := self._flaw(done=done):
+            self.fail(Failure(code="server_error", message=flaw))
+        events = self._end_tags()
+        if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
+            self._say("output_text", "", [], events)  # (12) no text followed
+        if self._late_extras and self._seal is not None:
+            events += self._queue.push(ExtrasSegment(self._seal, self._late_extras))
+        status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
+        return events + self._queue.end(status)
+
+    def _flaw(self, *, done: bool) -> str | None:
+        """What makes an answer that is over no answer at all."""
+        if not done and self.finish_reason is None:
+            return "The model's server ended its answer too early."
+        if self._surplus and not self._queue.began:
+            return "The model called a tool, which it must not, and said nothing."
+        if self.finish_reason in _CALLED and not (self._calls or self._surplus):
+            return "The model's server announced tool calls and sent none."  # (24)
+        if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
+            return "The model's server sent a tool call without a name."
+        return None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no sense in reading on."""
+        return self._failure is not None
+
+    def fail(self, failure: Failure) -> None:
+        """Note why the turn cannot be finished; the first reason counts."""
+        self._failure = self._failure or failure
+
+    def interrupt(self) -> list[Event]:
+        """Close what is open: the run was stopped."""
+        return self._end_tags() + self._queue.end("incomplete")
+
+    def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
+        """What the turn brought."""
+        segments = self._queue.closed
+        finish = Finish.INTERRUPTED if interrupted else self._finish()
+        whole = [call for call in self._made if call.name and call.outcome == "completed"]
+        return TurnResult(
+            finish=finish,
+            items=[segment.body() for segment in segments],
+            # (25) A call that was cut is shown but never run.
+            calls=[call.as_call() for call in whole],
+            usage=self._usage,
+            failure=self._failure,
+            finish_reason=self.finish_reason,
+            first_token_at=self.first_token_at,
+            upstream_request_id=upstream_request_id,
+            service_tier=self._service_tier,
+        )
+
+    def _finish(self) -> Finish:
+        if self._failure is not None:
+            return Finish.ERROR
+        match self.finish_reason:
+            case "length":
+                return Finish.LENGTH
+            case "content_filter":
+                return Finish.CONTENT_FILTER
+        return Finish.STOP  # (24) "stop" with calls means calls; the calls themselves say so
+
+    def _choice(self, choice: Chunk, events: list[Event]) -> None:
+        if choice.get("index"):  # (3)
+            return
+        delta = choice.get("delta")
+        logprobs: list[Body] = []
+        if self._logprobs:
+            logprobs = read_logprobs((choice.get("logprobs") or {}).get("content"), top=self._top_logprobs)
+        if delta or logprobs:
+            self._delta(delta or {}, logprobs, events)
+        if reason := choice.get("finish_reason"):
+            self.finish_reason = str(reason)
+
+    def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
+        if reasoning := piece_of(delta):
+            self._reason(reasoning, events)
+        if content := delta.get("content"):
+            text = content if isinstance(content, str) else _joined(content)
+            if self._think_tags is None:
+                self._say("output_text", text, logprobs, events)
+            else:
+                self._divide(self._think_tags.feed(text), logprobs, events)
+        elif logprobs:
+            self._loose_logprobs += logprobs  # (12) belongs to the text that follows
+        if self._citations or delta.get("annotations"):
+            self._cite(delta)
+        if refusal := delta.get("refusal"):
+            self._say("refusal", str(refusal), [], events)
+        if calls := delta.get("tool_calls"):
+            for position, call in enumerate(calls):
+                self._call(call, position, events)
+        if legacy := delta.get("function_call"):  # (24)
+            self._call({"index": 0, "function": legacy}, 0, events)
+
+    def _cite(self, delta: Chunk) -> None:
+        """(11) Citations belong to the text before them, or wait for the first there is."""
+        self._citations += flat_citations(delta.get("annotations") or ())
+        if isinstance(tail := self._queue.tail, MessageSegment) and tail.cite(self._citations):
+            self._citations = []
+
+    def _say(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
+        if self._loose_logprobs and kind == "output_text":
+            logprobs, self._loose_logprobs = self._loose_logprobs + logprobs, []
+        tail = self._queue.tail
+        if isinstance(tail, MessageSegment):
+            events += tail.write(kind, text, logprobs)
+            if not tail.live:
+                events += self._queue.show()
+            return
+        message = MessageSegment(hold_blank=self._queue.began)  # (10)
+        message.write(kind, text, logprobs)
+        events += self._queue.push(message)
+
+    def _reason(self, piece: Piece, events: list[Event]) -> None:
+        tail = self._queue.tail
+        if isinstance(tail, ReasoningSegment) and tail.takes(piece):
+            events += tail.write(piece)
+        elif piece.begins_item:
+            reasoning = ReasoningSegment(seal=self._seal, shown=self._raw_reasoning)  # (16) after something else
+            reasoning.write(piece)
+            events += self._queue.push(reasoning)
+
+    def _divide(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
+        """(19) Text in which reasoning stands between tags; log probabilities are told of the text alone."""
+        self._loose_logprobs += logprobs
+        for kind, text in pieces:
+            if kind == "reasoning":
+                self._reason(Piece(text=text), events)
+            else:
+                self._loose_logprobs = _last(self._loose_logprobs, text)
+                self._say("output_text", text, [], events)
+
+    def _end_tags(self) -> list[Event]:
+        """What waited for the rest of a tag that never came."""
+        events: list[Event] = []
+        if self._think_tags is not None:
+            self._divide(self._think_tags.end(), [], events)
+        return events
+
+    def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
+        index = call.get("index")
+        index = position if index is None else index
+        if index in self._surplus:
+            return
+        native = call.get("type") == "custom" or "custom" in call  # (27)
+        function = call.get("custom" if native else "function") or {}
+        name, arguments = function.get("name"), _text(function.get("input" if native else "arguments"))
+        given = call.get("id") or None
+        segment = self._calls.get(index)
+        if segment is None or segment.is_over(given, name, arguments):
+            if len(self._made) == self._most_calls:  # (29) the client allowed fewer than the upstream makes
+                self._surplus.add(index)
+                return
+            segment = self._calls[index] = CallSegment(
+                upstream_id=given, call_id=self._usable(given), tools=self._tools, native=native
+            )
+            self._made.append(segment)
+            segment.write(name, arguments)
+            if extras := extras_of(call):
+                self._keep(segment, extras, events)
+            events += self._queue.push(segment)
+            return
+        if given and not segment.upstream_id:
+            segment.adopt(given, self._usable(given))
+        if extras := extras_of(call):
+            self._late_extras.append((segment, extras))
+        events += segment.write(name, arguments)
+        if not segment.live:
+            events += self._queue.show()
+
+    def _keep(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
+        """(30) In front of its call; of one whose id is still to come, at the end of the turn."""
+        if self._seal is not None and call.upstream_id:
+            events += self._queue.push(ExtrasSegment(self._seal, [(call, extras)]))
+        else:
+            self._late_extras.append((call, extras))
+
+    def _usable(self, given: str | None) -> str | None:
+        """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""
+        if given and len(given) <= _MAX_CALL_ID and given not in self._call_ids:
+            self._call_ids.add(given)
+            return given
+        return None
+
+
+def read_usage(usage: Chunk) -> Usage:
+    """A chat completion's `usage` object; what is no number of tokens counts as none."""
+    prompt = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(prompt.get("cached_tokens")),
+        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        reasoning_tokens=_count(completion.get("reasoning_tokens")),
+    )
+
+
+def _count(tokens: object) -> int:
+    return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
+
+
+def _joined(parts: list[Chunk]) -> str:
+    """The text of a list of parts, of whichever kind."""
+    return "".join(part.get("text") or part.get("thinking") or part.get("summary") or "" for part in parts)
+
+
+def _last(logprobs: list[Body], text: str) -> list[Body]:
+    """Those of the last tokens that make up this text."""
+    left, first = len(text), len(logprobs)
+    while left > 0 and first > 0:
+        first -= 1
+        left -= len(logprobs[first]["token"])
+    return logprobs[first:]
+
+
+def _text(arguments: object) -> str | None:
+    """Arguments as text; some servers send them parsed."""
+    return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()

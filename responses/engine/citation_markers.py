@@ -1,0 +1,218 @@
+"""Citations of our own sources: a model writes marks, readers get annotations.
+
+Each source that a hosted search has found is told to the model with a mark, `【a1b2:3】`: the end of the search's id,
+and which of its results. A mark in the answer becomes a link or nothing in the text, and an annotation that says where;
+a mark of a source that was never supplied is dropped. Marks follow from the items alone, so that later turns, later
+responses and whoever takes the run over know the same ones.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from conversations.items import CodeInterpreterCall, FileSearchCall, ShellCallOutput, StoredItem, WebSearchCall
+from responses.engine.events.types import (
+    Body,
+    ContentPartDone,
+    Event,
+    OutputItemDone,
+    OutputTextAnnotationAdded,
+    OutputTextDelta,
+    OutputTextDone,
+)
+from responses.engine.turn import Model, TurnRequest, TurnResult, TurnStream
+
+HOW_TO_CITE = (
+    "Each source begins with its mark, such as 【a1b2:1】. Where your answer uses a source, write its mark right "
+    "behind the statement, exactly as it is given; write no other marks, and no list of sources."
+)
+"""What a search tells the model with its results."""
+_OPENS = "【"
+_MARK = re.compile(r"【([0-9a-zA-Z]{4}:\d{1,3})(?:†[^】]{0,40})?】")
+_MOST = 60
+
+
+def mark(item_id: str, number: int) -> str:
+    """The mark of a search's result; they are counted from 1."""
+    return f"【{_name(item_id, number)}】"
+
+
+def _name(item_id: str, number: int) -> str:
+    return f"{item_id[-4:]}:{number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What can be cited. `shown` stands in the text where the mark was."""
+
+    shown: str
+    annotation: Body
+
+    def cited_at(self, start: int) -> Body:
+        """The annotation for a text in which `shown` begins there; positions count characters."""
+        if self.annotation["type"] == "file_citation":
+            return {**self.annotation, "index": start}
+        return {**self.annotation, "start_index": start, "end_index": start + len(self.shown)}
+
+
+def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
+    """The sources that these items tell of, by the names in their marks. `links`: pages are linked in the text."""
+    found: dict[str, Source] = {}
+    for item in items:
+        match item:
+            case FileSearchCall(id=str() as name, results=list() as passages):
+                for number, passage in enumerate(passages, start=1):
+                    if passage.file_id is None:
+                        continue
+                    citation = {"type": "file_citation", "file_id": passage.file_id, "filename": passage.filename}
+                    found[_name(name, number)] = Source(shown="", annotation=citation)
+            case WebSearchCall(id=str() as name, results=list() as pages):
+                for number, page in enumerate(pages, start=1):
+                    citation = {"type": "url_citation", "url": page.url, "title": page.title or page.url}
+                    shown = f" ([{urlsplit(page.url).hostname}]({page.url}))" if links else ""
+                    found[_name(name, number)] = Source(shown=shown, annotation=citation)
+    return found
+
+
+def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
+    """The files that programs and commands have made in containers, by their paths, as what cites them."""
+    found: dict[str, Body] = {}
+    for item in items:
+        for file in (item.files or ()) if isinstance(item, CodeInterpreterCall | ShellCallOutput) else ():
+            found.pop(file.path, None)
+            if not file.gone:
+                found[file.path] = {
+                    "type": "container_file_citation",
+                    "container_id": file.container_id,
+                    "file_id": file.file_id,
+                    "filename": file.path.rpartition("/")[2],
+                }
+    return found
+
+
+def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
+    """Where a text names files by their paths, and where by nothing but their names; in the order of the text."""
+    found: list[Body] = []
+    for path, citation in files.items():
+        places = list(re.finditer(rf"(?:sandbox:)?{re.escape(path)}(?![\w/]|\.\w)", text))
+        if not places:
+            places = list(re.finditer(rf"(?<![\w/.-]){re.escape(citation['filename'])}(?![\w/-]|\.\w)", text))[:1]
+        found += [{**citation, "start_index": place.start(), "end_index": place.end()} for place in places]
+    return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
+
+
+def open_citing(model: Model, request: TurnRequest) -> TurnStream:
+    """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
+    known = sources(request.items, links=request.sampling.response_format is None)
+    files = written_files(request.items)
+    stream = model.open(request)
+    return _Citing(stream, known, files) if known or files else stream
+
+
+@dataclass(slots=True)
+class _Text:
+    """One text as it grows: what was said of it, and what waits because it may be the beginning of a mark."""
+
+    known: dict[str, Source]
+    said: str = ""
+    waiting: str = ""
+    annotations: list[Body] = field(default_factory=list)
+    given: int = 0
+
+    def feed(self, text: str, *, ends: bool = False) -> str:
+        """What can be said of the text now."""
+        self.waiting += text
+        new = ""
+        while self.waiting:
+            before, opens, rest = self.waiting.partition(_OPENS)
+            new += before
+            self.waiting = opens + rest
+            if not opens:
+                break
+            if found := _MARK.match(self.waiting):
+                new += self._cite(found[1], at=len(self.said) + len(new))
+                self.waiting = self.waiting[found.end() :]
+            elif not ends and len(rest) < _MOST and "】" not in rest:
+                break
+            else:
+                new += opens
+                self.waiting = rest
+        self.said += new
+        return new
+
+    def _cite(self, name: str, *, at: int) -> str:
+        source = self.known.get(name)
+        if source is None:
+            return ""
+        self.annotations.append(source.cited_at(at))
+        return source.shown
+
+
+class _Citing:
+    """A turn whose marks are read on the way: its events, its items and its result tell of the same texts."""
+
+    def __init__(self, stream: TurnStream, known: dict[str, Source], files: Mapping[str, Body]) -> None:
+        self._stream = stream
+        self._known = known
+        self._files = files
+        self._texts: dict[tuple[str, int], _Text] = {}
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        async with aclosing(self._stream.events()) as turn:
+            async for events in turn:
+                yield self._read(events)
+
+    def result(self) -> TurnResult:
+        return self._resulting(self._stream.result())
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        events, result = self._stream.interrupt()
+        return self._read(events), self._resulting(result)
+
+    def _resulting(self, result: TurnResult) -> TurnResult:
+        return replace(result, items=[self._item(item) for item in result.items])
+
+    def _read(self, events: Sequence[Event]) -> list[Event]:
+        return [told for event in events for told in self._told(event)]
+
+    def _told(self, event: Event) -> list[Event]:
+        match event:
+            case OutputTextDelta():
+                delta = self._text(event.item_id, event.content_index).feed(event.delta)
+                return [replace(event, delta=delta)] if delta or event.logprobs else []
+            case OutputTextAnnotationAdded():
+                self._text(event.item_id, event.content_index).given += 1
+            case OutputTextDone():
+                return self._done(event)
+            case ContentPartDone(part={"type": "output_text"}):
+                return [replace(event, part=self._part(event.part, event.item_id, event.content_index))]
+            case OutputItemDone(item={"type": "message"}):
+                return [replace(event, item=self._item(event.item))]
+        return [event]
+
+    def _done(self, event: OutputTextDone) -> list[Event]:
+        text = self._text(event.item_id, event.content_index)
+        place = (event.item_id, event.output_index, event.content_index)
+        rest = text.feed("", ends=True)
+        text.annotations += naming(text.said, self._files)
+        deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
+        numbered = enumerate(text.annotations, start=text.given)
+        cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
+        return [*deltas, *cited, replace(event, text=text.said)]
+
+    def _text(self, item_id: str, content_index: int) -> _Text:
+        return self._texts.setdefault((item_id, content_index), _Text(self._known))
+
+    def _part(self, part: Body, item_id: str, content_index: int) -> Body:
+        text = self._texts.get((item_id, content_index))
+        if text is None or part["type"] != "output_text":
+            return part
+        return {**part, "text": text.said, "annotations": [*part["annotations"], *text.annotations]}
+
+    def _item(self, item: Body) -> Body:
+        if item["type"] != "message":
+            return item
+        parts = [self._part(part, item["id"], index) for index, part in enumerate(item["content"])]
+        return {**item, "content": parts}

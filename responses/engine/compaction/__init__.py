@@ -1,0 +1,1 @@
+"""Compaction: shortening a context that outgrows the model."""

@@ -1,0 +1,67 @@
+"""How many tokens texts are, where nobody counts exactly: a declared estimate of four characters a token."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from conversations.items import Reasoning, StoredItem, image_details, plain_text
+from responses.engine.attachments import Content
+from responses.engine.turn import Sampling
+
+CHARACTERS_PER_TOKEN = 4
+# What OpenAI's models of the 4o kind take for an image of 1024 × 1024; the size of others is not known here.
+_TOKENS_OF_AN_IMAGE = 765
+_TOKENS_OF_A_SMALL_IMAGE = 85
+
+
+def tokens(*texts: str) -> int:
+    """The tokens of some texts together, rounded up."""
+    return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
+
+
+def tool_output(output: Iterable[Mapping[str, Any]]) -> int:
+    """The tokens of what hosted tools have answered in an output, which the model has read since."""
+    return tokens(*(text for item in output for text in _told_by_tools(item)))
+
+
+def _told_by_tools(item: Mapping[str, Any]) -> list[str]:
+    match item["type"]:
+        case "mcp_call":
+            return [item.get("output") or ""]
+        case "code_interpreter_call":
+            return [one.get("logs") or "" for one in item.get("outputs") or ()]
+        case "shell_call_output":
+            return [one["stdout"] + one["stderr"] for one in item["output"]]
+        case "file_search_call" | "web_search_call":
+            return [one.get("text") or "" for one in item.get("results") or ()]
+    return []
+
+
+def input_tokens(
+    *, instructions: str | None, items: Sequence[StoredItem], sampling: Sampling, content: Content | None = None
+) -> int:
+    """The tokens of what a model gets to read in a turn: words, images, and the definitions of tools and format.
+
+    `content` knows the words of files. Reasoning counts nothing: it is not sent to a model again.
+    """
+    bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
+    words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
+    images = sum(_images(body) for body in bodies)
+    files = content.words(items) if content else ()
+    return tokens(instructions or "", *words, *files, *_definitions(sampling)) + images
+
+
+def _images(body: dict[str, Any]) -> int:
+    details = image_details(body)
+    return sum(_TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_AN_IMAGE for detail in details)
+
+
+def _definitions(sampling: Sampling) -> list[str]:
+    described = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in sampling.tools
+    ]
+    known = [{name: value for name, value in tool.items() if value is not None} for tool in described]
+    if sampling.response_format is not None:
+        known.append(sampling.response_format)
+    return [orjson.dumps(definition).decode() for definition in known]

@@ -1,0 +1,90 @@
+"""Items that somebody was cut off from: how each kind of them is closed."""
+
+from collections.abc import Sequence
+
+from responses.engine.events.mcp import McpCallFailed, McpListToolsFailed
+from responses.engine.events.types import (
+    Body,
+    ContentPartDone,
+    CustomToolCallInputDone,
+    Event,
+    FunctionCallArgumentsDone,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputTextDone,
+    ReasoningSummaryPartDone,
+    ReasoningSummaryTextDone,
+    ReasoningTextDone,
+    RefusalDone,
+)
+from responses.engine.state import Fragment
+
+_STATELESS = {"mcp_list_tools", "mcp_approval_request", "compaction"}
+# Items whose wire has no `incomplete`.
+_FAILED = {"image_generation_call"}
+_CUT = "The run was stopped before the server had answered."
+
+
+class OpenItem:
+    """Remembers which item the events leave open: those of hosted tools, whose items no turn closes."""
+
+    def __init__(self) -> None:
+        self.fragment: Fragment | None = None
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """These events are told now."""
+        for event in events:
+            match event:
+                case OutputItemAdded(output_index=index, item=item):
+                    self.fragment = Fragment(output_index=index, body=item, is_open=True)
+                case OutputItemDone():
+                    self.fragment = None
+
+
+def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
+    """The final body of an item that was cut, and the events that close it."""
+    if not fragment.is_open:
+        return fragment.body, []
+    kind = fragment.body["type"]
+    status = "failed" if kind in _FAILED else "incomplete"
+    body = fragment.body if kind in _STATELESS else {**fragment.body, "status": status}
+    events: list[Event] = []
+    index = fragment.output_index
+    if body["type"] == "function_call":
+        events.append(
+            FunctionCallArgumentsDone(
+                item_id=body["id"], output_index=index, name=body["name"], arguments=body["arguments"]
+            )
+        )
+    elif body["type"] == "custom_tool_call":
+        events.append(CustomToolCallInputDone(item_id=body["id"], output_index=index, input=body["input"]))
+    elif body["type"] == "mcp_call":
+        events.append(McpCallFailed(item_id=body["id"], output_index=index))
+    elif body["type"] == "mcp_list_tools":
+        body = {**body, "error": _CUT}
+        events.append(McpListToolsFailed(item_id=body["id"], output_index=index))
+    elif fragment.open_part is not None:
+        events += _close_part(body, index, fragment.open_part)
+    elif fragment.open_summary is not None:
+        events += _close_summary(body, index, fragment.open_summary)
+    return body, [*events, OutputItemDone(output_index=index, item=body)]
+
+
+def _close_part(body: Body, output_index: int, content_index: int) -> list[Event]:
+    part = body["content"][content_index]
+    place = {"item_id": body["id"], "output_index": output_index, "content_index": content_index}
+    done: Event
+    match part["type"]:
+        case "refusal":
+            done = RefusalDone(**place, refusal=part["refusal"])
+        case "reasoning_text":
+            done = ReasoningTextDone(**place, text=part["text"])
+        case _:
+            done = OutputTextDone(**place, text=part["text"], logprobs=part["logprobs"])
+    return [done, ContentPartDone(**place, part=part)]
+
+
+def _close_summary(body: Body, output_index: int, summary_index: int) -> list[Event]:
+    part = body["summary"][summary_index]
+    place = {"item_id": body["id"], "output_index": output_index, "summary_index": summary_index}
+    return [ReasoningSummaryTextDone(**place, text=part["text"]), ReasoningSummaryPartDone(**place, part=part)]

@@ -1,0 +1,1 @@
+"""Conversion of the events of upstreams that speak the Responses API."""

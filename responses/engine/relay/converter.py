@@ -1,0 +1,327 @@
+"""Responses events of an upstream in, ours out.
+
+One converter serves one turn. Ids, indices and the order of the items are ours: an upstream may write its items side by
+side, and some send only the finished items, or only the finished response.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from typing_extensions import override
+
+from conversations.items import from_wire
+from kernel.clock import now
+from kernel.errors import Failure
+from kernel.ids import new_id
+from responses.engine.chat.call_segments import CallSegment
+from responses.engine.chat.logprobs import read_logprobs
+from responses.engine.chat.reasoning import Seal
+from responses.engine.chat.segments import ItemStatus, Segment, SegmentQueue
+from responses.engine.events.types import Body, Event
+from responses.engine.relay.segments import (
+    Contradiction,
+    PartKind,
+    RelayedMessage,
+    RelayedReasoning,
+    RelayedText,
+    RelayedWhole,
+    rest_of,
+)
+from responses.engine.turn import Finish, Sampling, TurnResult, Usage
+
+_MAX_CALL_ID = 64
+_MAX_TIER = 20
+_MAX_TOKENS = 2**31 - 1
+_MALFORMED = Failure(
+    code="server_error", message="The model's server sent something that is not an event of a response."
+)
+_CONTRADICTED = Failure(code="server_error", message="The model's server contradicted itself in its answer.")
+_TOO_EARLY = Failure(code="server_error", message="The model's server ended its answer too early.")
+_DELTAS: dict[str, PartKind] = {
+    "response.output_text.delta": "output_text",
+    "response.refusal.delta": "refusal",
+    "response.reasoning_text.delta": "reasoning_text",
+    "response.reasoning.delta": "reasoning_text",  # its name in Open Responses
+    "response.reasoning_summary_text.delta": "summary_text",
+}
+_PARTS: dict[str, PartKind] = {kind: kind for kind in _DELTAS.values()}
+_CALL_DELTAS = {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+_ENDS = {f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled")}
+UpstreamEvent = dict[str, Any]
+
+
+class _RelayQueue(SegmentQueue):
+    """Items end when the upstream says so, not when another one begins."""
+
+    @override
+    def _advance(self) -> list[Event]:
+        events = super()._advance()
+        while self._waiting and not self._waiting[0].stays_open:
+            events += self._close_head("completed", self._waiting[0])
+            events += super()._advance()
+        return events
+
+
+class RelayConverter:
+    """The state of one turn's conversion.
+
+    `show_raw`: clients see raw reasoning. `upstream_id` says whose encrypted reasoning it is; `failure_of` what callers
+    are told of an error that the upstream reports in the course of its answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_output_index: int,
+        sampling: Sampling,
+        upstream_id: str,
+        failure_of: Callable[[object], Failure],
+        seal: Seal | None = None,
+        show_raw: bool = True,
+    ) -> None:
+        self._queue = _RelayQueue(first_output_index=first_output_index)
+        self._tools = {tool.name: tool for tool in sampling.tools}
+        self._most_calls = sampling.most_calls
+        self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
+        self._upstream_id = upstream_id
+        self._failure_of = failure_of
+        self._seal = seal
+        self._show_raw = show_raw
+        self._segments: dict[int, Segment | None] = {}
+        self._made: list[CallSegment] = []
+        self._usage: Usage | None = None
+        self._service_tier: str | None = None
+        self._finish: Finish | None = None
+        self._failure: Failure | None = None
+        self.finish_reason: str | None = None
+        self.first_token_at: datetime | None = None
+
+    def feed(self, upstream: Iterable[UpstreamEvent]) -> list[Event]:
+        """The events of one read."""
+        events: list[Event] = []
+        for event in upstream:
+            try:
+                self._event(event, events)
+            except Contradiction:
+                self.fail(_CONTRADICTED)
+                break
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # Upstreams may send any JSON at all; what has another shape is their fault, and ends the turn.
+                self.fail(_MALFORMED)
+                break
+            if self.over:
+                break
+        if events and self.first_token_at is None:
+            self.first_token_at = now()
+        return events
+
+    def whole(self, response: UpstreamEvent) -> list[Event]:
+        """The events of an answer that was not streamed."""
+        if "status" not in response:
+            return self.feed([response])
+        return self.feed([{"type": f"response.{response['status']}", "response": response}])
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no sense in reading on."""
+        return self._finish is not None or self._failure is not None
+
+    def end(self) -> list[Event]:
+        """The upstream has nothing more to say: close what is open."""
+        if not self.over:
+            self.fail(_TOO_EARLY)
+        status: ItemStatus = "completed" if self._ending() is Finish.STOP else "incomplete"
+        return self._queue.end(status)
+
+    def fail(self, failure: Failure) -> None:
+        """Note why the turn cannot be finished; the first reason counts."""
+        self._failure = self._failure or failure
+
+    def interrupt(self) -> list[Event]:
+        """Close what is open: the run was stopped."""
+        return self._queue.end("incomplete")
+
+    def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
+        """What the turn brought."""
+        return TurnResult(
+            finish=Finish.INTERRUPTED if interrupted else self._ending(),
+            items=[segment.body() for segment in self._queue.closed],
+            # A call that was cut is shown but never run.
+            calls=[call.as_call() for call in self._made if call.outcome == "completed"],
+            usage=self._usage,
+            failure=self._failure,
+            finish_reason=self.finish_reason,
+            first_token_at=self.first_token_at,
+            upstream_request_id=upstream_request_id,
+            service_tier=self._service_tier,
+        )
+
+    def _ending(self) -> Finish:
+        return Finish.ERROR if self._failure is not None else self._finish or Finish.ERROR
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _event(self, event: UpstreamEvent, events: list[Event]) -> None:
+        kind = event.get("type") or "error"
+        if kind in _DELTAS:
+            self._delta(_DELTAS[kind], event, events)
+        elif kind in _CALL_DELTAS:
+            call = self._segments[event["output_index"]]
+            if isinstance(call, CallSegment):
+                events += call.write(None, _text(event["delta"]))
+                self._show(call, events)
+        elif kind == "error":
+            self.fail(self._failure_of(event.get("error") or event))
+        elif kind.startswith("response.output_item."):
+            at = self._added if kind.endswith(".added") else self._done
+            at(event["output_index"], event["item"], events)
+        elif kind in _ENDS:
+            self._ended(event["response"], kind.removeprefix("response."), events)
+        else:
+            self._detail(kind, event, events)
+
+    def _detail(self, kind: str, event: UpstreamEvent, events: list[Event]) -> None:
+        """Parts that begin, and citations. Everything else repeats what was said, or tells of the upstream's work."""
+        match kind:
+            case "response.content_part.added":
+                self._part(event, event["content_index"], events)
+            case "response.reasoning_summary_part.added":
+                self._part(event, event["summary_index"], events)
+            case "response.output_text.annotation.added":
+                message = self._segments[event["output_index"]]
+                if isinstance(message, RelayedMessage):
+                    events += message.cite(event["content_index"], event["annotation"])
+                    self._show(message, events)
+
+    def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
+        segment = self._segments[event["output_index"]]
+        if not isinstance(segment, RelayedText):
+            raise TypeError(kind)
+        index = event["summary_index" if kind == "summary_text" else "content_index"]
+        logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
+        events += segment.write(kind, index, _text(event["delta"]), logprobs)
+        self._show(segment, events)
+
+    def _part(self, event: UpstreamEvent, index: int, events: list[Event]) -> None:
+        segment, kind = self._segments[event["output_index"]], _PARTS.get(event["part"]["type"])
+        if isinstance(segment, RelayedText) and kind is not None:
+            events += segment.begin(kind, index)
+            self._show(segment, events)
+
+    def _added(self, index: int, item: Body, events: list[Event]) -> None:
+        if index in self._segments:
+            raise Contradiction
+        segment = self._segments[index] = self._segment(item)
+        if segment is not None:
+            events += self._queue.push(segment)
+
+    def _segment(self, item: Body) -> Segment | None:
+        """A new segment; None for what waits for its end, and for a call more than the client allowed."""
+        match item["type"]:
+            case "message":
+                return RelayedMessage(item, read_logprobs=self._logprobs)
+            case "reasoning":
+                return RelayedReasoning(show_raw=self._show_raw, seal=self._seal, upstream_id=self._upstream_id)
+            case "function_call" | "custom_tool_call" if len(self._made) != self._most_calls:
+                return self._call(item)
+        return None
+
+    def _call(self, item: Body) -> CallSegment:
+        given = _text(item["call_id"])
+        taken = {call.call_id for call in self._made}
+        call = CallSegment(
+            upstream_id=None,
+            # The upstream's id of the call, unless it is too long for the wire or another call of this turn has it.
+            call_id=given if len(given) <= _MAX_CALL_ID and given not in taken else None,
+            tools=self._tools,
+            native=item["type"] == "custom_tool_call",
+        )
+        call.write(_text(item["name"]), None)
+        self._made.append(call)
+        return call
+
+    def _done(self, index: int, item: Body, events: list[Event]) -> None:
+        if index not in self._segments:
+            self._added(index, item, events)
+        segment = self._segments[index]
+        if isinstance(segment, RelayedText):
+            events += segment.complete(item)
+        elif isinstance(segment, CallSegment):
+            events += segment.write(None, rest_of("".join(segment.arguments), item[_CALLS[item["type"]]]))
+        elif item["type"] not in _CALLS:
+            segment = self._segments[index] = self._other(item)
+            events += self._queue.push(segment)
+        if segment is not None:
+            segment.stays_open = item.get("status") == "incomplete"
+            self._show(segment, events)
+
+    def _other(self, item: Body) -> Segment:
+        """Any other item that clients know; one that they do not would only puzzle them."""
+        try:
+            known = from_wire({**item, "id": new_id("item")})
+        except ValueError:
+            message = f"The model's server sent an item that is not known here, of type {str(item['type'])[:60]!r}."
+            self.fail(Failure(code="server_error", message=message))
+            raise
+        return RelayedWhole({**known.wire(), "id": new_id(known.prefix)})
+
+    def _show(self, segment: Segment, events: list[Event]) -> None:
+        if not segment.live or not segment.stays_open:
+            events += self._queue.show()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
+        if not self._segments:
+            # Some servers send nothing but this; what was streamed is not read again.
+            for index, item in enumerate(response.get("output") or ()):
+                self._done(index, item, events)
+        if isinstance(usage := response.get("usage"), dict):
+            self._usage = read_usage(usage)
+        if isinstance(tier := response.get("service_tier"), str):
+            self._service_tier = tier[:_MAX_TIER]
+        # Some call an answer completed that was cut, and say so only in here.
+        status = response["status"] if f"response.{response.get('status')}" in _ENDS else kind
+        reason = (response.get("incomplete_details") or {}).get("reason")
+        self.finish_reason = str(reason or status)
+        match status, reason:
+            case "completed", _:
+                self._finish = Finish.STOP
+            case "incomplete", "max_output_tokens":
+                self._finish = Finish.LENGTH
+            case "incomplete", "content_filter":
+                self._finish = Finish.CONTENT_FILTER
+            case "failed", _:
+                self.fail(self._failure_of(response.get("error")))
+            case _:
+                self.fail(_TOO_EARLY)
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def _logprobs(self, entries: object) -> list[Body]:
+        return [] if self._top_logprobs is None else read_logprobs(entries, top=self._top_logprobs)
+
+
+def read_usage(usage: Mapping[str, Any]) -> Usage:
+    """The `usage` object of a response; what is no number of tokens counts as none."""
+    read = usage.get("input_tokens_details") or {}
+    written = usage.get("output_tokens_details") or {}
+    return Usage(
+        input_tokens=_count(usage.get("input_tokens")),
+        cached_tokens=_count(read.get("cached_tokens")),
+        cache_write_tokens=_count(read.get("cache_write_tokens")),
+        output_tokens=_count(usage.get("output_tokens")),
+        reasoning_tokens=_count(written.get("reasoning_tokens")),
+    )
+
+
+def _count(tokens: object) -> int:
+    return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

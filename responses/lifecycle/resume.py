@@ -1,0 +1,230 @@
+"""Loads a run from what is stored, so that somebody else can end it or go on with it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conversations.items import from_wire
+from conversations.models import Placement, Section
+from kernel.clock import now
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.compaction.items import since
+from responses.engine.events.fold import Fold, read_frames
+from responses.engine.loop import Run
+from responses.engine.state import (
+    Aside,
+    Discarded,
+    OutputItem,
+    PendingCall,
+    RunContext,
+    RunState,
+    Traits,
+    answer,
+    enclosure,
+)
+from responses.engine.turn import Call, Model, Sampling, TurnRequest, TurnStream, Usage
+from responses.models import EventBatch, Response, Status, ToolCall, Turn
+from responses.moderation.judge import Judging
+from responses.moderation.run import ModeratedRun
+from responses.requests import parameters
+from responses.requests.attachments import TeamContent
+from responses.requests.context import history_of
+from responses.requests.encrypted_content import TeamSeal
+from responses.runs.conversation_lock import Appendix
+from responses.runs.identity import RunIdentity
+from responses.runs.recorder import Progress, Recorder
+from responses.tools import registry
+from tenants.prices import Prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A run that was taken over: to be iterated, or to be ended."""
+
+    run: Run
+    recorder: Recorder
+    identity: RunIdentity
+
+
+def load(
+    *,
+    response_id: str,
+    lease_token: int | None = None,
+    tools: Toolbox | None = None,
+    model: Model | None = None,
+    judge: Judging | None = None,
+) -> Taken:
+    """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
+
+    Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile. Whoever goes
+    on with it names the `lease_token` of its claim: the one in the row may be somebody else's by now.
+    """
+    response = Response.objects.get(pk=response_id)
+    folded, next_sequence = _folded(response)
+    state = _state(response, folded)
+    identity = _identity(response, lease_token or response.lease_token)
+    progress = Progress(
+        next_sequence=next_sequence,
+        next_position=len(state.output),
+        turns=response.turns,
+        tool_calls=response.tool_calls,
+        usage=state.usage,
+        cost=response.cost,
+        first_token_ms=response.first_token_ms,
+        preview=response.output_preview,
+    )
+    context = _context(response)
+    if tools is None:
+        tools = NoTools() if model is None else registry.restored(response, context.items)
+    model = model or _NoModel()
+    run = (
+        Run(context, state, model=model, tools=tools, now=now)
+        if judge is None
+        else ModeratedRun(context, state, model=model, tools=tools, now=now, judge=judge)
+    )
+    return Taken(run=run, recorder=Recorder(identity, progress, Appendix.of(response)), identity=identity)
+
+
+class _NoModel:
+    """Stands where the model would, in a run that is only to be ended."""
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        message = "this run was loaded to be ended"
+        raise RuntimeError(message)
+
+
+def _folded(response: Response) -> tuple[Fold, int]:
+    """What the log tells, and the number of the next event."""
+    fold, next_sequence = Fold(), 0
+    for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
+        for _, event in read_frames(batch.frames.encode()):
+            fold.apply(event)
+        next_sequence = batch.last_sequence + 1
+    return fold, next_sequence
+
+
+def _state(response: Response, fold: Fold) -> RunState:
+    """Items that the log has closed but no step has committed belong to the cut turn: shown, not read again."""
+    places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
+    output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
+    committed = {item.body["id"] for item in output}
+    calls = _calls(response)
+    discarded = _discarded(response)
+    passes = _passes(response)
+    last = discarded.get(response.turns - 1)
+    loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
+    return RunState(
+        turn=response.turns,
+        output=output,
+        pending=_pending(calls),
+        fragments=loose,
+        asides=_asides(calls),
+        discarded=len(discarded),
+        repairs=last if last and last.defect is not None else None,
+        shortened=any(turn.defect is None for turn in discarded.values()),
+        waiting=any(call.status in {"waiting", "asked"} for call in calls),
+        queued=response.status == Status.QUEUED,
+        compactions=len(passes),
+        compaction_tokens=sum(turn.output_tokens for turn in passes),
+        compaction_failed=any(turn.state == "failed" for turn in passes),
+        hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
+        usage=Usage(
+            input_tokens=response.input_tokens,
+            cached_tokens=response.cached_tokens,
+            cache_write_tokens=response.cache_write_tokens,
+            output_tokens=response.output_tokens,
+            reasoning_tokens=response.reasoning_tokens,
+        ),
+    )
+
+
+def _discarded(response: Response) -> dict[int, Discarded]:
+    """The turns that do not count, by their numbers."""
+    turns = Turn.objects.filter(response=response, discarded__isnull=False)
+    return {turn.number: Discarded(**turn.discarded) for turn in turns if turn.discarded}
+
+
+def _passes(response: Response) -> list[Turn]:
+    """The turns that were compaction passes; no other turn that failed is followed by anything."""
+    return list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
+
+
+def _calls(response: Response) -> list[ToolCall]:
+    return list(ToolCall.objects.filter(response=response).order_by("id"))
+
+
+def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
+    """Calls that we make, without an item of theirs."""
+    return [
+        PendingCall(
+            call=_call(row),
+            turn=row.turn,
+            attempt=0 if row.status == "pending" else row.attempt,
+            result=ToolResult.restored(row.result) if row.result else None,
+        )
+        for row in rows
+        if row.status in {"pending", "in_progress", "returned"}
+    ]
+
+
+def _asides(rows: Iterable[ToolCall]) -> list[Aside]:
+    """What the model reads beside the output: answers to calls that nobody made, images that tools gave."""
+    asides = []
+    for row in rows:
+        match row.status, row.result:
+            case "refused", {"after": after}:
+                call = _call(row)
+                words = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+                asides.append(answer(after=after, output=row.output or "", **words))
+            case "completed" | "failed", {"after": after, "parts": parts}:
+                asides.append(enclosure(after=after, parts=parts))
+    return asides
+
+
+def _call(row: ToolCall) -> Call:
+    return Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments)
+
+
+def _context(response: Response) -> RunContext:
+    history = history_of(response)
+    own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
+    instructions, preface = parameters.instructions(response.parameters)
+    seal = TeamSeal(response.team_id)
+    said = since([*history, *(from_wire(place.item.body) for place in own)], seal.open_compacted)
+    items = [*preface, *said.items]
+    return RunContext(
+        response_id=response.pk,
+        parameters=response.parameters,
+        model=response.upstream_model,
+        instructions=instructions,
+        content=TeamContent(response.team_id),
+        seal=seal,
+        items=items,
+        prefaced=len(preface),
+        compacted=len(said.compacted),
+        compaction=parameters.compaction(response.options),
+        include=response.included,
+        traits=Traits(**response.options.get("traits", {})),
+        sampling=parameters.sampling(response.parameters, response.options, items)
+        if response.parameters
+        else Sampling(),
+    )
+
+
+def _identity(response: Response, lease_token: int) -> RunIdentity:
+    return RunIdentity(
+        response_id=response.pk,
+        team_id=response.team_id,
+        key_id=response.api_key_id,
+        model=response.model,
+        upstream_id=response.upstream_id,
+        upstream_model=response.upstream_model,
+        request_id=response.request_id,
+        stored=response.stored,
+        obfuscate=bool(response.options.get("obfuscate")),
+        created_at=response.created_at,
+        lease_token=lease_token,
+        background=response.background,
+        conversation_id=response.conversation_id,
+        prices=Prices.restored(response.options.get("prices")),
+    )

@@ -1,0 +1,392 @@
+"""Responses and what their runs leave behind. Every table is under row-level security (first migration).
+
+Foreign keys have no index of their own where a constraint or an index of `Meta` begins with the same column, or where
+nothing ever asks by them: each index is paid for with every row.
+"""
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
+from django.db import models
+from django.db.models import Q
+from django.utils.timezone import now
+from typing_extensions import override
+
+from kernel.ids import new_id
+from kernel.jsontext import WireDecoder
+from tenants.models import ApiKey, IdField, Team
+from tenants.prices import CostField
+
+
+def response_id() -> str:
+    """A fresh id of a response."""
+    return new_id("resp")
+
+
+class Status(models.TextChoices):
+    """The states of a response, as the wire names them."""
+
+    QUEUED = "queued", "Queued"
+    IN_PROGRESS = "in_progress", "In progress"
+    COMPLETED = "completed", "Completed"
+    INCOMPLETE = "incomplete", "Incomplete"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
+TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+UNWELL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+
+
+class Mode(models.TextChoices):
+    """How the client asked to be answered."""
+
+    JSON = "json", "JSON"
+    STREAM = "stream", "Stream"
+
+
+class Response(models.Model):
+    """A response: what was asked, the state of its run, and as columns what lists filter by.
+
+    `parameters` holds the constant part of the public object (section 2 of the API surface specification), so that what
+    is retrieved equals what was streamed; items stand in `conversations.Item`. A run that executes it holds the lease:
+    its writes name `lease_token`, and change nothing once a successor has counted it up.
+    """
+
+    id = IdField(default=response_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
+    mode = models.CharField(max_length=10, choices=Mode.choices)
+    background = models.BooleanField(default=False, help_text="Run by a worker; no client is waited for.")
+    stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
+    previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    # Where the chain of the response begins, unless with itself: with the items of this conversation in front of that
+    # position. Of one that continues a conversation these are what it read.
+    history_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
+    history_end = models.PositiveIntegerField(null=True)
+    model = models.CharField(max_length=200)
+    upstream_id = models.CharField(max_length=64)
+    upstream_model = models.CharField(max_length=200)
+    parameters = models.JSONField(default=dict, decoder=WireDecoder)
+    options = models.JSONField(default=dict, help_text="What the request fixed and the public object does not show.")
+    service_tier = models.CharField(max_length=20, null=True, blank=True)
+    secrets = models.TextField(
+        default="", blank=True, help_text="What the run needs and nobody else may know, encrypted; empty once it ended."
+    )
+    metadata = models.JSONField(default=dict)
+    end_user = models.CharField(max_length=128, null=True, blank=True)
+    request_id = models.CharField(max_length=64, default="")
+    client_request_id = models.CharField(max_length=512, default="", blank=True)
+
+    input_preview = models.CharField(max_length=120, default="", blank=True)
+    output_preview = models.CharField(max_length=120, default="", blank=True)
+
+    first_token_ms = models.PositiveIntegerField(null=True)
+    duration_ms = models.PositiveIntegerField(null=True)
+    completed_at = models.DateTimeField(null=True, help_text="Set exactly when the status is completed.")
+    ended_at = models.DateTimeField(null=True)
+    turns = models.PositiveIntegerField(default=0)
+    tool_calls = models.PositiveIntegerField(default=0)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    cache_write_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+    cost = CostField(null=True, help_text="US dollars, as far as prices were known; empty: none was.")
+    error = models.JSONField(null=True)
+    error_code = models.CharField(max_length=60, null=True, blank=True)
+    incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
+    moderation = models.JSONField(null=True, help_text="What a moderation model found in input and output.")
+
+    lease_owner = models.CharField(max_length=120, null=True, blank=True)
+    lease_token = models.PositiveIntegerField(default=1)
+    lease_until = models.DateTimeField(null=True, help_text="Without it, a background run waits for a worker.")
+    attempt = models.PositiveIntegerField(default=0, help_text="How many workers began with it.")
+    claims = models.JSONField(default=list, help_text="When a worker took it, and which: one entry for each claim.")
+    followed_until = models.DateTimeField(
+        null=True, help_text="Somebody follows the run from its log; until then it counts as listened to."
+    )
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(completed_at__isnull=False, status=Status.COMPLETED)
+                | (Q(completed_at__isnull=True) & ~Q(status=Status.COMPLETED)),
+                name="response_completed_at_iff_completed",
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=False, status__in=TERMINAL) | Q(ended_at__isnull=True, status__in=RUNNING),
+                name="response_ended_iff_terminal",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="response_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="response_by_time"),
+            models.Index(fields=["previous_response_id"], name="response_by_previous"),
+            models.Index(
+                fields=["conversation_id", "created_at"],
+                condition=Q(conversation_id__isnull=False),
+                name="response_by_conversation",
+            ),
+            models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
+            models.Index(
+                fields=["team", "created_at"],
+                condition=Q(status__in=RUNNING, background=True),
+                name="response_background_by_team",
+            ),
+            GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
+            # What people narrow the list of responses to. A key or a model that is seldom used would else be looked
+            # for in all of the time; the other three have rows only for what is seldom, and cost the rest nothing.
+            models.Index(fields=["api_key", "created_at"], name="response_by_key_and_time"),
+            models.Index(fields=["model", "created_at"], name="response_by_model_and_time"),
+            models.Index(
+                fields=["end_user", "created_at"],
+                condition=Q(end_user__isnull=False),
+                name="response_by_end_user",
+            ),
+            models.Index(
+                fields=["error_code", "created_at"],
+                condition=Q(error_code__isnull=False),
+                name="response_by_error_code",
+            ),
+            models.Index(fields=["created_at"], condition=Q(status__in=UNWELL), name="response_unwell_by_time"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def included(self) -> frozenset[str]:
+        """What its client asked to be shown of its items."""
+        return frozenset(self.options.get("include", ()))
+
+
+class ConversationHold(models.Model):
+    """Says which response continues a conversation right now; there is one at a time.
+
+    It is as alive as the response's run. Until the response is there, `until` says how long it may be in the making.
+    `responses.runs.conversation_lock` has the rules.
+    """
+
+    conversation_id = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response_id = models.CharField(max_length=64, db_collation="C")
+    until = models.DateTimeField()
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.conversation_id} by {self.response_id}"
+
+
+class Turn(models.Model):
+    """One upstream call of a run. No foreign key may point here: the table is to be partitioned by time."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set", db_index=False)
+    number = models.PositiveIntegerField()
+    state = models.CharField(max_length=20)
+    started_at = models.DateTimeField()
+    first_token_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+    # Why the turn does not count, and what it had brought; nobody but the turn after it gets to read that.
+    discarded = models.JSONField(null=True)
+    finish_reason = models.CharField(max_length=40, null=True)
+    upstream_request_id = models.CharField(max_length=200, null=True)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    cache_write_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["response", "number"], name="turn_number_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.response_id} turn {self.number}"
+
+
+class ToolCall(models.Model):
+    """A tool call that a turn asked for: run by us, or by the client (then the next response brings its output)."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set", db_index=False)
+    turn = models.PositiveIntegerField()
+    call_id = models.CharField(max_length=64, db_collation="C")
+    kind = models.CharField(max_length=40)
+    name = models.CharField(max_length=200)
+    arguments = models.TextField()
+    output = models.TextField(null=True)
+    status = models.CharField(max_length=12)
+    attempt = models.PositiveIntegerField(default=1)
+    error = models.TextField(null=True)
+    # What a successor of the run needs beside the output: a result without its item, or where an answer stands.
+    result = models.JSONField(null=True)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]
+        indexes = [
+            models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time"),
+            models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
+            models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
+            models.Index(fields=["name", "started_at"], name="tool_call_by_name"),
+            # Most calls are the clients' own functions; the kinds that the server runs are looked for by kind.
+            models.Index(fields=["kind", "started_at"], condition=~Q(kind="function"), name="tool_call_hosted_by_kind"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.name} {self.call_id}"
+
+
+class ApprovalState(models.TextChoices):
+    """What became of a request for approval."""
+
+    ASKED = "asked", "Asked"
+    GRANTED = "granted", "Granted"
+    DENIED = "denied", "Denied"
+
+
+class Approval(models.Model):
+    """A call of an MCP server's tool that waits for somebody's word, or has got it. The id is that of its item.
+
+    What is asked for stands in the item; here are digests of it, so that one word counts for one call as it was shown:
+    `request` of server, tool and arguments, `definition` of the tool as its server described it.
+    """
+
+    id = IdField()
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="+")
+    call_id = models.CharField(max_length=64, db_collation="C")
+    request = models.CharField(max_length=64)
+    definition = models.CharField(max_length=64)
+    state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.ASKED)
+    asked_at = models.DateTimeField(default=now)
+    answered_at = models.DateTimeField(null=True)
+    answered_in = models.CharField(max_length=64, null=True, db_collation="C", help_text="The response that answered.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["team", "asked_at"], name="approval_by_team_and_time"),
+            models.Index(fields=["answered_in"], condition=Q(answered_in__isnull=False), name="approval_by_answer"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+
+class EventBatch(models.Model):
+    """A run's events `first_sequence` to `last_sequence`, as the server-sent events that clients got.
+
+    PostgreSQL compresses the text (TOAST). The unique first number is also the fence of the log: a run that lost its
+    lease cannot append where its successor has. Nothing may point here: the table is to be partitioned by time.
+    """
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="event_batches", db_index=False)
+    first_sequence = models.PositiveIntegerField()
+    last_sequence = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=now)
+    frames = models.TextField()
+
+    class Meta:
+        verbose_name_plural = "event batches"
+        constraints = [models.UniqueConstraint(fields=["response", "first_sequence"], name="event_batch_first_once")]
+        indexes = [models.Index(fields=["created_at"], name="event_batch_by_time")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"
+
+
+class CommitMark(models.Model):
+    """The last group of changes that a process has committed: what it asks for when its connection broke before it
+    heard. `held` are the responses of the group whose lease was held. One row for each process; no content in it."""
+
+    writer = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    batch = models.PositiveBigIntegerField()
+    held = ArrayField(models.TextField(), default=list)
+    written_at = models.DateTimeField(default=now)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.writer} {self.batch}"
+
+
+class ChatCompletion(models.Model):
+    """A chat completion that its client wanted to be stored. `messages` are what it answers, as they came; `body` is
+    the answer without its metadata, which may be replaced."""
+
+    id = IdField()
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    created_at = models.DateTimeField(default=now)
+    model = models.CharField(max_length=200)
+    metadata = models.JSONField(default=dict)
+    messages = models.JSONField(default=list, decoder=WireDecoder)
+    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="What else the request said.")
+    body = models.JSONField(default=dict, decoder=WireDecoder)
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        verbose_name = "chat completion"
+        indexes = [
+            models.Index(fields=["team", "created_at", "id"], name="chat_by_team_and_time"),
+            models.Index(fields=["created_at", "id"], name="chat_by_time"),
+            GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="chat_by_metadata"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.id
+
+
+def prompt_id() -> str:
+    """A fresh id of a prompt."""
+    return new_id("pmpt")
+
+
+class PromptTemplate(models.Model):
+    """A prompt that a team keeps here, for requests to name by its id. What it says stands in its versions."""
+
+    id = IdField(default=prompt_id)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=120)
+    current = models.PositiveIntegerField(default=1, help_text="The version of requests that name none.")
+    created_at = models.DateTimeField(default=now, editable=False)
+
+    class Meta:
+        verbose_name = "prompt"
+        constraints = [models.UniqueConstraint(fields=["team", "name"], name="prompt_name_once_per_team")]
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
+class PromptVersion(models.Model):
+    """What a prompt said at one time; never changed. `{{name}}` in a message stands for a variable."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    prompt = models.ForeignKey(PromptTemplate, on_delete=models.CASCADE, related_name="versions", db_index=False)
+    number = models.PositiveIntegerField()
+    messages = models.JSONField(default=list)
+    model = models.CharField(max_length=200, blank=True, default="", help_text="For requests that name none.")
+    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="For requests that do not set them.")
+    created_at = models.DateTimeField(default=now)
+    created_by = models.CharField(max_length=150, default="")
+
+    class Meta:
+        verbose_name = "prompt version"
+        constraints = [models.UniqueConstraint(fields=["prompt", "number"], name="prompt_version_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.prompt_id} version {self.number}"

@@ -1,0 +1,92 @@
+"""A run whose answer is judged before it ends, and held back until then where it may be stopped."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+
+from typing_extensions import override
+
+from kernel.errors import Failure
+from responses.engine.calls.port import Toolbox
+from responses.engine.events.response_body import Ending
+from responses.engine.events.terminal import closing, failed
+from responses.engine.events.types import Event
+from responses.engine.loop import Run
+from responses.engine.state import OutputItem, RunContext, RunState
+from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
+from responses.engine.turn import Model
+from responses.moderation.judge import Judgement, Judging
+
+
+class ModeratedRun(Run):
+    """The run of a request with `moderation`, or of a team with a guardrail."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        state: RunState,
+        *,
+        model: Model,
+        tools: Toolbox,
+        now: Callable[[], datetime],
+        judge: Judging,
+    ) -> None:
+        super().__init__(context, state, model=model, tools=tools, now=now)
+        self._judge = judge
+        self._held: list[Event] = []
+
+    @override
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        async with aclosing(super().steps()) as steps:
+            async for step in steps:
+                match step:
+                    case Emitted(events) if self._judge.holds_answers_back:
+                        self._held += events
+                    case TurnEnded() | TurnDiscarded() if self._judge.holds_answers_back:
+                        found = await self._judge.of_output([item.body for item in step.items])
+                        if (failure := self._judge.objection(found)) is not None:
+                            yield self._withheld(self._failed(failure, found), step.items, step.turn, at=self._now())
+                            return
+                        yield replace(step, events=[*self._release(), *step.events])
+                    case ContextCompacted():
+                        yield replace(step, events=[*self._release(), *step.events])
+                    case RunEnded():
+                        yield await self._judged(step)
+                    case _:
+                        yield step
+
+    @override
+    def interrupt(self, ending: Ending) -> RunEnded:
+        end = super().interrupt(ending)
+        return self._withheld(ending, end.items, end.turn, at=end.ended_at) if self._held else end
+
+    async def _judged(self, end: RunEnded) -> RunEnded:
+        """The end of the run with what was found in the answer, or instead of it."""
+        if end.ending.status not in {"completed", "incomplete"}:
+            return self._withheld(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
+        found = await self._judge.of_output(self._state.bodies())
+        if (failure := self._judge.objection(found)) is not None:
+            return self._withheld(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
+        ending = end.ending._replace(moderation=self._judge.shown(found))
+        body = end.response if ending.moderation is None else {**end.response, "moderation": ending.moderation}
+        before = end.events[: len(end.events) - len(closing(end.ending, end.response))]
+        events = [*self._release(), *before, *closing(ending, body)]
+        return replace(end, ending=ending, response=body, events=events)
+
+    def _failed(self, failure: Failure, found: Judgement) -> Ending:
+        return failed(failure)._replace(moderation=self._judge.shown(found))
+
+    def _release(self) -> list[Event]:
+        held, self._held = self._held, []
+        return held
+
+    def _withheld(
+        self, ending: Ending, items: Sequence[OutputItem], turn: TurnRecord | None, *, at: datetime
+    ) -> RunEnded:
+        """The run ends as if its last turn had said nothing; its tokens are spent all the same."""
+        self._held = []
+        state = self._state
+        state.output = [item for item in state.output if not any(item is withheld for withheld in items)]
+        state.pending = []
+        return self._end(ending, at=at, turn=turn)

@@ -1,0 +1,126 @@
+"""`POST /v1/responses/compact`: a conversation made short, for clients that keep theirs themselves.
+
+The body has parameters of `POST /v1/responses`, checked and read as there. The answer is what users said and one
+compaction item, to be sent as the next input; nothing is stored but the line in the ledger.
+"""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from conversations.items import InputMessage
+from kernel.clock import now
+from kernel.dbthreads import in_db_thread
+from kernel.errors import UnknownParameter
+from kernel.ids import new_id
+from responses.engine.calls.port import NoTools
+from responses.engine.compaction.items import CompactionPlan
+from responses.engine.compaction.run import Compacting
+from responses.engine.events.response_body import usage_body
+from responses.engine.events.types import Body
+from responses.engine.state import RunContext, RunState
+from responses.providers.routing import model_for
+from responses.requests import capabilities, context, settings
+from responses.requests import parameters as wire
+from responses.requests.attachments import admit
+from responses.requests.context import Reading
+from responses.requests.encrypted_content import TeamSeal, refuse_foreign
+from responses.runs.ledger import RequestInfo, RoutedCall
+from responses.schema import CreateResponse, parse_create
+from responses.schema.subset import refuse_others
+from tenants import directory
+from tenants.directory import Route
+from tenants.models import Scope
+from tenants.principal import Principal
+
+PARAMETERS = (
+    "model",
+    "input",
+    "instructions",
+    "previous_response_id",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "service_tier",
+    "image",
+)
+_CACHE_OPTIONS = {"mode", "ttl"}
+
+
+def parse_compact(values: dict[str, Any]) -> CreateResponse:
+    """Check a body as `parse_create` checks that of a response; here an input of `null` is none, too."""
+    refuse_others(values, known=PARAMETERS)
+    sent = {name: value for name, value in values.items() if value is not None or name == "model"}
+    body = parse_create({"input": [], **sent})
+    for name in body.prompt_cache_options.model_fields_set if body.prompt_cache_options else ():
+        if name not in _CACHE_OPTIONS:
+            raise UnknownParameter(f"prompt_cache_options.{name}")
+    return body
+
+
+async def compact(*, principal: Principal, body: CreateResponse, request: RequestInfo) -> Body:
+    """Ask the model for its notes. One line in the ledger, whatever became of the call."""
+    principal.require(Scope.RESPONSES_WRITE)
+    route = await directory.aroute(principal, body.model)
+    given = await _context(principal, body, route)
+    state, model = RunState(), model_for(route)
+    compacting = Compacting(given, state, model=model, tools=NoTools(), now=now)
+    said = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
+    call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
+    outcome = "failed"
+    try:
+        await _run(compacting)
+        outcome = "compacted"
+    except asyncio.CancelledError:
+        compacting.interrupt()
+        outcome = "interrupted"
+        raise
+    finally:
+        await asyncio.shield(call.write(object_id=given.response_id, outcome=outcome, usage=state.usage))
+    return {
+        "id": given.response_id,
+        "object": "response.compaction",
+        "created_at": given.parameters["created_at"],
+        "output": [*said, *state.bodies()],
+        "usage": usage_body(state.usage),
+        **{name: given.parameters[name] for name in ("image",) if name in given.parameters},
+    }
+
+
+async def _run(compacting: Compacting) -> None:
+    """Make the pass; raises what went wrong as the caller's error."""
+    async with aclosing(compacting.steps()) as steps:
+        async for _ in steps:
+            continue
+    if compacting.failure is not None:
+        raise compacting.failure.as_api_error()
+
+
+async def _context(principal: Principal, body: CreateResponse, route: Route) -> RunContext:
+    reading = await _read(principal, body)
+    body = settings.configured(body, reading.items)
+    capabilities.check(body, route)
+    content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
+    parameters = wire.public_parameters(body, response_id=new_id("resp"), created_at=now())
+    given = RunContext(
+        response_id=parameters["id"],
+        parameters=parameters,
+        model=route.upstream_model,
+        instructions=body.instructions,
+        items=reading.items,
+        content=content,
+        seal=TeamSeal(principal.team_id),
+        sampling=wire.sampling(parameters, wire.hidden_options(body), reading.items),
+        traits=capabilities.traits(route.capabilities),
+        compacted=reading.compacted,
+        compaction=CompactionPlan(at_once=True),
+    )
+    capabilities.check_length(given)
+    return given
+
+
+async def _read(principal: Principal, body: CreateResponse) -> Reading:
+    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
+    if not context.needs_database(body):
+        return context.read(principal=principal, body=body)
+    return await in_db_thread(lambda: context.read(principal=principal, body=body))

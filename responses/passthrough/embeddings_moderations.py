@@ -1,0 +1,235 @@
+"""`POST /v1/embeddings` and `POST /v1/moderations`: routed to the same upstreams, passed on as they are, and written
+to the ledger.
+
+Nothing is stored but the ledger row, and the answer is the upstream's own.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import httpx2
+import openai
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
+from kernel.errors import ApiError, UnsupportedValue
+from kernel.ids import new_id
+from kernel.validation import TAG, validate
+from responses.engine.chat.converter import Chunk, read_usage
+from responses.engine.compaction.token_estimate import tokens
+from responses.engine.turn import Usage
+from responses.providers.chat_completions import decode
+from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.runs.ledger import RequestInfo, RoutedCall
+from tenants import directory
+from tenants.directory import Route
+from tenants.models import Scope
+from tenants.principal import Principal
+
+MODERATION_MODEL = "omni-moderation-latest"
+_MAX_INPUTS = 2048
+# What servers say to a path that they do not have; llama.cpp says 501 to one that is switched off.
+_NO_SUCH_ENDPOINT = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.NOT_IMPLEMENTED)
+
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+def _input_tag(value: Any) -> str:
+    """The branch of the union: by the first entry, which the others have to be like."""
+    match value:
+        case str():
+            return f"{TAG}text"
+        case [int(), *_]:
+            return f"{TAG}tokens"
+        case [list(), *_]:
+            return f"{TAG}token_lists"
+        case [dict(), *_]:
+            return f"{TAG}parts"
+    return f"{TAG}texts"
+
+
+def _embedding_tag(value: Any) -> str:
+    tag = _input_tag(value)
+    return f"{TAG}texts" if tag == f"{TAG}parts" else tag
+
+
+def _moderation_tag(value: Any) -> str:
+    tag = _input_tag(value)
+    return tag if tag in {f"{TAG}text", f"{TAG}parts"} else f"{TAG}texts"
+
+
+def _part_tag(part: Any) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return None if kind is None else f"{TAG}{kind}"
+
+
+class CreateEmbedding(Wire):
+    """A request for the vectors of texts, given as words or as the model's own tokens."""
+
+    model: ModelName
+    input: Annotated[
+        Annotated[Text, Tag(f"{TAG}text")]
+        | Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
+        | Annotated[Tokens, Tag(f"{TAG}tokens")]
+        | Annotated[list[Tokens], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}token_lists")],
+        Discriminator(_embedding_tag),
+    ]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+
+
+class ModeratedText(Wire):
+    """A text among the parts."""
+
+    type: Literal["text"]
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+class ImageUrl(Wire):
+    """Where an image is; also a data URL."""
+
+    url: Annotated[str, Field(max_length=MAX_IMAGE_URL)]
+
+
+class ModeratedImage(Wire):
+    """An image among the parts; the upstream fetches it."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+ModeratedPart = Annotated[
+    Annotated[ModeratedText, Tag(f"{TAG}text")] | Annotated[ModeratedImage, Tag(f"{TAG}image_url")],
+    Discriminator(_part_tag),
+]
+_Texts = list[Annotated[str, Field(max_length=MAX_TEXT)]]
+
+
+class CreateModeration(Wire):
+    """A request to judge texts or images."""
+
+    input: Annotated[
+        Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+        | Annotated[_Texts, Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
+        | Annotated[list[ModeratedPart], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}parts")],
+        Discriminator(_moderation_tag),
+    ]
+    model: ModelName = MODERATION_MODEL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """A checked request. `endpoint` is its name in the ledger and its path; `estimate` the tokens of its input."""
+
+    endpoint: Literal["embeddings", "moderations"]
+    scope: Scope
+    model: str
+    values: dict[str, Any]
+    estimate: int
+
+
+def parse_embedding(values: dict[str, Any]) -> Passed:
+    """Check the body of `POST /v1/embeddings`."""
+    sent = _sent(CreateEmbedding, values)
+    body = validate(CreateEmbedding, sent)
+    match body.input:
+        case [int(), *_] as own:
+            estimate = len(own)
+        case [list(), *_] as several:
+            estimate = sum(len(own) for own in several if isinstance(own, list))
+        case texts:
+            estimate = tokens(*_texts(texts))
+    return Passed(endpoint="embeddings", scope=Scope.EMBEDDINGS_WRITE, model=body.model, values=sent, estimate=estimate)
+
+
+def parse_moderation(values: dict[str, Any]) -> Passed:
+    """Check the body of `POST /v1/moderations`."""
+    sent = _sent(CreateModeration, values)
+    body = validate(CreateModeration, sent)
+    estimate = tokens(*_texts(body.input))
+    return Passed(
+        endpoint="moderations", scope=Scope.MODERATIONS_WRITE, model=body.model, values=sent, estimate=estimate
+    )
+
+
+def _sent(schema: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """What the client sent: `null` for a parameter that may be left out is one that was."""
+    optional = {name for name, field in schema.model_fields.items() if not field.is_required()}
+    return {name: value for name, value in values.items() if value is not None or name not in optional}
+
+
+def _texts(given: Any) -> list[str]:
+    """The words of an input; images have none."""
+    match given:
+        case str():
+            return [given]
+        case list():
+            return [text for entry in given for text in _texts(entry)]
+        case ModeratedText():
+            return [given.text]
+    return []
+
+
+async def forward(*, principal: Principal, passed: Passed, request: RequestInfo) -> dict[str, Any]:
+    """The upstream's answer. One ledger row, whatever became of the call."""
+    principal.require(passed.scope)
+    call = _Call(principal, await directory.aroute(principal, passed.model), passed, request)
+    answer: Chunk = {}
+    outcome = "failed"
+    try:
+        answer = await call.send()
+        outcome = "stop"
+    except UpstreamFailed as failed:
+        raise call.explained(failed) from failed
+    except asyncio.CancelledError:
+        outcome = "interrupted"
+        raise
+    finally:
+        await asyncio.shield(call.write(outcome=outcome, answer=answer))
+    return answer
+
+
+class _Call:
+    """One upstream call, and its row in the ledger."""
+
+    def __init__(self, principal: Principal, route: Route, passed: Passed, request: RequestInfo) -> None:
+        self._route = route
+        self._passed = passed
+        self._routed = RoutedCall(
+            principal=principal, route=route, endpoint=passed.endpoint, request_id=request.request_id
+        )
+
+    async def send(self) -> Chunk:
+        """The whole answer; raises `UpstreamFailed`."""
+        values = {**self._passed.values, "model": self._route.upstream_model}
+        async with post(self._route.upstream, f"/{self._passed.endpoint}", values) as response:
+            return decode(b"".join([piece async for piece in read_bytes(response)]))
+
+    def explained(self, failed: UpstreamFailed) -> ApiError:
+        """The caller's error. A server that lacks the endpoint says 404 as it does to a model that it does not know;
+        only the latter speaks of the model."""
+        error = failed.__cause__
+        if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
+            return failed.failure.as_api_error()
+        if error.code == "model_not_found" or error.param == "model" or self._route.upstream_model in str(error.body):
+            return failed.failure.as_api_error()
+        message = f"The model '{self._passed.model}' does not support {self._passed.endpoint}."
+        return UnsupportedValue(message, param="model")
+
+    async def write(self, *, outcome: str, answer: Chunk) -> None:
+        """One row; without the upstream's word an estimate."""
+        object_id = str(answer.get("id") or new_id(self._passed.endpoint))
+        usage = self._usage(outcome, answer.get("usage"))
+        await self._routed.write(object_id=object_id, outcome=outcome, usage=usage)
+
+    def _usage(self, outcome: str, said: object) -> Usage:
+        """A failed call read nothing; one whose client left was read in all likelihood."""
+        if isinstance(said, Mapping) and said:
+            # Some servers give only the total, which is the same: nothing is generated here.
+            return read_usage({"prompt_tokens": said.get("total_tokens"), **said})
+        return Usage(input_tokens=0 if outcome == "failed" else self._passed.estimate, estimated=True)

@@ -1,0 +1,22 @@
+"""What items must be like to enter a conversation: a response is to read them later, and the client that sends them is
+the one who can still change them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from conversations.items import InputItem
+from conversations.signals import items_offered
+from responses.requests.encrypted_content import refuse_foreign
+from responses.schema.tools import added_tools
+from responses.schema.updates import check_updates
+
+
+def connect() -> None:
+    """Have items looked at before they enter a conversation."""
+    items_offered.connect(_check, dispatch_uid="responses.requests.conversation_items")
+
+
+def _check(*, items: Sequence[InputItem], team_id: str, **_: Any) -> None:
+    refuse_foreign(items, team_id=team_id, param="items")
+    check_updates(items, param="items")
+    added_tools(items, param="items")

@@ -1,0 +1,60 @@
+"""Reasoning and compacted conversations on their way through clients: sealed for their team when they leave, checked
+and opened when they come back."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+
+import orjson
+
+from conversations.items import Compaction, InputItem, Reasoning
+from kernel.crypto import InvalidToken, seals
+from responses.engine.chat.reasoning import Thought
+from responses.engine.compaction.items import Compacted, unverified
+
+_REASONING = "reasoning"
+_COMPACTION = "compaction"
+
+
+class TeamSeal:
+    """The engine's `Seal` for one team."""
+
+    def __init__(self, team_id: str) -> None:
+        self._team_id = team_id
+
+    def close(self, thought: Thought) -> str:
+        """The thought as `encrypted_content`."""
+        held = {name: value for name, value in asdict(thought).items() if value}
+        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
+
+    def open(self, token: str) -> Thought | None:
+        """The thought, or None for what this server has not sealed for this team."""
+        try:
+            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_REASONING))
+        except InvalidToken:
+            return None
+        # Other versions of the platform may have sealed more, or less.
+        return Thought(**{field.name: held[field.name] for field in fields(Thought) if field.name in held})
+
+    def close_compacted(self, compacted: Compacted) -> str:
+        """What a compaction item holds, as its `encrypted_content`."""
+        held = {"summary": compacted.summary, "kept": [*compacted.kept]}
+        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
+
+    def open_compacted(self, token: str) -> Compacted | None:
+        """What was compacted, or None for what this server has not sealed for this team."""
+        try:
+            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_COMPACTION))
+        except InvalidToken:
+            return None
+        return Compacted(summary=held["summary"], kept=held["kept"])
+
+
+def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
+    """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
+    seal = TeamSeal(team_id)
+    for item in items:
+        match item:
+            case Reasoning(encrypted_content=str(token)) if token and seal.open(token) is None:
+                raise unverified(item.id, param=param)
+            case Compaction(encrypted_content=token) if seal.open_compacted(token) is None:
+                raise unverified(item.id, param=param)

@@ -1,0 +1,263 @@
+"""Between the typed request and what is kept of it: the public parameters, the hidden options, and back to sampling.
+
+`parameters` is the constant part of the response object with every default filled in; `options` is what the object does
+not show, above all which parameters were sent at all: only those go to the upstream.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from conversations.items import InputMessage, ItemBase, StoredItem, from_wire
+from conversations.items.parts import input_part
+from kernel.clock import unix
+from responses.engine.compaction.items import CompactionPlan
+from responses.engine.turn import Sampling
+from responses.requests import tool_offer
+from responses.schema import CreateResponse, JsonSchemaFormat
+from responses.schema.options import PromptParam, ReasoningParam
+
+# Parameters whose names are the same in the request, in the public object and in `Sampling`.
+PLAIN = (
+    "parallel_tool_calls",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "user",
+)
+# What only some servers know (vLLM's names); it is not part of OpenAI's object and not shown.
+EXTRA_SAMPLING = ("top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs")
+_DEFAULTS: dict[str, Any] = {
+    "parallel_tool_calls": True,
+    "max_output_tokens": None,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
+    "service_tier": "auto",
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "user": None,
+}
+LOGPROBS = "message.output_text.logprobs"
+
+
+def public_parameters(
+    body: CreateResponse, *, response_id: str, created_at: datetime, preface: Sequence[ItemBase] = ()
+) -> dict[str, Any]:
+    """The constant part of the response object, in the order in which OpenAI writes it. `preface` are the messages that
+    the request's prompt puts before everything else."""
+    plain = {name: _or(getattr(body, name), default) for name, default in _DEFAULTS.items()}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": unix(created_at),
+        "status": "in_progress",
+        "background": bool(body.background),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": _instructions(body, preface),
+        "max_output_tokens": plain["max_output_tokens"],
+        "max_tool_calls": body.max_tool_calls,
+        "model": body.model,
+        "output": [],
+        "parallel_tool_calls": plain["parallel_tool_calls"],
+        "presence_penalty": plain["presence_penalty"],
+        "frequency_penalty": plain["frequency_penalty"],
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": plain["prompt_cache_key"],
+        "reasoning": _reasoning(body.reasoning),
+        "safety_identifier": plain["safety_identifier"],
+        "service_tier": plain["service_tier"],
+        "store": _or(body.store, default=True),
+        "temperature": plain["temperature"],
+        "text": _text(body),
+        "tool_choice": tool_offer.shown_choice(body),
+        "tools": [tool.shown() for tool in body.tools or []],
+        "top_logprobs": plain["top_logprobs"],
+        "top_p": plain["top_p"],
+        "truncation": body.truncation or "disabled",
+        "usage": None,
+        "user": plain["user"],
+        "metadata": body.metadata or {},
+        **_only_if_sent(body),
+    }
+
+
+def _instructions(body: CreateResponse, preface: Sequence[ItemBase]) -> str | list[dict[str, Any]] | None:
+    """As they were sent; in front of what a prompt says, they are the first of several messages."""
+    if not preface:
+        return body.instructions
+    own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
+    return [_instruction(message) for message in (*own, *preface)]
+
+
+def _instruction(message: ItemBase) -> dict[str, Any]:
+    """In the types of the SDK these are messages of an input, of which only the model's own have ids."""
+    if not isinstance(message, InputMessage):
+        return message.with_id()
+    return {name: value for name, value in message.wire().items() if name != "id"}
+
+
+def instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
+    """What was written by `public_parameters`: instructions in one piece, or the messages before everything else."""
+    written = parameters.get("instructions")
+    return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
+
+
+def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
+    """Effective values; `context` and `mode` only for those who named them."""
+    if sent is None:
+        return {"effort": None, "summary": None}
+    shown: dict[str, Any] = {"effort": sent.effort, "summary": sent.style}
+    if sent.context is not None:
+        shown["context"] = "current_turn" if sent.context == "auto" else sent.context
+    if sent.mode is not None:
+        shown["mode"] = sent.mode
+    return shown
+
+
+def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
+    """What the public object has for those alone who asked for it."""
+    shown: dict[str, Any] = {}
+    if options := body.prompt_cache_options:
+        shown["prompt_cache_options"] = {"mode": options.mode or "implicit", "ttl": options.ttl or "30m"}
+        if options.comparison_response_id is not None:
+            shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
+            # What an upstream has in its cache, it alone knows; chat completions do not tell.
+            shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
+    if body.conversation is not None:
+        shown["conversation"] = {"id": body.conversation.id}
+    if body.prompt is not None:
+        shown["prompt"] = _prompt(body.prompt)
+    if body.request_id is not None:
+        shown["request_id"] = body.request_id
+    if body.prompt_cache_retention is not None:
+        shown["prompt_cache_retention"] = body.prompt_cache_retention
+    # Of both the effective value, which is the only one that this server has.
+    if body.image is not None:
+        shown["image"] = {"context_compression": "disabled"}
+    if body.access_programs is not None:
+        shown["access_programs"] = {"cyber": "standard"}
+    return shown
+
+
+def _prompt(prompt: PromptParam) -> dict[str, Any]:
+    given = (prompt.variables or {}).items()
+    variables = {name: value if isinstance(value, str) else input_part(value) for name, value in given}
+    return {"id": prompt.id, "variables": variables, "version": prompt.version}
+
+
+def hidden_options(body: CreateResponse) -> dict[str, Any]:
+    """What must survive a hand-over of the run and is not in the public object."""
+    obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
+    sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
+    if body.text and body.text.verbosity:
+        sent.append("verbosity")
+    return {
+        "sent": sent,
+        "logprobs": LOGPROBS in (body.include or []),
+        "include": body.include or [],
+        "obfuscate": _or(obfuscate, default=True),
+        **_hidden_sampling(body),
+        **_hidden_compaction(body),
+    }
+
+
+def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
+    """When the conversation is made short; the public object says nothing of it."""
+    if body.compacts:
+        return {"compaction": {"at_once": True}}
+    if not body.context_management:
+        return {}
+    return {"compaction": {"threshold": body.context_management[0].compact_threshold}}
+
+
+def compaction(options: dict[str, Any]) -> CompactionPlan | None:
+    """What was written by `hidden_options` of compaction; None: never."""
+    asked = options.get("compaction")
+    return None if asked is None else CompactionPlan(**asked)
+
+
+def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
+    """What the upstream gets and the public object does not say, or says in more words than the client's."""
+    hidden: dict[str, Any] = {}
+    extra = {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}
+    if extra:
+        hidden["extra"] = extra
+    if options := body.prompt_cache_options:
+        cache = {"mode": options.mode, "ttl": options.ttl}
+        hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None
+    return hidden
+
+
+def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
+    """How the model is to write, from what is stored, and what it read: tools may come with the items."""
+    sent = set(options["sent"])
+    choice = parameters["tool_choice"] if "tool_choice" in sent else None
+    text = parameters["text"] if "text" in sent else {}
+    tools = tool_offer.known(parameters["tools"], choice, items)
+    return Sampling(
+        tools=tool_offer.offered(tools),
+        tool_choice=tool_offer.forced(choice, tools),
+        logprobs=options["logprobs"],
+        reasoning_effort=parameters["reasoning"]["effort"],
+        reasoning_context=parameters["reasoning"].get("context"),
+        reasoning_summary=parameters["reasoning"]["summary"],
+        verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
+        response_format=_response_format(text.get("format")),
+        prompt_cache_options=options.get("cache"),
+        prompt_cache_retention=parameters.get("prompt_cache_retention"),
+        extra=options.get("extra"),
+        **{name: parameters[name] for name in PLAIN if name in sent},
+    )
+
+
+def input_items(body: CreateResponse) -> list[Any]:
+    """The input as items, a string being one user message. What asks for a compaction is none of them."""
+    if isinstance(body.input, str):
+        return [InputMessage(role="user", content=body.input)]
+    return list(body.input[:-1] if body.compacts else body.input)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _text(body: CreateResponse) -> dict[str, Any]:
+    text = body.text
+    verbosity = text.verbosity if text else None
+    shown: dict[str, Any] = {"type": "text"}
+    match text.format if text else None:
+        case JsonSchemaFormat() as schema:
+            shown = {
+                "type": "json_schema",
+                "name": schema.name,
+                "description": schema.description,
+                "schema": schema.json_schema,
+                "strict": bool(schema.strict),
+            }
+        case None:
+            pass
+        case other:
+            shown = {"type": other.type}
+    return {"format": shown, "verbosity": verbosity or "medium"}
+
+
+def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The format in the nested shape of chat completions; None for plain text."""
+    match shown:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_schema"}:
+            schema = {key: value for key, value in shown.items() if key != "type" and value is not None}
+            return {"type": "json_schema", "json_schema": schema}
+    return {"type": "json_object"}

@@ -1,0 +1,192 @@
+"""Prompts that teams keep here: a request names one by its id and says what its variables stand for.
+
+A version is a list of messages in which `{{name}}` stands for a variable, with a model and parameters for requests
+that bring none. Its messages come before everything else that the model reads. Source: section 1.1.1 of the API surface
+specification.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from django.db import transaction
+from pydantic import Field
+
+from conversations.items import MAX_TEXT, AssistantMessage, InputMessage, InputPart, InputText, Wire
+from kernel.dbthreads import in_db_thread
+from kernel.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter
+from kernel.validation import validate
+from responses.models import PromptTemplate, PromptVersion
+from responses.requests.parameters import EXTRA_SAMPLING
+from responses.runs import access
+from responses.schema import CreateResponse, parse_create
+from responses.schema.create import check_together
+from tenants import scope
+from tenants.principal import Principal
+
+PARAMETERS = (
+    "include",
+    "tools",
+    "tool_choice",
+    "text",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "parallel_tool_calls",
+    "max_output_tokens",
+    "max_tool_calls",
+    "reasoning",
+    "truncation",
+    "service_tier",
+    "top_logprobs",
+    *EXTRA_SAMPLING,
+)
+"""What a version may set; the rest belongs to the single request."""
+_SECRET = ("authorization", "headers")
+_PLACE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
+Message = InputMessage | AssistantMessage
+Variables = Mapping[str, str | InputPart]
+
+
+class TemplateMessage(Wire):
+    """A message of a prompt; its text may have variables in it."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+
+class PromptContent(Wire):
+    """What a version says."""
+
+    messages: Annotated[list[TemplateMessage], Field(min_length=1, max_length=100)]
+    model: Annotated[str, Field(max_length=200)] = ""
+    parameters: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompted:
+    """A request with what its prompt brings, and the messages that come before its context."""
+
+    body: CreateResponse
+    preface: tuple[Message, ...] = ()
+
+
+async def resolve(*, principal: Principal, body: CreateResponse) -> Prompted:
+    """Put the prompt of a request in its place; a request without one is as it was."""
+    named = body.prompt
+    if named is None:
+        return Prompted(body=body)
+    version = await in_db_thread(lambda: _find(principal, named.id, named.version))
+    preface = tuple(render(version.messages, named.variables or {}))
+    defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
+    update = {name: getattr(defaults, name) for name in version.parameters if getattr(body, name) is None}
+    if not body.model:
+        if not version.model:
+            raise MissingParameter("model")
+        update["model"] = version.model
+    update["prompt"] = named.model_copy(update={"version": str(version.number)})
+    body = body.model_copy(update=update)
+    check_together(body)
+    return Prompted(body=body, preface=preface)
+
+
+def _find(principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
+    with scope.team(principal.team_id):
+        return access.get_prompt_version(principal=principal, prompt_id=prompt_id, version=version)
+
+
+# -- rendering ---------------------------------------------------------------------------------------------------------
+
+
+def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message]:
+    """The messages with every variable in its place; each must be given, and none that is not there."""
+    wanted = places(messages)
+    for name in variables:
+        if name not in wanted:
+            raise UnknownParameter(f"prompt.variables.{name}")
+    for name in wanted:
+        if name not in variables:
+            raise MissingParameter(f"prompt.variables.{name}")
+    return [_message(TemplateMessage.model_validate(message), variables) for message in messages]
+
+
+def places(messages: list[dict[str, Any]]) -> list[str]:
+    """The names of the variables, in the order in which they stand there first."""
+    return list(dict.fromkeys(name for message in messages for name in _PLACE.findall(message["content"])))
+
+
+def _message(message: TemplateMessage, variables: Variables) -> Message:
+    if message.role == "assistant":
+        return AssistantMessage(content=_PLACE.sub(lambda place: _words(place[1], variables), message.content))
+    parts: list[InputPart] = []
+    for index, piece in enumerate(_PLACE.split(message.content)):
+        _append(parts, variables[piece] if index % 2 else piece)
+    return InputMessage(role=message.role, content=parts)
+
+
+def _append(parts: list[InputPart], piece: str | InputPart) -> None:
+    """Add a piece; words that follow each other are one part."""
+    if isinstance(piece, str):
+        piece = InputText(text=piece)
+    last = parts[-1] if parts else None
+    if not isinstance(piece, InputText):
+        parts.append(piece)
+    elif isinstance(last, InputText):
+        parts[-1] = InputText(text=last.text + piece.text)
+    elif piece.text:
+        parts.append(piece)
+
+
+def _words(name: str, variables: Variables) -> str:
+    """What the model has said itself holds words only."""
+    match variables[name]:
+        case str() as text:
+            return text
+        case InputText(text=text):
+            return text
+        case part:
+            got = f"an object of type {part.type}"
+            raise InvalidType(f"prompt.variables.{name}", expected="a string", got=got)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def checked_content(values: dict[str, Any]) -> PromptContent:
+    """Check what a version is to say; raises the `BadRequest` that names its first defect."""
+    content = validate(PromptContent, values)
+    for name in content.parameters:
+        if name not in PARAMETERS:
+            message = f"The parameter '{name}' belongs to single requests, not to a prompt."
+            raise UnsupportedParameter(message, param=name)
+    parse_create({**content.parameters, "model": "any", "input": "any"})
+    for tool in content.parameters.get("tools") or ():
+        if any(tool.get(name) for name in _SECRET):
+            message = "A prompt keeps no secrets: requests bring the authorization of their tools themselves."
+            raise BadRequest(message, param="tools", code="invalid_value")
+    return content
+
+
+@transaction.atomic
+def add_version(*, prompt: PromptTemplate, content: PromptContent, created_by: str) -> PromptVersion:
+    """Add a version and make it the current one. The caller has opened the team's rows."""
+    PromptTemplate.objects.select_for_update(no_key=True).get(pk=prompt.pk)
+    last = PromptVersion.objects.filter(prompt=prompt).order_by("-number").values_list("number", flat=True).first()
+    version = PromptVersion.objects.create(
+        team_id=prompt.team_id,
+        prompt=prompt,
+        number=(last or 0) + 1,
+        messages=_dumped(content.messages),
+        model=content.model,
+        parameters=content.parameters,
+        created_by=created_by,
+    )
+    prompt.current = version.number
+    prompt.save(update_fields=["current"])
+    return version
+
+
+def _dumped(messages: list[TemplateMessage]) -> list[dict[str, Any]]:
+    return [message.model_dump() for message in messages]

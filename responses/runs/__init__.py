@@ -1,0 +1,1 @@
+"""Runs: execution, recording, storage, and reading them back."""

@@ -1,0 +1,69 @@
+"""The door for responses: an object enters with the principal that asks for it, or not at all.
+
+An unknown id, another team's id and an id whose content was not stored get the same answer.
+"""
+
+from collections.abc import Mapping
+
+from django.db.models import F
+from django.db.models.expressions import BaseExpression
+
+from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
+from responses.models import RUNNING, PromptVersion, Response
+from responses.runs import selectors
+from responses.runs.selectors import Chain
+from tenants.principal import Principal
+
+_MAX_DIGITS = 10
+
+
+def get_response(
+    *, principal: Principal, response_id: str, also: Mapping[str, BaseExpression] | None = None
+) -> Response:
+    """A stored response of the caller's team, or the 404 of an unknown id; `also` are annotations to read with it."""
+    response = find_response(team_id=principal.team_id, response_id=response_id, also=also)
+    if response is None:
+        raise NotFound(f"Response with id '{response_id}' not found.")
+    return response
+
+
+def get_chain(*, principal: Principal, response_id: str) -> Chain:
+    """The chain that ends with a response, or the 400 of an unknown or unfinished one."""
+    found = None if "\x00" in response_id else selectors.chain(team_id=principal.team_id, response_id=response_id)
+    if found is None:
+        raise PreviousResponseNotFound(response_id)
+    if found.status in RUNNING:
+        message = f"Previous response with id '{response_id}' is not finished yet."
+        raise BadRequest(message, param="previous_response_id")
+    return found
+
+
+def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
+    """A version of a prompt of the caller's team, without a number the current one, or the 404 of an unknown id."""
+    versions = PromptVersion.objects.filter(prompt_id=prompt_id, team_id=principal.team_id)
+    # PostgreSQL refuses NUL in a parameter; no id has one.
+    if "\x00" not in prompt_id:
+        number = F("prompt__current") if version is None else _number(version)
+        found = versions.filter(number=number).first()
+        if found is not None:
+            return found
+        if version is not None and versions.exists():
+            message = f"Prompt with id '{prompt_id}' has no version '{version}'."
+            raise NotFound(message, param="prompt.version")
+    raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")
+
+
+def _number(version: str) -> int:
+    """Versions are counted from 1, so that 0 is none."""
+    return int(version) if version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS else 0
+
+
+def find_response(
+    *, team_id: str, response_id: str, also: Mapping[str, BaseExpression] | None = None
+) -> Response | None:
+    """A stored response of a team."""
+    # PostgreSQL refuses NUL in a parameter; no id has one.
+    if "\x00" in response_id:
+        return None
+    found = Response.objects.filter(pk=response_id, team_id=team_id, stored=True)
+    return (found.annotate(**also) if also else found).first()

@@ -1,0 +1,64 @@
+"""The ledger row of an upstream call that is passed through; runs write theirs with the turn that made the call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db.models import Model
+
+from kernel.clock import now
+from responses.engine.turn import Usage
+from responses.runs.store import Change, writer
+from tenants.directory import Route
+from tenants.models import UsageRecord
+from tenants.principal import Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInfo:
+    """What the platform notes of the HTTP request behind a call."""
+
+    request_id: str
+    client_request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedCall:
+    """One upstream call in the name of a principal, from the moment it is made."""
+
+    principal: Principal
+    route: Route
+    endpoint: str
+    request_id: str
+    began: datetime = field(default_factory=now)
+
+    async def write(self, *, object_id: str, outcome: str, usage: Usage, beside: Sequence[Model] = ()) -> None:
+        """Write the row, whatever became of the call; `beside` are rows that are there with it, or not at all."""
+        ended, prices = now(), self.route.prices
+        record = UsageRecord(
+            team_id=self.principal.team_id,
+            api_key_id=self.principal.key_id,
+            occurred_at=ended,
+            endpoint=self.endpoint,
+            object_id=object_id[:64],
+            model=self.route.model,
+            upstream_id=self.route.upstream.id,
+            upstream_model=self.route.upstream_model,
+            outcome=outcome,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            estimated=usage.estimated,
+            duration_ms=round((ended - self.began).total_seconds() * 1000),
+            request_id=self.request_id,
+            cost=prices.cost(
+                input_tokens=usage.input_tokens,
+                cached_tokens=usage.cached_tokens,
+                cache_write_tokens=usage.cache_write_tokens,
+                output_tokens=usage.output_tokens,
+            ),
+            prices=prices.noted(),
+        )
+        await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *beside]))

@@ -1,0 +1,498 @@
+"""The recorder: numbers the events of a run, stores them with what they tell of, and only then lets them go.
+
+It turns each step of the engine into bytes for the wire and a change for the store. Steps that must not be lost are
+committed before their bytes are handed out; deltas go out at once and are stored within 250 ms or 64 KB.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, assert_never
+
+from django.db import models
+
+from conversations.items import plain_text
+from conversations.models import Item, Placement, Section, opens_context
+from kernel.clock import now
+from kernel.wakeups import Bell
+from responses.engine.calls.outcomes import Ask, request_digest
+from responses.engine.events.types import DONE_FRAME, Body, Event, frame
+from responses.engine.state import OutputItem
+from responses.engine.steps import (
+    Began,
+    CallRecord,
+    ContextCompacted,
+    Emitted,
+    FragmentsClosed,
+    Prepared,
+    RunEnded,
+    Step,
+    ToolFinished,
+    ToolsReturned,
+    ToolsStarted,
+    TurnDiscarded,
+    TurnEnded,
+    TurnRecord,
+)
+from responses.engine.turn import Call, Finish, Usage
+from responses.models import Approval, EventBatch, Status, ToolCall, Turn
+from responses.runs.conversation_lock import Appendix
+from responses.runs.identity import RunIdentity
+from responses.runs.store import GUARDED, Advance, CallUpdate, Change, Lease, Part, writer
+from responses.webhooks.outbox import announcement, event_row
+from tenants.models import UsageRecord
+from tenants.prices import added
+
+FLUSH_SECONDS = 0.25
+# While somebody follows a background run, who gets every event from the log.
+FOLLOWED_FLUSH_SECONDS = 0.06
+FLUSH_BYTES = 64 * 1024
+PREVIEW_LENGTH = 120
+_ANNOUNCED = announcement(guarded=GUARDED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where the recording stands: the next numbers, and the run's totals so far."""
+
+    next_sequence: int = 0
+    next_position: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: Decimal | None = None
+    first_token_ms: int | None = None
+    preview: str = ""
+
+
+class Recorder:
+    """Records one run."""
+
+    def __init__(self, identity: RunIdentity, progress: Progress, appendix: Appendix | None = None) -> None:
+        self._identity = identity
+        self._progress = progress
+        self._appendix = appendix
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._buffer_first = progress.next_sequence
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushes: list[asyncio.Future[None]] = []
+        self._bell = Bell(identity.channel) if identity.background else None
+
+    async def record(self, step: Step) -> bytes:
+        """The step's bytes for the wire, once whatever must be stored before them has been committed.
+
+        Raises `LeaseLost` when somebody else has ended the run.
+        """
+        if isinstance(step, Emitted):
+            self._raise_failed_flush()
+            data = self._number(step.events)
+            self._flush_soon()
+            return data
+        await self._flushed()
+        data, change = self.plan(step)
+        await _committed(self._submit(change), is_last=isinstance(step, RunEnded))
+        return data
+
+    def plan(self, step: Step) -> tuple[bytes, Change]:
+        """The step's bytes, and the change that stores it together with every event before it.
+
+        However many bytes there are, none of them is stored ahead: the terminal event of a run that turns out to be
+        lost must never stand in the log.
+        """
+        data = self._number(step.events)
+        if isinstance(step, RunEnded):
+            data += DONE_FRAME
+        rows = self._rows(step)
+        kept, parts = self._conversed(step)
+        return data, Change(
+            team_id=self._identity.team_id,
+            insert=[*rows, *kept, *self._take_batch()],
+            advance=self._advance(step),
+            calls=self._call_updates(step),
+            parts=[*parts, *self._parts(step)],
+        )
+
+    def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
+        """The first events, and the log row that is to be inserted with the response itself."""
+        return self._number(events), self._take_batch()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def _number(self, events: Sequence[Event]) -> bytes:
+        progress, obfuscate = self._progress, self._identity.obfuscate
+        frames = []
+        for event in events:
+            frames.append(frame(event, progress.next_sequence, obfuscate=obfuscate))
+            progress.next_sequence += 1
+        data = b"".join(frames)
+        if data and self._identity.stored:
+            self._buffer.append(data)
+            self._buffered_bytes += len(data)
+        return data
+
+    def _flush_soon(self) -> None:
+        if self._buffered_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif self._buffer and self._timer is None:
+            longest = FOLLOWED_FLUSH_SECONDS if self._bell is not None and self._bell.is_heard else FLUSH_SECONDS
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(_flush_at(loop.time(), longest), self._flush)
+
+    def _flush(self) -> None:
+        """Send what is buffered to the store without waiting; the store keeps the order of submission."""
+        if batch := self._take_batch():
+            who = self._identity
+            lease = Lease(response_id=who.response_id, lease_token=who.lease_token)
+            change = Change(team_id=who.team_id, insert=batch, lease=lease)
+            self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
+            self._flushes.append(self._submit(change))
+
+    def _submit(self, change: Change) -> "asyncio.Future[None]":
+        """Hand the change to the store; who follows a background run hears of it once it is committed."""
+        commit = writer.submit(change)
+        commit.add_done_callback(self._tell)
+        return commit
+
+    def _tell(self, commit: "asyncio.Future[None]") -> None:
+        if self._bell is not None:
+            self._bell.ring()
+        if not commit.cancelled():
+            # Seen, though nobody may wait for it: the run may have been lost by then, and have stopped.
+            commit.exception()
+
+    def _take_batch(self) -> list[EventBatch]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
+        first, self._buffer_first = self._buffer_first, self._progress.next_sequence
+        if not frames:
+            return []
+        return [
+            EventBatch(
+                team_id=self._identity.team_id,
+                response_id=self._identity.response_id,
+                first_sequence=first,
+                last_sequence=self._progress.next_sequence - 1,
+                created_at=now(),
+                frames=frames.decode(),
+            )
+        ]
+
+    def _raise_failed_flush(self) -> None:
+        """Raise once what went wrong with an earlier flush: the run can still be ended after it."""
+        for flush in self._flushes:
+            if flush.done() and (error := flush.exception()) is not None:
+                self._flushes.remove(flush)
+                raise error
+
+    async def _flushed(self) -> None:
+        """Wait for what was sent to the store: a step must not be committed over a hole in the log before it."""
+        if self._flushes:
+            await asyncio.wait(self._flushes)
+            self._raise_failed_flush()
+            self._flushes.clear()
+
+    async def settle(self) -> None:
+        """Store what was sent and is not stored yet; whoever goes on with the run begins behind it."""
+        self._flush()
+        await self._flushed()
+
+    async def account(self, turn: TurnRecord) -> None:
+        """Write the ledger row of a turn whose run was lost: its tokens were spent all the same."""
+        ledger = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
+        await writer.submit(Change(team_id=self._identity.team_id, insert=ledger))
+
+    # -- the rows ------------------------------------------------------------------------------------------------------
+
+    def _rows(self, step: Step) -> list[models.Model]:
+        match step:
+            case TurnEnded() | RunEnded():
+                turn = self._turn_rows(step.turn) if step.turn else []
+                asked = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
+                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
+            case Prepared():
+                return [*self._item_rows(step.items), *self._call_rows(step.calls)]
+            case TurnDiscarded() | ContextCompacted():
+                return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
+            case ToolFinished():
+                return [*self._item_rows(step.items), *self._cost_rows(step)]
+            case FragmentsClosed():
+                return self._item_rows(step.items)
+            case Began() | ToolsStarted() | ToolsReturned() | Emitted():
+                return []
+        assert_never(step)
+
+    def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
+        who, usage, result = self._identity, turn.usage, turn.result
+        tokens = {
+            "input_tokens": usage.input_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "output_tokens": usage.output_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+        }
+        spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # output includes those
+        cost = who.prices.cost(**spent)
+        self._count(turn, cost)
+        outcome = _outcome(turn)
+        row = Turn(
+            team_id=who.team_id,
+            response_id=who.response_id,
+            number=turn.number,
+            state=outcome,
+            started_at=turn.started_at,
+            first_token_at=result.first_token_at,
+            ended_at=turn.ended_at,
+            # Upstreams may say anything; the columns have their limits.
+            discarded=_discarded(turn) if who.stored else None,
+            finish_reason=(result.finish_reason or "")[:40] or None,
+            upstream_request_id=(result.upstream_request_id or "")[:200] or None,
+            **tokens,
+        )
+        ledger = UsageRecord(
+            team_id=who.team_id,
+            api_key_id=who.key_id,
+            occurred_at=turn.ended_at,
+            endpoint="responses",
+            object_id=who.response_id,
+            turn=turn.number,
+            model=who.model,
+            upstream_id=who.upstream_id,
+            upstream_model=who.upstream_model,
+            outcome=outcome,
+            estimated=usage.estimated,
+            duration_ms=_milliseconds(turn.ended_at - turn.started_at),
+            request_id=who.request_id,
+            cost=cost,
+            prices=who.prices.noted(),
+            **tokens,
+        )
+        return [row, ledger]
+
+    def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
+        """The ledger line of a hosted call that somebody has to pay for."""
+        who, result = self._identity, step.result
+        if result.cost is None:
+            return []
+        return [
+            UsageRecord(
+                team_id=who.team_id,
+                api_key_id=who.key_id,
+                occurred_at=step.ended_at,
+                endpoint=result.cost,
+                object_id=who.response_id,
+                turn=step.turn,
+                model=who.model,
+                upstream_id="",
+                upstream_model=step.call.name[:200],
+                outcome="failed" if result.error else "completed",
+                request_id=who.request_id,
+            )
+        ]
+
+    def _count(self, turn: TurnRecord, cost: Decimal | None) -> None:
+        progress = self._progress
+        progress.turns += 1
+        progress.usage += turn.usage
+        progress.cost = added(progress.cost, cost)
+        first = turn.result.first_token_at
+        if progress.first_token_ms is None and first is not None:
+            progress.first_token_ms = _milliseconds(first - self._identity.created_at)
+
+    def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
+        stored = self._identity.stored
+        if not stored and self._appendix is None:
+            return []
+        rows: list[models.Model] = []
+        for item in items:
+            self._progress.preview = _telling(self._progress.preview, item.body) if stored else ""
+            position = self._progress.next_position
+            rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
+            self._progress.next_position += 1
+        if self._appendix is not None:
+            self._appendix.add(rows, written=stored)
+        return rows if stored else []
+
+    def _conversed(self, step: Step) -> tuple[Sequence[models.Model], list[Part]]:
+        """What a run's end means to the conversation that it continues."""
+        if self._appendix is None or not isinstance(step, RunEnded):
+            return (), []
+        keeps = step.ending.status in {Status.COMPLETED, Status.INCOMPLETE}
+        kept, part = self._appendix.ending(self._identity.response_id, keeps=keeps)
+        return kept, [part]
+
+    def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
+        self._progress.tool_calls += len(calls)
+        if not self._identity.stored:
+            return []
+        return [
+            ToolCall(
+                team_id=self._identity.team_id,
+                response_id=self._identity.response_id,
+                turn=record.turn,
+                call_id=record.call.call_id,
+                kind=record.kind,
+                name=record.call.name[:200],
+                arguments=record.call.arguments,
+                status=record.state,
+                output=record.answer,
+                result={"after": record.after} if record.answer is not None else None,
+                started_at=now(),
+                ended_at=now() if record.state == "refused" else None,
+            )
+            for record in calls
+        ]
+
+    def _approval(self, record: CallRecord, ask: Ask) -> Approval:
+        """Written for responses that are not stored, too: it holds no content."""
+        return Approval(
+            id=ask.item["id"],
+            team_id=self._identity.team_id,
+            response_id=self._identity.response_id,
+            call_id=record.call.call_id,
+            request=request_digest(ask.item),
+            definition=ask.definition,
+        )
+
+    def _call_updates(self, step: Step) -> list[CallUpdate]:
+        match step:
+            case ToolsStarted():
+                return [
+                    self._update(p.call, status="in_progress", started_at=step.started_at, attempt=p.attempt)
+                    for p in step.calls
+                ]
+            case ToolsReturned():
+                return [
+                    self._update(p.call, status="returned", result=p.result.stored())
+                    for p in step.calls
+                    if p.result is not None
+                ]
+            case ToolFinished(call=call, result=result):
+                status = "failed" if result.error else "completed"
+                kept = {"after": self._progress.next_position, **result.stored()} if result.parts else None
+                finished = self._update(call, status=status, ended_at=step.ended_at, result=kept)
+                return [replace(finished, output=result.output, error=result.error)]
+            case RunEnded():
+                return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.abandoned]
+        return []
+
+    def _parts(self, step: Step) -> list[Part]:
+        """What a run's end means elsewhere: webhooks tell of background runs."""
+        if not isinstance(step, RunEnded) or not self._identity.background:
+            return []
+        event = event_row(
+            team_id=self._identity.team_id,
+            event_type=f"response.{step.ending.status}",
+            object_id=self._identity.response_id,
+            at=step.ended_at,
+        )
+        return [Part(_ANNOUNCED, event)]
+
+    def _update(self, call: Call, **columns: Any) -> CallUpdate:
+        return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
+
+    def _advance(self, step: Step) -> Advance:
+        """Every committed step names the lease, so that a run that was taken over writes nothing any more."""
+        progress, usage = self._progress, self._progress.usage
+        advance = Advance(
+            response_id=self._identity.response_id,
+            lease_token=self._identity.lease_token,
+            status=Status.IN_PROGRESS.value,
+            first_token_ms=progress.first_token_ms,
+            turns=progress.turns,
+            tool_calls=progress.tool_calls,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            cost=progress.cost,
+            output_preview=progress.preview,
+        )
+        if not isinstance(step, RunEnded):
+            return advance
+        ending = step.ending
+        return replace(
+            advance,
+            status=ending.status,
+            ended_at=step.ended_at,
+            service_tier=ending.service_tier[:20],
+            duration_ms=_milliseconds(step.ended_at - self._identity.created_at),
+            error=ending.error,
+            error_code=ending.error["code"] if ending.error else None,
+            incomplete_reason=ending.incomplete_reason,
+            moderation=ending.moderation,
+        )
+
+
+def _flush_at(at: float, longest: float) -> float:
+    """When to flush what has come now. Runs do so at the same moments, so that they share a commit."""
+    tick = longest / 2
+    return (at // tick + 2) * tick
+
+
+def _outcome(turn: TurnRecord) -> str:
+    if turn.result.finish is Finish.ERROR or turn.failed:
+        return "failed"
+    if turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
+        return "compacted"
+    return "discarded" if turn.discarded is not None else str(turn.result.finish)
+
+
+def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
+    """What the turn after it has to know, whoever samples it."""
+    return asdict(turn.discarded) if turn.discarded is not None else None
+
+
+def placed(
+    body: Body, who: RunIdentity, section: Section, position: int, *, in_context: bool = True
+) -> list[models.Model]:
+    """An item and its place, as rows."""
+    item = Item(
+        team_id=who.team_id, api_key_id=who.key_id, id=body["id"], type=body["type"], body=body, created_at=now()
+    )
+    place = Placement(
+        team_id=who.team_id,
+        owner=who.response_id,
+        section=section,
+        position=position,
+        item=item,
+        in_context=in_context,
+        opens_context=opens_context(item.type),
+    )
+    return [item, place]
+
+
+def preview(body: dict[str, Any]) -> str:
+    """The first words of an item on one line, for lists."""
+    return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]
+
+
+def _telling(before: str, body: dict[str, Any]) -> str:
+    """What lists say of an output after one more item: what the model said last, or what it began with."""
+    if body["type"] == "mcp_list_tools":
+        return before
+    words = preview(body)
+    return words or before if body["type"] == "message" else before or words
+
+
+async def _committed(commit: "asyncio.Future[None]", *, is_last: bool) -> None:
+    """Wait for a commit. A cancellation that comes meanwhile waits, too: what is being committed decides."""
+    try:
+        await asyncio.shield(commit)
+    except asyncio.CancelledError:
+        await asyncio.wait([commit])
+        if not is_last or commit.exception() is not None:
+            raise
+
+
+def _succeeded(flush: "asyncio.Future[None]") -> bool:
+    return flush.done() and flush.exception() is None
+
+
+def _milliseconds(span: timedelta) -> int:
+    return max(0, round(span.total_seconds() * 1000))

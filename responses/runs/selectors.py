@@ -1,0 +1,281 @@
+"""Reads. Every function expects to run inside a scope (`tenants.scope`) that lets it see the rows."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+import orjson
+from django.conf import settings
+from django.db import connection
+
+from conversations.models import Placement, Section
+from kernel.clock import unix
+from kernel.errors import ContextTooLong, NotFound
+from kernel.pagination import Order, Page, PageRequest, keyset
+from responses.engine.events.response_body import Ending, response_body
+from responses.engine.events.types import Body
+from responses.engine.turn import Usage
+from responses.models import Response
+
+# Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain. The recursive step
+# names no team: a predecessor is always of the same team, row-level security sees to the rest, and the condition would
+# invite PostgreSQL to scan the team's responses at each step.
+#
+# A chain may begin in a conversation. It is read back to the latest response with a compaction item and no further:
+# nobody reads what stands before that.
+_OPENS = """EXISTS (
+    SELECT FROM conversations_placement AS place
+    WHERE place.owner = response.id AND place.opens_context AND place.in_context
+)"""
+_CHAIN = f"""
+WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth) AS (
+    SELECT id, previous_response_id, status, history_id, history_end, {_OPENS}, 0
+    FROM responses_response AS response WHERE id = %(id)s AND team_id = %(team)s AND stored
+    UNION ALL
+    SELECT response.id, response.previous_response_id, response.status, response.history_id, response.history_end,
+        {_OPENS}, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous AND NOT chain.opens
+), told AS (
+    SELECT chain.status, chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
+    FROM chain LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
+    UNION ALL
+    SELECT chain.status, chain.depth + 1, false, placement.position, placement.item_id
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
+        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.opens_context AND place.in_context
+          AND place.position < chain.history_end
+    ) AS opening
+    CROSS JOIN LATERAL (
+        SELECT place.position, place.item_id FROM conversations_placement AS place
+        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.position >= opening.first
+          AND place.position < chain.history_end AND place.in_context
+        OFFSET 0
+    ) AS placement
+    WHERE NOT chain.opens
+)
+SELECT told.status, told.depth = 0 AND told.is_output, item.body::text
+FROM told LEFT JOIN conversations_item AS item ON item.key = told.item_id
+ORDER BY told.depth DESC, told.is_output, told.position
+"""  # noqa: S608 - parts of our own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A response with everything before it: its own status, and the inputs and outputs of the chain, oldest first.
+
+    The first `settled` items are all but the response's own output: whoever follows it can answer no call in them.
+    """
+
+    status: str
+    items: list[Body]
+    settled: int
+
+
+def chain(*, team_id: str, response_id: str) -> Chain | None:
+    """What a response that follows this one has to read; None where there is no such stored response.
+
+    One query for any length; its work is that of the items it returns.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_CHAIN, {"id": response_id, "team": team_id})
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    texts = [(is_last, body) for _, is_last, body in rows if body is not None]
+    refuse_endless(sum(len(body) for _, body in texts))
+    settled = sum(not is_last for is_last, _ in texts)
+    return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in texts], settled=settled)
+
+
+def refuse_endless(characters: int) -> None:
+    """A context larger than any body may be is refused before it is read: small requests can add up to it."""
+    if characters > settings.MAX_BODY_BYTES:
+        raise ContextTooLong
+
+
+def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
+    """The output items of these responses, by response."""
+    places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
+    by_owner: dict[str, list[Body]] = defaultdict(list)
+    for place in places.select_related("item").order_by("owner", "position"):
+        by_owner[place.owner].append(place.item.body)
+    return by_owner
+
+
+def public_body(response: Response, output: list[Body], *, include: frozenset[str] = frozenset()) -> Body:
+    """The response object, exactly as its terminal event showed it; with `include`, more of its items."""
+    usage = Usage(
+        input_tokens=response.input_tokens,
+        cached_tokens=response.cached_tokens,
+        cache_write_tokens=response.cache_write_tokens,
+        output_tokens=response.output_tokens,
+        reasoning_tokens=response.reasoning_tokens,
+    )
+    ending = Ending(
+        status=response.status,
+        completed_at=unix(response.completed_at) if response.completed_at else None,
+        error=response.error,
+        incomplete_reason=response.incomplete_reason,
+        service_tier=response.service_tier or "default",
+        moderation=response.moderation,
+    )
+    known = response.turns if response.ended_at else 0
+    body = response_body(
+        response.parameters,
+        status=response.status,
+        output=output,
+        usage=usage if known else None,
+        ending=ending,
+        include=include | response.included,
+    )
+    return {**body, "metadata": response.metadata}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseFilter:
+    """What `GET /v1/responses` can be narrowed to."""
+
+    model: str | None = None
+    status: str | None = None
+    conversation_id: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def list_responses(*, team_id: str, narrow: ResponseFilter, page: PageRequest) -> Page[Response]:
+    """A team's stored responses, by time."""
+    rows = Response.objects.filter(team_id=team_id, stored=True)
+    if narrow.model:
+        rows = rows.filter(model=narrow.model)
+    if narrow.status:
+        rows = rows.filter(status=narrow.status)
+    if narrow.conversation_id:
+        rows = rows.filter(conversation_id=narrow.conversation_id)
+    if narrow.created_after:
+        rows = rows.filter(created_at__gt=narrow.created_after)
+    if narrow.created_before:
+        rows = rows.filter(created_at__lt=narrow.created_before)
+    if narrow.metadata:
+        rows = rows.filter(metadata__contains=narrow.metadata)
+    return keyset(rows, page=page, position=partial(_position, team_id))
+
+
+def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str]:
+    """Where a response stands in the list of its team."""
+    cursor = Response.objects.filter(team_id=team_id, pk=response_id, stored=True).only("created_at").first()
+    if cursor is None:
+        raise NotFound(f"Response with id '{response_id}' not found.", param=param)
+    return cursor.created_at, cursor.pk
+
+
+# The input of a response: the chain or the conversation before it, and its own. An item that stands there several times
+# (the client repeated one of the chain, or referred to it) is listed once, as it came last: ids are the cursors of the
+# pages. Bodies, which may be large, are read for the items of one page only.
+_INPUT = """
+WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
+    SELECT id, previous_response_id, history_id, history_end, 0
+    FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+    UNION ALL
+    SELECT response.id, response.previous_response_id, response.history_id, response.history_end, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous
+), told AS (
+    SELECT chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
+    FROM chain
+    JOIN conversations_placement AS placement ON placement.owner = chain.id
+        AND CASE WHEN chain.depth = 0 THEN placement.section = 'input' ELSE placement.in_context END
+    UNION ALL
+    SELECT chain.depth + 1, false, placement.position, placement.item_id
+    FROM chain
+    JOIN conversations_placement AS placement ON placement.owner = chain.history_id AND placement.section = 'items'
+        AND placement.position < chain.history_end AND placement.in_context
+), placed AS (
+    SELECT item.id AS name, item.key,
+        row_number() OVER (ORDER BY told.depth DESC, told.is_output, told.position) AS place
+    FROM told JOIN conversations_item AS item ON item.key = told.item_id
+), listed AS (
+    SELECT DISTINCT ON (name) name, key, place FROM placed ORDER BY name, place DESC
+)
+"""
+_CURSOR = "SELECT place FROM listed WHERE name = %(cursor)s"
+_PAGE = """
+, page AS (
+    SELECT key, place FROM listed WHERE place > %(beyond)s AND place < %(below)s
+    ORDER BY place * %(direction)s LIMIT %(limit)s
+)
+SELECT item.body::text FROM page JOIN conversations_item AS item ON item.key = page.key
+ORDER BY page.place * %(direction)s
+"""
+_NO_END = 2**62
+
+
+def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
+    """What the response was generated from: what stood before it and its own input, oldest first or newest first."""
+    after, before = (_place(response, param, name) for param, name in (("after", page.after), ("before", page.before)))
+    oldest_first = page.order is Order.ASC
+    beyond, below = (after, before) if oldest_first else (before, after)
+    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
+    backwards = before is not None and after is None
+    bounds = {"beyond": beyond or 0, "below": below or _NO_END, "limit": page.limit + 1}
+    direction = 1 if oldest_first is not backwards else -1
+    with connection.cursor() as cursor:
+        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "direction": direction, **bounds}
+        cursor.execute(_INPUT + _PAGE, values)
+        rows = [orjson.loads(body) for (body,) in cursor.fetchall()]
+    return Page.cut(rows, request=page)
+
+
+def _place(response: Response, param: str, name: str | None) -> int | None:
+    """Where the item of a cursor stands, counted from 1 at the beginning of the chain."""
+    if name is None:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(_INPUT + _CURSOR, {"id": response.pk, "team": response.team_id, "cursor": name})
+        found: tuple[int] | None = cursor.fetchone()
+    if found is None:
+        raise NotFound(f"Item with id '{name}' not found.", param=param)
+    return found[0]
+
+
+# -- what the admin reads ----------------------------------------------------------------------------------------------
+
+_EARLIER = """
+WITH RECURSIVE chain(id, previous, depth) AS (
+    SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
+    UNION ALL
+    SELECT response.id, response.previous_response_id, chain.depth + 1
+    FROM responses_response AS response JOIN chain ON response.id = chain.previous
+    WHERE response.team_id = %(team)s AND chain.depth < %(deepest)s
+), lists(owner, below) AS (
+    SELECT id, NULL FROM chain WHERE depth > 0
+    UNION ALL
+    SELECT response.history_id, response.history_end
+    FROM chain JOIN responses_response AS response ON response.id = chain.id
+    WHERE response.history_id IS NOT NULL
+)
+SELECT count(*) FROM lists
+JOIN conversations_placement AS placement ON placement.owner = lists.owner
+    AND (lists.below IS NULL OR placement.position < lists.below)
+WHERE placement.in_context
+"""
+_DEEPEST = 1000
+
+
+def count_earlier_items(*, response: Response) -> int:
+    """How many items of chain and conversation come before the response's own; looks a thousand responses back."""
+    if response.previous_response_id is None and response.history_id is None:
+        return 0
+    with connection.cursor() as cursor:
+        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "deepest": _DEEPEST}
+        cursor.execute(_EARLIER, values)
+        return int(cursor.fetchone()[0])
+
+
+def own_items(*, response: Response, section: Section, limit: int) -> list[Placement]:
+    """The last `limit` items of a response's own input or output, in their order; positions count from 0."""
+    places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
+    newest = places.select_related("item").order_by("-position")[:limit]
+    return list(newest)[::-1]

@@ -1,0 +1,284 @@
+"""The hosted tools of a response: what its request says of them, as a toolbox for its run.
+
+`KINDS` is the table of the tools that run here. Each is a folder of the same shape in `responses.tools`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from conversations.items import InputImage, StoredItem
+from kernel import egress
+from kernel.dbthreads import in_db_thread
+from kernel.errors import InvalidValue, UnsupportedValue
+from responses.engine.calls.port import NoTools, Toolbox
+from responses.models import Response
+from responses.passthrough.images import TeamPainter, check_images
+from responses.requests import tool_offer
+from responses.requests.attachments import TeamContent
+from responses.requests.parameters import input_items
+from responses.runs.store import CallUpdate
+from responses.schema import CreateResponse
+from responses.schema.containers import is_built_in
+from responses.schema.images import ImageGenerationParam
+from responses.schema.tools import ToolParam
+from responses.schema.web_search import SEARCHES
+from responses.tools import approvals
+from responses.tools.approvals import Answered, Granted
+from responses.tools.code_interpreter.rooms import Place, Room, places, rooms
+from responses.tools.code_interpreter.rooms import check as check_rooms
+from responses.tools.code_interpreter.toolbox import CodeInterpreter
+from responses.tools.combined import combined
+from responses.tools.file_search.toolbox import FileSearchToolbox
+from responses.tools.hosted_shell.toolbox import HostedShell
+from responses.tools.image_generation.toolbox import NAME as IMAGES
+from responses.tools.image_generation.toolbox import ImageToolbox
+from responses.tools.mcp import request as mcp
+from responses.tools.mcp.servers import Server
+from responses.tools.mcp.sessions import Sessions
+from responses.tools.mcp.toolbox import Approved, McpToolbox
+from responses.tools.tool_search.toolbox import Shelf, searches
+from responses.tools.web_search.engines import ENGINES
+from responses.tools.web_search.pages import Reader
+from responses.tools.web_search.toolbox import WebSearchToolbox
+from responses.vectors.embedding import Account
+from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
+from tenants import directory
+from tenants.capabilities import Capabilities
+from tenants.directory import Search
+from tenants.models import Scope, ToolKind
+from tenants.principal import Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """The tools of a run; what becomes of the calls that waited for the request's word; and what a successor of a
+    background run needs to know, encrypted."""
+
+    toolbox: Toolbox
+    calls: Sequence[CallUpdate] = ()
+    secrets: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a run is to have. `tools` and `choice` are as the response shows them, `items` is what the model reads.
+
+    `servers` and `granted` are what the response does not show. `answers_http`: the client waits for one JSON body.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    choice: Any
+    items: Sequence[StoredItem]
+    servers: Sequence[Server] = ()
+    granted: Sequence[Granted] = ()
+    answers_http: bool = False
+    search: Search | None = None
+    files: Sequence[StoreSearcher] = ()
+    rooms: Sequence[tuple[Place, Room]] = ()
+    account: Account
+
+
+def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    if not asked.servers:
+        return []
+    approved = [
+        Approved(
+            request_id=one.request_id,
+            server_label=one.request.server_label,
+            name=one.request.name,
+            arguments=one.request.arguments,
+            definition=one.definition,
+        )
+        for one in asked.granted
+    ]
+    sessions = Sessions(egress.default())
+    return [McpToolbox(asked.servers, sessions, approved=approved, answers_http=asked.answers_http)]
+
+
+def _web_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    if asked.search is None:
+        return []
+    make, public = ENGINES[asked.search.kind]
+    base_url = asked.search.base_url or public
+    engine = make(base_url=base_url, key=asked.search.api_key, egress=egress.default())
+    shown = [tool for tool in asked.tools if tool["type"] in SEARCHES and tool_offer.allows(asked.choice, tool["type"])]
+    return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
+
+
+def _file_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    return [FileSearchToolbox(searcher) for searcher in asked.files]
+
+
+def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    """The code interpreter and the shell, which may share a container."""
+    return [
+        HostedShell(room) if place.kind == "shell" else CodeInterpreter(room, kind=place.kind)
+        for place, room in asked.rooms
+        if tool_offer.allows(asked.choice, place.kind)
+    ]
+
+
+def _images(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    account = asked.account
+    return [
+        ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamContent(account.team_id))
+        for tool in asked.tools
+        if tool["type"] == IMAGES and tool_offer.allows(asked.choice, IMAGES)
+    ]
+
+
+def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+    """It comes last: it finds the deferred tools of the others."""
+    shelves = [box for box in before if isinstance(box, Shelf)]
+    return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items, shelves)]
+
+
+KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
+    _mcp,
+    _file_search,
+    _web_search,
+    _containers,
+    _images,
+    _tool_search,
+)
+
+
+async def hosted(
+    *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
+) -> Hosted:
+    """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
+    _require_tools(principal, body.tools or ())
+    answers = approvals.answered(input_items(body), items)
+    if not body.generates:
+        _refuse_approval(answers)
+        return Hosted(toolbox=NoTools())
+    if not (body.tools or answers):
+        return Hosted(toolbox=NoTools())
+    tools = body.tools or []
+    servers = await mcp.servers(tools, principal=principal)
+    approvals.check_labels(answers, [server.label for server in servers])
+    search = await _searching(principal, tools)
+    shown, choice = [tool.shown() for tool in tools], tool_offer.shown_choice(body)
+    await check_rooms(shown, principal=principal)
+    account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
+    await _check_images(principal, tools)
+    files = await _files(account, tools, shown, choice)
+    take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
+    word = await in_db_thread(take) if answers else approvals.Word()
+    asked = Asked(
+        tools=shown,
+        choice=choice,
+        items=items,
+        servers=servers,
+        granted=word.granted,
+        answers_http=answers_http,
+        search=search,
+        files=files,
+        rooms=rooms(shown, team_id=principal.team_id, key_id=principal.key_id),
+        account=account,
+    )
+    secrets = mcp.sealed(servers) if servers and body.background else ""
+    return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
+
+
+_KINDS = {
+    "mcp": ToolKind.MCP,
+    "file_search": ToolKind.FILE_SEARCH,
+    "code_interpreter": ToolKind.CODE_INTERPRETER,
+    IMAGES: ToolKind.IMAGE_GENERATION,
+    **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH),
+}
+
+
+def _require_tools(principal: Principal, tools: Sequence[ToolParam]) -> None:
+    """Refuse what the team or the key may not use."""
+    for index, tool in enumerate(tools):
+        if (kind := _kind_of(tool)) is not None:
+            principal.require_tool(kind, param=f"tools[{index}].type")
+
+
+def _kind_of(tool: ToolParam) -> ToolKind | None:
+    """What has to be allowed; None: a tool that the client runs."""
+    if is_built_in(tool):
+        return ToolKind.CODE_INTERPRETER
+    return ToolKind.SHELL if places([tool.shown()]) and tool.type == "shell" else _KINDS.get(tool.type)
+
+
+async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search | None:
+    """The search engine of the team, where the request needs one."""
+    wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
+    if not wanted:
+        return None
+    search = await directory.asearch(principal.team_id)
+    if search is None:
+        message = (
+            f"The tool type '{tools[wanted[0]].type}' is not supported here: this server has no search engine. "
+            "An operator can set SEARXNG_URL, or add a search engine in the admin."
+        )
+        raise UnsupportedValue(message, param=f"tools[{wanted[0]}].type")
+    return search
+
+
+async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> None:
+    """Refuse a tool whose model is not there, and a mask that cannot be had."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, ImageGenerationParam):
+            await check_images(principal, tool.model, param=f"tools[{index}]")
+            if tool.input_image_mask is not None:
+                if tool.input_image_mask.file_id is not None:
+                    principal.require(Scope.FILES_READ)
+                mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
+                own = [(f"tools[{index}].input_image_mask", mask)]
+                await TeamContent(principal.team_id).require(own, can=Capabilities(inline_images=True))
+
+
+async def _files(
+    account: Account, tools: Sequence[ToolParam], shown: Sequence[Mapping[str, Any]], choice: Any
+) -> list[StoreSearcher]:
+    """What searches the vector stores that the request names; one that cannot be searched is refused."""
+    if not any(tool.type == "file_search" for tool in tools):
+        return []
+
+    def find() -> list[StoreSearcher]:
+        refuse_unusable(account.team_id, tools)
+        return searchers(account, shown, choice)
+
+    return await in_db_thread(find)
+
+
+def _refuse_approval(answers: Sequence[Answered]) -> None:
+    if any(answer.approve for answer in answers):
+        message = "A call cannot be approved of by a request with 'generate' false: no run would make it."
+        raise InvalidValue(message, param="generate")
+
+
+def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
+    """The tools of a run that is taken over; servers whose secrets were not kept cannot be called any more."""
+    tools = response.parameters["tools"]
+    servers = mcp.unsealed(response.secrets, tools)
+    granted = approvals.granted_in(response.pk, items)
+    choice = response.parameters["tool_choice"]
+    search = directory.search(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    account = Account(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
+    return _toolbox(
+        Asked(
+            tools=tools,
+            choice=choice,
+            items=items,
+            servers=servers,
+            granted=granted,
+            search=search,
+            files=searchers(account, tools, choice),
+            rooms=rooms(tools, team_id=response.team_id, key_id=response.api_key_id),
+            account=account,
+        )
+    )
+
+
+def _toolbox(asked: Asked) -> Toolbox:
+    boxes: list[Toolbox] = []
+    for kind in KINDS:
+        boxes += kind(asked, boxes)
+    return combined(boxes)

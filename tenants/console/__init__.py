@@ -1,0 +1,1 @@
+"""The parts of the console that know teams: site, roles, content access, audit, sockets."""

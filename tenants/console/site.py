@@ -1,0 +1,71 @@
+"""Pages of the admin that belong to no model: each is a function that is registered here under its address.
+
+    @page("live/", name="live", viewers=EVERY_ROLE)
+    def live(request: HttpRequest) -> HttpResponse:
+        return render(request, "console/live.html", title="Running jobs", runs=…)
+
+`config.urls` serves them below /admin/, as `console:live`, behind the same sign-in and with the same frame.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from tenants.console.roles import EVERY_ROLE, Roles, may
+
+View = Callable[..., HttpResponseBase]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page, and who may open it."""
+
+    route: str
+    name: str
+    view: View
+    viewers: Roles
+
+    def serve(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """The page, or 403."""
+        if not may(request, self.viewers):
+            raise PermissionDenied
+        return self.view(request, *args, **kwargs)
+
+
+_pages: dict[str, Page] = {}
+
+
+def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[View], View]:
+    """Serve a function at `/admin/<route>`, to these roles (and to administrators)."""
+
+    def register(view: View) -> View:
+        if name in _pages:
+            message = f"There are two pages of the name '{name}'."
+            raise ValueError(message)
+        _pages[name] = Page(route=route, name=name, view=view, viewers=viewers)
+        return view
+
+    return register
+
+
+def page_urls() -> list[URLPattern]:
+    """The addresses of all pages."""
+    return [path(each.route, admin.site.admin_view(each.serve), name=each.name) for each in _pages.values()]
+
+
+def may_open(request: HttpRequest, name: str) -> bool:
+    """Whether the user may open a page."""
+    return may(request, _pages[name].viewers)
+
+
+def render(request: HttpRequest, template: str, *, title: str, **context: Any) -> TemplateResponse:
+    """A page inside of the admin's frame; `is_fullwidth=False` keeps it narrow."""
+    wide = {"is_fullwidth": "1"} if context.pop("is_fullwidth", True) else {}
+    return TemplateResponse(request, template, {**admin.site.each_context(request), "title": title, **wide, **context})

@@ -1,0 +1,121 @@
+# mypy: allow-subclassing-any
+"""WebSockets of the admin: pages that show what happens while it happens.
+
+Who opens one is who the session says, as with pages; `config.asgi` looks at the origin before. A socket outlives the
+click on "log out" in another tab, so it asks again and again, and closes once the session, the account or its roles
+are not what they were: the page opens another one, if it may.
+"""
+
+import asyncio
+import logging
+from importlib import import_module
+from typing import Any
+
+import orjson
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest, parse_cookie
+
+from kernel.asgi import Message, Receive, Scope, Send, header
+from kernel.dbthreads import in_db_thread
+from tenants.console.roles import EVERY_ROLE
+from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
+
+logger = logging.getLogger(__name__)
+CHECK_SECONDS = 10.0
+# Private codes: 4000 plus the status that HTTP would have.
+DONE = 1000
+NOT_SIGNED_IN = 4401
+NOT_ALLOWED = 4403
+CHANGED = 4409
+
+
+class AdminSocket(AsyncWebsocketConsumer):
+    """One open page. `watch` sends to it until it is cancelled or has nothing more to send."""
+
+    # No channel of the layer: these consumers are only ever spoken to by the server.
+    channel_layer_alias = "none"
+    viewer: Viewer
+
+    def __init__(self, *, check_seconds: float = CHECK_SECONDS) -> None:
+        super().__init__()
+        self._check_seconds = check_seconds
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def watch(self) -> int:
+        """Send what there is to see, and return the code to close with when there is no more."""
+        raise NotImplementedError
+
+    async def tell(self, message: dict[str, Any]) -> None:
+        """Send a message as JSON."""
+        await self.send(text_data=orjson.dumps(message).decode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """However the connection ends, nothing of it goes on."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def dispatch(self, message: Message) -> None:
+        """Channels would look for stale database connections in a thread at each message; these use none."""
+        await getattr(self, message["type"].replace(".", "_"))(message)
+
+    async def websocket_disconnect(self, _: Message) -> None:
+        """The page was left."""
+        raise StopConsumer
+
+    async def connect(self) -> None:
+        """Let in whoever is signed in and has a role."""
+        self.viewer = await in_db_thread(self._who)
+        if not may_watch(self.viewer):
+            # Accepted first: a browser tells a page nothing of a connection that was refused.
+            await self.accept()
+            await self.close(code=_refusal(self.viewer))
+            return
+        await self.accept()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._check())]
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Pages have nothing to say here: what they do are requests."""
+
+    def _who(self) -> Viewer:
+        request = HttpRequest()
+        cookies = parse_cookie(header(self.scope, b"cookie"))
+        store = import_module(settings.SESSION_ENGINE).SessionStore
+        request.session = store(cookies.get(settings.SESSION_COOKIE_NAME))
+        request.user = get_user(request)
+        return Viewer() if lacks_second_factor(request) else viewer_of(request.user)
+
+    async def _watch(self) -> None:
+        try:
+            await self.close(code=await self.watch())
+        except Exception:
+            logger.exception("a live page cannot be served any more")
+            await self.close(code=1011)
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_seconds)
+            try:
+                current = await in_db_thread(self._who)
+            except Exception:
+                logger.warning("nobody knows whether a session goes on", exc_info=True)
+                continue
+            if current != self.viewer:
+                await self.close(code=CHANGED if may_watch(current) else _refusal(current))
+                return
+
+
+def _refusal(viewer: Viewer) -> int:
+    return NOT_ALLOWED if viewer.name else NOT_SIGNED_IN
+
+
+def may_watch(viewer: Viewer) -> bool:
+    """Whether somebody has a role in any team or on the platform."""
+    return viewer.sees_every_team or any(role in EVERY_ROLE for role in viewer.roles.values())
