@@ -1,0 +1,128 @@
+"""The import graph keeps its shape: few packages, no cycles, imports that point down, and each module says its purpose.
+
+A node is a package or module directly below `responses/`, another app, or a package in `platform/`. An edge is drawn
+from A to B when a module of A imports one of B, wherever the import stands. Run with `-s` to see the figures.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+APPS = ("responses", "conversations", "tenants")
+PLATFORM = tuple(sorted(path.name for path in (ROOT / "platform").iterdir() if any(path.glob("*.py"))))
+# Names the apps in its routes and settings, so nothing may import it but the processes it starts.
+COMPOSITION = "config"
+
+Edges = dict[tuple[str, str], set[str]]
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the product by its dotted name."""
+    folders = [ROOT / app for app in APPS] + [ROOT / "platform" / name for name in PLATFORM]
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    return {dotted_name(path): path for path in paths}
+
+
+def dotted_name(path: Path) -> str:
+    """The name under which a file is imported; a package has the name of its folder."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "platform":
+        parts = parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
+    """The modules of the product that a file imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in modules() else node.module for name in full}
+    return frozenset(names & modules().keys())
+
+
+def child_of_responses(module: str) -> str | None:
+    """The package or module below `responses/` that a module belongs to; None for other modules."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "responses" and len(parts) > 1 else None
+
+
+def top_level(module: str) -> str | None:
+    """The node of the whole product's graph that a module belongs to; None for `responses/__init__.py`."""
+    app = module.partition(".")[0]
+    return child_of_responses(module) if app == "responses" else app
+
+
+def edges(node_of: Callable[[str], str | None]) -> Edges:
+    """The imports between different nodes, each with the modules that cause it."""
+    found: Edges = defaultdict(set)
+    for module, path in modules().items():
+        for imported in imported_modules(path):
+            importer, target = node_of(module), node_of(imported)
+            if importer and target and importer != target:
+                found[importer, target].add(module)
+    return found
+
+
+def nodes(node_of: Callable[[str], str | None]) -> set[str]:
+    """The nodes of a graph, also those without an edge."""
+    return {node for node in map(node_of, modules()) if node}
+
+
+def sorted_nodes(graph: Edges) -> list[str]:
+    """The nodes with the imported before the importing ones; raises `CycleError` where there is a cycle."""
+    predecessors: dict[str, set[str]] = defaultdict(set)
+    for importer, target in graph:
+        predecessors[importer].add(target)
+    return list(TopologicalSorter(predecessors).static_order())
+
+
+def documented_modules() -> Iterator[tuple[str, str]]:
+    """Every module that contains code, migrations excepted, with its text."""
+    for name, path in modules().items():
+        if "migrations" not in path.parts and path.read_text().strip():
+            yield name, path.read_text()
+
+
+def test_the_whole_graph_stays_small_and_has_no_cycle() -> None:
+    graph = edges(top_level)
+    print(f"whole product: {len(nodes(top_level))} nodes, {len(graph)} edges")
+    assert sorted_nodes(graph)
+    assert len(nodes(top_level)) <= 32
+    assert len(graph) <= 200
+
+
+def test_the_graph_of_responses_stays_small_and_has_no_cycle() -> None:
+    graph = edges(child_of_responses)
+    print(f"responses: {len(nodes(child_of_responses))} nodes, {len(graph)} edges")
+    assert sorted_nodes(graph)
+    assert len(nodes(child_of_responses)) <= 25
+    assert len(graph) <= 110
+
+
+def test_only_the_composition_root_imports_upward() -> None:
+    order = ("kernel", "console", "tenants", "conversations", "responses")
+    app_of = {module: module.partition(".")[0] for module in modules()}
+    upward = {
+        (module, imported)
+        for module, path in modules().items()
+        for imported in imported_modules(path)
+        if app_of[module] in order
+        and (app_of[imported] not in order or order.index(app_of[imported]) > order.index(app_of[module]))
+    }
+    # The client of the sandbox is a service's own, below every app.
+    assert {(module, imported) for module, imported in upward if not imported.startswith("sandbox")} == set()
+    assert {target for importer, target in edges(top_level) if importer == COMPOSITION} >= {"responses.api", "tenants"}
+
+
+def test_every_module_states_its_purpose() -> None:
+    silent = {name for name, text in documented_modules() if ast.get_docstring(ast.parse(text)) is None}
+    assert silent == set()
