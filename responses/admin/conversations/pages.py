@@ -24,8 +24,8 @@ from console.widgets import LogAdmin, TimeFilter, badge, copyable, two_lines, wh
 from conversations import selectors
 from conversations.models import Conversation, Placement
 from responses.admin import cells
-from responses.admin.conversations import deeds as conversation_deeds
-from responses.admin.conversations.rows import Facts, facts_of, lately_active, owners_of
+from responses.admin.conversations import actions as conversation_actions
+from responses.admin.conversations.summaries import Facts, facts_of, lately_active, owners_of
 from responses.admin.transcript.entries import Entry, beside, entries
 from responses.models import Response, ToolCall
 from tenants.console.content_access import HIDDEN, hidden_notice, may_read, note_read, note_teams_read
@@ -185,9 +185,9 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     def get_urls(self) -> list[URLPattern]:
         views = {
             "items": self.items_view,
-            "fork": conversation_deeds.fork,
-            "remove": conversation_deeds.remove,
-            "export": conversation_deeds.export_items,
+            "fork": conversation_actions.fork,
+            "remove": conversation_actions.remove,
+            "export": conversation_actions.export_items,
         }
         served = [
             path(

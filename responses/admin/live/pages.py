@@ -13,7 +13,7 @@ from kernel.clock import now
 from kernel.origin import origin
 from responses.admin.cells import url
 from responses.admin.live import rows
-from responses.admin.live.board import see
+from responses.admin.live.poller import see
 from responses.admin.live.queries import RunRow
 from responses.lifecycle import cancel
 from responses.lifecycle.notifier import notify_workers

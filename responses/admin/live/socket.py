@@ -10,7 +10,7 @@ from typing_extensions import override
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from responses.admin.live import rows
-from responses.admin.live.board import Board, Seen
+from responses.admin.live.poller import Board, Seen
 from responses.runs.runner import heard_within
 from tenants.console.content_access import note_teams_read
 from tenants.console.socket import AdminSocket

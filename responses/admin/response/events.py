@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 
 from console.widgets import duration, size
-from responses.admin.response import log
-from responses.admin.response.spans import download
+from responses.admin.response import event_log
+from responses.admin.response.span_details import download
 from responses.models import Response
 from tenants.console.content_access import hidden_notice, may_read, note_read
 
@@ -18,13 +18,13 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
     """A page of the log, which `?type=` narrows; the replay for those who may read."""
     can_read = may_read(request, response.team_id)
     chosen = request.GET.get("type", "")
-    found = log.read(response, first=number(request, "from"), of_type=chosen)
+    found = event_log.read(response, first=number(request, "from"), of_type=chosen)
     return {
         "events": [_row(event, response) for event in found.events],
         "first": number(request, "from"),
         "following": found.following,
-        "logged": log.count(response),
-        "types": sorted(log.types(response).items()),
+        "logged": event_log.count(response),
+        "types": sorted(event_log.types(response).items()),
         "chosen": chosen,
         "can_read": can_read,
         "hidden": "" if can_read else hidden_notice(request, response.team_id),
@@ -33,7 +33,7 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def event_log(request: HttpRequest, response: Response) -> HttpResponse:
+def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
     """A bounded piece of the log as JSON, from `?from=` on; `?whole=1` is one event as a file.
 
     Who may not read content gets numbers, types, sizes and times.
@@ -43,12 +43,14 @@ def event_log(request: HttpRequest, response: Response) -> HttpResponse:
         note_read(request, response, team_id=response.team_id)
     first = number(request, "from")
     if request.GET.get("whole"):
-        found = log.read(response, first=first, most=1)
+        found = event_log.read(response, first=first, most=1)
         text = found.events[0].data if found.events and can_read else ""
         return download(text, f"{response.pk}-event-{first}.json", "application/json")
-    found = log.read(response, first=first)
+    found = event_log.read(response, first=first)
     told = [_told(event, response, can_read=can_read) for event in found.events]
-    return JsonResponse({"events": told, "next": found.following, "total": log.count(response), "readable": can_read})
+    return JsonResponse(
+        {"events": told, "next": found.following, "total": event_log.count(response), "readable": can_read}
+    )
 
 
 def number(request: HttpRequest, name: str) -> int:
@@ -57,14 +59,14 @@ def number(request: HttpRequest, name: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= 9 else 0
 
 
-def _told(event: log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
+def _told(event: event_log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
     bare = {"n": event.number, "type": event.type, "size": event.size, "t": _milliseconds(event, response)}
     if not can_read:
         return bare
-    return {**bare, "large": True} if event.size > log.LARGEST else {**bare, "data": event.data}
+    return {**bare, "large": True} if event.size > event_log.LARGEST else {**bare, "data": event.data}
 
 
-def _row(event: log.LoggedEvent, response: Response) -> dict[str, Any]:
+def _row(event: event_log.LoggedEvent, response: Response) -> dict[str, Any]:
     return {
         "number": event.number,
         "type": event.type,
@@ -74,6 +76,6 @@ def _row(event: log.LoggedEvent, response: Response) -> dict[str, Any]:
     }
 
 
-def _milliseconds(event: log.LoggedEvent, response: Response) -> int:
+def _milliseconds(event: event_log.LoggedEvent, response: Response) -> int:
     """How long after the response was created its batch was stored."""
     return max(0, round((event.stored_at - response.created_at).total_seconds() * 1000))

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from kernel.errors import ApiError
 from responses.admin.redaction import without_secrets
-from responses.admin.response.documents import asked
+from responses.admin.response.json_tabs import asked
 from responses.engine.events.types import Body
 from responses.models import Response
 from tenants.console.content_access import may_read, note_read

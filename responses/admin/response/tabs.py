@@ -7,9 +7,9 @@ from typing import Any
 from django.http import HttpRequest
 
 from responses.admin.response.attempts import attempts
-from responses.admin.response.documents import read_request, read_response
 from responses.admin.response.events import events
-from responses.admin.response.records import audit, webhooks
+from responses.admin.response.json_tabs import read_request, read_response
+from responses.admin.response.related_records import audit, webhooks
 from responses.admin.response.timeline import timeline
 from responses.admin.response.transcript_tab import read_transcript
 from responses.admin.response.usage import usage

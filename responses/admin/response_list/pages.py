@@ -12,11 +12,11 @@ from django.urls import URLPattern, path
 from typing_extensions import override
 
 from responses.admin.conversations.chain import chain_view
-from responses.admin.response.documents import document
-from responses.admin.response.events import event_log
-from responses.admin.response.head import head
+from responses.admin.response.events import event_log_json
+from responses.admin.response.header import head
+from responses.admin.response.json_tabs import document
 from responses.admin.response.snippets import snippet
-from responses.admin.response.spans import span
+from responses.admin.response.span_details import span
 from responses.admin.response.tabs import chosen, tabs_for
 from responses.admin.response_list.actions import ActingList
 from responses.models import Response
@@ -26,7 +26,7 @@ from tenants.console.roles import TeamScoped
 Piece = Callable[..., HttpResponse]
 PIECES: tuple[tuple[str, str, Piece], ...] = (
     ("span", "spans/<str:key>/", span),
-    ("log", "log/", event_log),
+    ("log", "log/", event_log_json),
     ("chain", "chain/", chain_view),
     ("document", "documents/<str:name>/", document),
     ("snippet", "snippets/<str:name>/", snippet),

@@ -18,7 +18,7 @@ from console.widgets import SHOWN_CHARACTERS, Shown, size
 from conversations.models import Section
 from kernel.errors import ApiError
 from responses.admin.redaction import redacted
-from responses.admin.response.spans import download
+from responses.admin.response.span_details import download
 from responses.engine.events.types import Body
 from responses.models import Mode, Response
 from responses.requests import rebuild
