@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
 from kernel.validation import kind_of
-from responses.requests.context import Remembered
+from responses.requests.context import UnstoredResponse
 
 MOST_NAMED_LANES = 32
 MOST_IN_FLIGHT = 16
@@ -53,7 +53,7 @@ class Lane:
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
         self.running: str | None = None
-        self.memory: Remembered | None = None
+        self.memory: UnstoredResponse | None = None
         self.waiting: deque[Asked] = deque()
         self.worker: asyncio.Task[None] | None = None
 
@@ -92,7 +92,7 @@ class Lanes:
         if lane.worker is None or lane.worker.done():
             lane.worker = asyncio.get_running_loop().create_task(self._work(lane))
 
-    def recall(self, response_id: str | None) -> Remembered | None:
+    def recall(self, response_id: str | None) -> UnstoredResponse | None:
         """A finished response that only this connection knows, whichever lane made it."""
         memories = (lane.memory for lane in self._lanes.values() if lane.memory)
         return next((memory for memory in memories if memory.response_id == response_id), None)

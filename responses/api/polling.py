@@ -4,13 +4,13 @@ from urllib.parse import quote
 
 from kernel.clock import now
 from responses.models import RUNNING, Response, Status
-from responses.runs.progress import Underway
+from responses.runs.progress import RunProgress
 
 _SOONEST_MS = 500
 _LATEST_MS = 5000
 
 
-def headers(response: Response, underway: Underway) -> dict[str, str]:
+def headers(response: Response, underway: RunProgress) -> dict[str, str]:
     """The headers of a response that has not ended; all of them stand in columns that the steps of its run write."""
     if response.status not in RUNNING:
         return {}

@@ -15,12 +15,12 @@ from kernel.errors import ConversationLocked, PreviousResponseNotFound
 from responses.lifecycle import cancel as cancelling
 from responses.lifecycle import sweeper
 from responses.requests import context
-from responses.requests.context import Reading
+from responses.requests.context import RequestContext
 from responses.runs import conversation_lock
-from responses.runs.conversation_lock import Abandoned, Appendix
+from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
 from responses.runs.identity import RunIdentity
 from responses.runs.ledger import RequestInfo
-from responses.runs.store import Hold, LeaseLost
+from responses.runs.store import LeaseLost, LockGuard
 from responses.schema import CreateResponse
 from tenants import scope
 from tenants.models import Scope
@@ -60,21 +60,21 @@ async def holding(*, principal: Principal, body: CreateResponse, response_id: st
         raise
 
 
-async def read(*, principal: Principal, body: CreateResponse, response_id: str) -> Reading:
+async def read(*, principal: Principal, body: CreateResponse, response_id: str) -> RequestContext:
     """Take hold of the conversation of a request, and read it. A run that has died with it is ended first."""
     principal.require(Scope.CONVERSATIONS_WRITE)
     take = partial(context.read, principal=principal, body=body, holder=response_id)
     try:
         return await _to_its_end(take)
-    except Abandoned as held:
+    except DeadLockOwner as held:
         await in_db_thread(partial(sweeper.end_dead_run, response_id=held.response_id))
     try:
         return await _to_its_end(take)
-    except Abandoned:
+    except DeadLockOwner:
         raise ConversationLocked from None
 
 
-async def _to_its_end(take: Callable[[], Reading]) -> Reading:
+async def _to_its_end(take: Callable[[], RequestContext]) -> RequestContext:
     """What a thread takes hold of can be given back only when it has done so, whoever has gone meanwhile."""
     taking = asyncio.ensure_future(in_db_thread(take))
     try:
@@ -84,18 +84,18 @@ async def _to_its_end(take: Callable[[], Reading]) -> Reading:
         raise
 
 
-def hold_of(who: RunIdentity) -> Hold | None:
+def hold_of(who: RunIdentity) -> LockGuard | None:
     """What the change that makes a response depends on."""
     if who.conversation_id is None:
         return None
-    return Hold(response_id=who.response_id, conversation_id=who.conversation_id)
+    return LockGuard(response_id=who.response_id, conversation_id=who.conversation_id)
 
 
-def appendix_of(who: RunIdentity, reading: Reading, rows: Iterable[models.Model]) -> Appendix | None:
+def appendix_of(who: RunIdentity, reading: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
     """What a new run leaves in its conversation, beginning with these rows of its input."""
     if who.conversation_id is None:
         return None
-    appendix = Appendix(conversation_id=who.conversation_id, read_to=reading.history_end)
+    appendix = ConversationAppend(conversation_id=who.conversation_id, read_to=reading.history_end)
     appendix.add(rows, written=who.stored)
     return appendix
 

@@ -28,20 +28,20 @@ from responses.lifecycle.cancel import cancel_run
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Mode, Response, Status
 from responses.moderation import guardrails
-from responses.moderation.guardrails import Bench
+from responses.moderation.guardrails import GuardrailChecks
 from responses.moderation.run import ModeratedRun
 from responses.providers.routing import model_for
 from responses.requests import capabilities, context, pairing, prompts, settings, tool_offer
 from responses.requests import parameters as wire
-from responses.requests.attachments import TeamContent, admit
-from responses.requests.context import Reading, Remembered
-from responses.requests.encrypted_content import TeamSeal, refuse_foreign
+from responses.requests.attachments import TeamAttachments, admit
+from responses.requests.context import RequestContext, UnstoredResponse
+from responses.requests.encrypted_content import TeamCipher, refuse_foreign
 from responses.runs import conversation_lock
 from responses.runs.identity import RunIdentity
 from responses.runs.ledger import RequestInfo
 from responses.runs.recorder import Progress, Recorder, placed, preview
 from responses.runs.runner import PROCESS, LiveRun, lease_until
-from responses.runs.store import CallUpdate, Change, Follow, writer
+from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
 from responses.schema import CreateResponse
 from responses.tools.registry import hosted
 from tenants import directory, scope
@@ -55,11 +55,11 @@ class Started:
     """A run that has begun, with what its connection needs to go on from it."""
 
     run: LiveRun
-    reading: Reading
+    reading: RequestContext
     state: RunState
-    previous: Remembered | None
+    previous: UnstoredResponse | None
 
-    def remembered(self) -> Remembered | None:
+    def remembered(self) -> UnstoredResponse | None:
         """What a response that follows this one reads, once it has ended; None where the database holds it."""
         who = self.run.identity
         if who.stored:
@@ -70,8 +70,8 @@ class Started:
             # The chain of a stored response holds no conversation but its own: the follower takes this one's items.
             told = [item.with_id() for item in reading.history]
             unstored = [*told, *reading.own, *output]
-            return Remembered(response_id=who.response_id, follows=None, history=(), unstored=unstored)
-        return Remembered(
+            return UnstoredResponse(response_id=who.response_id, follows=None, history=(), unstored=unstored)
+        return UnstoredResponse(
             response_id=who.response_id,
             follows=reading.follows,
             history=before.history if before else reading.history,
@@ -86,10 +86,10 @@ class _Planned:
     who: RunIdentity
     recorder: Recorder
     given: RunContext
-    reading: Reading
+    reading: RequestContext
     route: directory.Route
     toolbox: Toolbox
-    judge: Bench | None
+    judge: GuardrailChecks | None
     opening: bytes
     change: Change
 
@@ -114,7 +114,7 @@ async def start_response(
     body: CreateResponse,
     mode: Mode,
     request: RequestInfo,
-    previous: Remembered | None = None,
+    previous: UnstoredResponse | None = None,
 ) -> Started:
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
     connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
@@ -143,7 +143,7 @@ async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mo
 async def _plan(
     principal: Principal,
     body: CreateResponse,
-    previous: Remembered | None,
+    previous: UnstoredResponse | None,
     *,
     response_id: str,
     mode: Mode,
@@ -218,8 +218,8 @@ def _context(
     principal: Principal,
     route: directory.Route,
     body: CreateResponse,
-    reading: Reading,
-    content: TeamContent | None,
+    reading: RequestContext,
+    content: TeamAttachments | None,
     *,
     parameters: dict[str, Any],
     options: dict[str, Any],
@@ -231,7 +231,7 @@ def _context(
         instructions=body.instructions,
         items=reading.items,
         content=content,
-        seal=TeamSeal(principal.team_id),
+        seal=TeamCipher(principal.team_id),
         sampling=wire.sampling(parameters, options, reading.items),
         traits=capabilities.traits(route.capabilities),
         include=frozenset(options.get("include", ())),
@@ -245,7 +245,7 @@ def _identity(
     principal: Principal,
     route: directory.Route,
     request: RequestInfo,
-    reading: Reading,
+    reading: RequestContext,
     *,
     parameters: dict[str, Any],
     options: dict[str, Any],
@@ -291,7 +291,9 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
     live.start()
 
 
-async def _read(principal: Principal, body: CreateResponse, previous: Remembered | None, response_id: str) -> Reading:
+async def _read(
+    principal: Principal, body: CreateResponse, previous: UnstoredResponse | None, response_id: str
+) -> RequestContext:
     refuse_foreign(wire.input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         return await conversation.read(principal=principal, body=body, response_id=response_id)
@@ -308,7 +310,7 @@ def _row(
     request: RequestInfo,
     parameters: dict[str, Any],
     options: dict[str, Any],
-    reading: Reading,
+    reading: RequestContext,
 ) -> Response:
     """The response's row; without content where the client said `store:false`."""
     row = Response(
@@ -342,7 +344,7 @@ def _row(
     return row
 
 
-def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
+def _input_rows(who: RunIdentity, reading: RequestContext) -> list[models.Model]:
     rows: list[models.Model] = []
     for position, item in enumerate(reading.own):
         # Nothing but its place keeps an item that is shared: who stores no places has copies.
@@ -363,14 +365,14 @@ def _input_rows(who: RunIdentity, reading: Reading) -> list[models.Model]:
     return rows
 
 
-def _follow(who: RunIdentity, reading: Reading) -> Follow | None:
+def _follow(who: RunIdentity, reading: RequestContext) -> PredecessorGuard | None:
     """What the change that stores a response of a chain depends on."""
     if reading.follows is None or not who.stored:
         return None
-    return Follow(response_id=who.response_id, previous_id=reading.follows)
+    return PredecessorGuard(response_id=who.response_id, previous_id=reading.follows)
 
 
-def _answered_calls(body: CreateResponse, reading: Reading) -> Sequence[CallUpdate]:
+def _answered_calls(body: CreateResponse, reading: RequestContext) -> Sequence[CallUpdate]:
     """The outputs that this request brings end the waiting calls of the response that it follows."""
     asked = body.previous_response_id or reading.answered
     if asked is None:

@@ -63,7 +63,7 @@ RETURNING response.id, response.team_id, response.lease_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimedRun:
     """A response that this process is to run, for as long as its lease has this token."""
 
     response_id: str
@@ -72,14 +72,14 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class WorkerCapacity:
     """How many more runs a worker takes, and how many a single team may then hold of its slots."""
 
     runs: int
     per_team: int
 
 
-def room(*, slots: int, held: Mapping[str, int]) -> Room:
+def room(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
     """What is free, with these runs held by team.
 
     Beside free slots there is always room for teams that hold less than half of them: what one team holds beyond its
@@ -88,12 +88,12 @@ def room(*, slots: int, held: Mapping[str, int]) -> Room:
     """
     free = slots - sum(held.values())
     if free > 0:
-        return Room(runs=free, per_team=slots)
+        return WorkerCapacity(runs=free, per_team=slots)
     half = max(1, slots // 2)
-    return Room(runs=slots - sum(min(runs, half) for runs in held.values()), per_team=half)
+    return WorkerCapacity(runs=slots - sum(min(runs, half) for runs in held.values()), per_team=half)
 
 
-def claim(*, room: Room, held: Mapping[str, int], mine: Collection[str]) -> list[Claimed]:
+def claim(*, room: WorkerCapacity, held: Mapping[str, int], mine: Collection[str]) -> list[ClaimedRun]:
     """Take the next responses, at most `AT_ONCE`, but for those that this process runs already, `mine`."""
     if room.runs <= 0:
         return []
@@ -110,7 +110,7 @@ def claim(*, room: Room, held: Mapping[str, int], mine: Collection[str]) -> list
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM, parameters)
         return [
-            Claimed(response_id=response_id, team_id=team_id, lease_token=lease_token)
+            ClaimedRun(response_id=response_id, team_id=team_id, lease_token=lease_token)
             for response_id, team_id, lease_token in cursor.fetchall()
         ]
 

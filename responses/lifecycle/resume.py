@@ -27,10 +27,10 @@ from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.moderation.judge import Judging
 from responses.moderation.run import ModeratedRun
 from responses.requests import parameters
-from responses.requests.attachments import TeamContent
+from responses.requests.attachments import TeamAttachments
 from responses.requests.context import history_of
-from responses.requests.encrypted_content import TeamSeal
-from responses.runs.conversation_lock import Appendix
+from responses.requests.encrypted_content import TeamCipher
+from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Progress, Recorder
 from responses.tools import registry
@@ -38,7 +38,7 @@ from tenants.prices import Prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class ResumedRun:
     """A run that was taken over: to be iterated, or to be ended."""
 
     run: Run
@@ -53,7 +53,7 @@ def load(
     tools: Toolbox | None = None,
     model: Model | None = None,
     judge: Judging | None = None,
-) -> Taken:
+) -> ResumedRun:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
 
     Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile. Whoever goes
@@ -82,7 +82,9 @@ def load(
         if judge is None
         else ModeratedRun(context, state, model=model, tools=tools, now=now, judge=judge)
     )
-    return Taken(run=run, recorder=Recorder(identity, progress, Appendix.of(response)), identity=identity)
+    return ResumedRun(
+        run=run, recorder=Recorder(identity, progress, ConversationAppend.of(response)), identity=identity
+    )
 
 
 class _NoModel:
@@ -189,7 +191,7 @@ def _context(response: Response) -> RunContext:
     history = history_of(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.instructions(response.parameters)
-    seal = TeamSeal(response.team_id)
+    seal = TeamCipher(response.team_id)
     said = since([*history, *(from_wire(place.item.body) for place in own)], seal.open_compacted)
     items = [*preface, *said.items]
     return RunContext(
@@ -197,7 +199,7 @@ def _context(response: Response) -> RunContext:
         parameters=response.parameters,
         model=response.upstream_model,
         instructions=instructions,
-        content=TeamContent(response.team_id),
+        content=TeamAttachments(response.team_id),
         seal=seal,
         items=items,
         prefaced=len(preface),

@@ -20,8 +20,8 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import ApiError, Failure
 from responses.engine.events.terminal import failed
 from responses.lifecycle import queue, resume
-from responses.lifecycle.queue import Claimed
-from responses.lifecycle.resume import Taken
+from responses.lifecycle.queue import ClaimedRun
+from responses.lifecycle.resume import ResumedRun
 from responses.models import Response
 from responses.moderation import guardrails
 from responses.providers.clients import close_clients
@@ -35,14 +35,14 @@ _LOOK_SECONDS = 1.0
 _CUT_SECONDS = 2.0
 
 
-class Guest(Protocol):
+class WorkerComponent(Protocol):
     """What works in a worker beside background responses."""
 
     async def stop(self, *, drain_seconds: float) -> None:
         """Let what is under way end within that time, and give back what has not."""
 
 
-Invitation = Callable[[Callable[[], int]], Guest]
+ComponentFactory = Callable[[Callable[[], int]], WorkerComponent]
 """Makes a guest on the worker's loop. It is given what says how many slots no background response takes just now."""
 
 
@@ -50,12 +50,12 @@ class Dispatcher:
     """Runs up to `slots` responses at once, and some more of teams that hold few (see `claims.room`). Guests stop with
     it, since they share its loop and its connections."""
 
-    def __init__(self, *, slots: int, guests: Sequence[Invitation] = ()) -> None:
+    def __init__(self, *, slots: int, guests: Sequence[ComponentFactory] = ()) -> None:
         self._slots = slots
         self._wake = asyncio.Event()
         self._is_stopping = False
-        self._work: dict[Claimed, asyncio.Task[None]] = {}
-        self._live: dict[Claimed, LiveRun] = {}
+        self._work: dict[ClaimedRun, asyncio.Task[None]] = {}
+        self._live: dict[ClaimedRun, LiveRun] = {}
         self._loop = asyncio.get_running_loop()
         self._dispatching = self._loop.create_task(self._dispatch())
         self._guests = [invite(self._spare) for invite in guests]
@@ -116,7 +116,7 @@ class Dispatcher:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    async def _run(self, claimed: Claimed) -> None:
+    async def _run(self, claimed: ClaimedRun) -> None:
         """Run one response to its end, or until this worker stops."""
         try:
             taken = None if self._is_stopping else await in_db_thread(partial(_load, claimed))
@@ -132,14 +132,14 @@ class Dispatcher:
             del self._work[claimed]
             self._wake.set()
 
-    async def _execute(self, claimed: Claimed, taken: Taken) -> None:
+    async def _execute(self, claimed: ClaimedRun, taken: ResumedRun) -> None:
         live = LiveRun(taken.run, taken.recorder, taken.identity, opening=b"", grace_seconds=None)
         self._live[claimed] = live
         live.start()
         await live.finished()
 
 
-def _load(claimed: Claimed) -> Taken | None:
+def _load(claimed: ClaimedRun) -> ResumedRun | None:
     """The run, ready to go on; None where it has ended because it cannot, or is not this worker's any more."""
     with scope.team(claimed.team_id):
         mine = Response.objects.filter(pk=claimed.response_id, lease_token=claimed.lease_token, ended_at=None)
@@ -164,7 +164,7 @@ def _load(claimed: Claimed) -> Taken | None:
         )
 
 
-def _fail(claimed: Claimed, error: ApiError) -> None:
+def _fail(claimed: ClaimedRun, error: ApiError) -> None:
     with scope.team(claimed.team_id):
         taken = resume.load(response_id=claimed.response_id, lease_token=claimed.lease_token)
     failure = Failure(code="server_error", message=error.message)
@@ -178,7 +178,7 @@ _running: Dispatcher | None = None
 _stopped: Future[None] | None = None
 
 
-def start(*, slots: int, guests: Sequence[Invitation] = ()) -> None:
+def start(*, slots: int, guests: Sequence[ComponentFactory] = ()) -> None:
     """Begin to run background responses in this process, with guests beside them."""
 
     async def begin() -> Dispatcher:

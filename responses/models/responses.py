@@ -165,17 +165,21 @@ class Response(models.Model):
         return frozenset(self.options.get("include", ()))
 
 
-class ConversationHold(models.Model):
-    """Says which response continues a conversation right now; there is one at a time.
+class ConversationLock(models.Model):
+    """The lock on a conversation, held by the one response that may continue it.
 
-    It is as alive as the response's run. Until the response is there, `until` says how long it may be in the making.
-    `responses.runs.conversation_lock` has the rules.
+    The lock lives as long as the run of its response. While the response is not stored yet, `until` (UTC) limits how
+    long the lock is respected. The rules are in `responses.runs.conversation_lock`.
     """
 
     conversation_id = models.CharField(primary_key=True, max_length=64, db_collation="C")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response_id = models.CharField(max_length=64, db_collation="C")
     until = models.DateTimeField()
+
+    class Meta:
+        # The name of the table that the first releases created: raw SQL in `responses.runs` uses it.
+        db_table = "responses_conversationhold"
 
     @override
     def __str__(self) -> str:

@@ -18,8 +18,8 @@ from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, Upstream
 from responses.engine.events.types import Body
 from responses.models import Response
 from responses.moderation.judge import Judge, Judgement, judge_input, judged, names_of, restored_judge, said_in
-from responses.requests.attachments import TeamContent
-from responses.requests.context import Reading
+from responses.requests.attachments import TeamAttachments
+from responses.requests.context import RequestContext
 from responses.runs.ledger import RequestInfo
 from responses.runs.store import Change, writer
 from responses.schema import CreateResponse
@@ -179,7 +179,7 @@ def _plain(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class GuardrailChecks:
     """Everybody who judges a response: whom its request names, and its team's guardrail."""
 
     judge: Judge | None
@@ -216,10 +216,10 @@ async def judges(
     principal: Principal,
     request: RequestInfo,
     body: CreateResponse,
-    reading: Reading,
-    content: TeamContent | None,
+    reading: RequestContext,
+    content: TeamAttachments | None,
     response_id: str,
-) -> Bench | None:
+) -> GuardrailChecks | None:
     """Who judges the answer, once they have judged the input; None: nobody. Raises the error of what is blocked."""
     judge = None
     if body.moderation is not None:
@@ -233,12 +233,12 @@ async def judges(
     return _bench(judge, guarding)
 
 
-def _looked_at(reading: Reading) -> Sequence[StoredItem]:
+def _looked_at(reading: RequestContext) -> Sequence[StoredItem]:
     """What a request brings. Items of a conversation may have come without any response: all of them are looked at."""
     return reading.items if reading.conversation_id else [*reading.preface, *reading.own_items]
 
 
-def restored(response: Response, principal: Principal) -> Bench | None:
+def restored(response: Response, principal: Principal) -> GuardrailChecks | None:
     """Who judges a run that is taken over; the guardrail is the one that the team has by now."""
     kept, request = response.options.get("moderation"), RequestInfo(request_id=response.request_id)
     judge = restored_judge(kept, principal=principal, request_id=response.request_id) if kept else None
@@ -267,8 +267,8 @@ def _guarding(
     return Guarding(guard=guard, account=account, model=model)
 
 
-def _bench(judge: Judge | None, guarding: Guarding | None) -> Bench | None:
+def _bench(judge: Judge | None, guarding: Guarding | None) -> GuardrailChecks | None:
     """A guardrail that looks at inputs alone has done its work."""
     if guarding is not None and not guarding.guard.output_checker:
         guarding = None
-    return Bench(judge=judge, guarding=guarding) if judge or guarding else None
+    return GuardrailChecks(judge=judge, guarding=guarding) if judge or guarding else None

@@ -16,8 +16,8 @@ from responses.engine.attachments import ImageBytes, Words, all_parts, name_of
 from responses.engine.events.types import Body
 from responses.passthrough.embeddings_moderations import forward, parse_moderation
 from responses.requests import parameters
-from responses.requests.attachments import TeamContent
-from responses.requests.context import Reading
+from responses.requests.attachments import TeamAttachments
+from responses.requests.context import RequestContext
 from responses.runs.ledger import RequestInfo
 from responses.schema import CreateResponse
 from responses.schema.options import ModerationParam
@@ -110,8 +110,8 @@ async def judge_input(
     policy: ModerationParam,
     request: RequestInfo,
     body: CreateResponse,
-    reading: Reading,
-    content: TeamContent | None,
+    reading: RequestContext,
+    content: TeamAttachments | None,
 ) -> Judge:
     """Judge what a request brings; raises the 400 of what is flagged where the policy stops it.
 
@@ -136,14 +136,14 @@ async def judge_input(
     return Judge(principal=principal, policy=policy, request=request, of_input=found)
 
 
-async def said_in(items: Sequence[StoredItem], content: TeamContent | None) -> tuple[list[str], list[str]]:
+async def said_in(items: Sequence[StoredItem], content: TeamAttachments | None) -> tuple[list[str], list[str]]:
     """The words of some items, those in their files too, and the URLs of their images."""
     words = [text for item in items if (text := plain_text(item.wire()))]
     files, images = await _behind(items, content)
     return [*words, *files], images
 
 
-async def _behind(items: Sequence[StoredItem], content: TeamContent | None) -> tuple[list[str], list[str]]:
+async def _behind(items: Sequence[StoredItem], content: TeamAttachments | None) -> tuple[list[str], list[str]]:
     """The words of the files and the URLs of the images in some items."""
     if content is None:
         return [], []

@@ -23,8 +23,8 @@ from responses.providers.routing import model_for
 from responses.requests import capabilities, context, settings
 from responses.requests import parameters as wire
 from responses.requests.attachments import admit
-from responses.requests.context import Reading
-from responses.requests.encrypted_content import TeamSeal, refuse_foreign
+from responses.requests.context import RequestContext
+from responses.requests.encrypted_content import TeamCipher, refuse_foreign
 from responses.runs.ledger import RequestInfo, RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
@@ -109,7 +109,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
         instructions=body.instructions,
         items=reading.items,
         content=content,
-        seal=TeamSeal(principal.team_id),
+        seal=TeamCipher(principal.team_id),
         sampling=wire.sampling(parameters, wire.hidden_options(body), reading.items),
         traits=capabilities.traits(route.capabilities),
         compacted=reading.compacted,
@@ -119,7 +119,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
     return given
 
 
-async def _read(principal: Principal, body: CreateResponse) -> Reading:
+async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
     refuse_foreign(wire.input_items(body), team_id=principal.team_id)
     if not context.needs_database(body):
         return context.read(principal=principal, body=body)

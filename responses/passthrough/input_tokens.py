@@ -16,8 +16,8 @@ from responses.providers import token_counts
 from responses.requests import capabilities, context, settings
 from responses.requests import parameters as wire
 from responses.requests.attachments import admit
-from responses.requests.context import Reading
-from responses.requests.encrypted_content import TeamSeal, refuse_foreign
+from responses.requests.context import RequestContext
+from responses.requests.encrypted_content import TeamCipher, refuse_foreign
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
@@ -86,7 +86,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
         sampling=sampling,
         first_output_index=0,
         content=content,
-        seal=TeamSeal(principal.team_id),
+        seal=TeamCipher(principal.team_id),
     )
     counted = await token_counts.count(route, asked) if route and (asked.items or asked.instructions) else None
     if counted is not None:
@@ -96,7 +96,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     )
 
 
-async def _read(principal: Principal, body: CreateResponse) -> Reading:
+async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
     refuse_foreign(wire.input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         principal.require(Scope.CONVERSATIONS_READ)

@@ -50,7 +50,7 @@ from responses.engine.attachments import (
     parts_of,
 )
 from responses.requests import parameters
-from responses.requests.context import Reading
+from responses.requests.context import RequestContext
 from responses.schema import CreateResponse
 from tenants import scope
 from tenants.capabilities import Capabilities
@@ -79,8 +79,8 @@ Own = Sequence[tuple[str, Part]]
 
 
 async def admit(
-    *, principal: Principal, body: CreateResponse, reading: Reading, can: Capabilities
-) -> "TeamContent | None":
+    *, principal: Principal, body: CreateResponse, reading: RequestContext, can: Capabilities
+) -> "TeamAttachments | None":
     """Check the images and files of a request, and find what stands behind them and those before; None without any.
 
     Raises the 400, or the 404 of a file that is not the team's, with the path of the part.
@@ -103,7 +103,7 @@ async def admit(
     _check_number(own, can)
     if any(part.file_id for _, part in own):
         principal.require(Scope.FILES_READ)
-    content = TeamContent(principal.team_id)
+    content = TeamAttachments(principal.team_id)
     await content.require(own, can=can)
     await content.attachments(before, files=can.files, inline_images=can.inline_images)
     return content
@@ -136,7 +136,7 @@ def _check_number(own: Own, can: Capabilities) -> None:
         )
 
 
-class TeamContent:
+class TeamAttachments:
     """The engine's `Content` for one team. What was found is remembered as long as the run.
 
     `seconds`: how long looking for all of it may take, the request's own and what stands in its chain together.

@@ -17,7 +17,7 @@ from responses.engine.compaction.items import Said, since
 from responses.engine.events.types import Body
 from responses.models import Response
 from responses.requests import pairing
-from responses.requests.encrypted_content import TeamSeal
+from responses.requests.encrypted_content import TeamCipher
 from responses.requests.parameters import input_items
 from responses.runs import access, conversation_lock, selectors
 from responses.runs.selectors import Chain
@@ -27,7 +27,7 @@ from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class RequestContext:
     """`history` is what stands before this response; `own` are its input items as they will be stored.
 
     `shared` maps positions in `own` to the keys of stored items that references pointed at: those are placed again, not
@@ -62,7 +62,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class UnstoredResponse:
     """A finished response that was not stored, as the connection that asked for it keeps it in memory.
 
     `history` is what the stored chain of `follows` holds; `unstored` are the items after it, which nothing else holds,
@@ -75,7 +75,7 @@ class Remembered:
     unstored: Sequence[Body]
 
 
-def needs_database(body: CreateResponse, previous: Remembered | None = None) -> bool:
+def needs_database(body: CreateResponse, previous: UnstoredResponse | None = None) -> bool:
     """Whether the context of a request has to be looked up at all."""
     chained = bool(body.previous_response_id) and previous is None
     refers = any(isinstance(item, ItemReference) for item in input_items(body))
@@ -86,9 +86,9 @@ def read(
     *,
     principal: Principal,
     body: CreateResponse,
-    previous: Remembered | None = None,
+    previous: UnstoredResponse | None = None,
     holder: str | None = None,
-) -> Reading:
+) -> RequestContext:
     """Assemble the context of a request; in a database thread where `needs_database` says so.
 
     `previous` is the response of `previous_response_id` where the caller has it in memory. `holder` is the new response
@@ -97,9 +97,9 @@ def read(
     if body.previous_input_messages:
         # Nothing holds them but the request, like a response that was not stored.
         brought = [item.with_id() for item in body.previous_items()]
-        previous = Remembered(response_id="", follows=None, history=(), unstored=brought)
+        previous = UnstoredResponse(response_id="", follows=None, history=(), unstored=brought)
     if not needs_database(body, previous):
-        own = Reading(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
+        own = RequestContext(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
         return _checked(principal, body, _after(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:
@@ -112,13 +112,13 @@ def read(
         )
 
 
-def _after(previous: Remembered, own: Reading, body: CreateResponse) -> Reading:
+def _after(previous: UnstoredResponse, own: RequestContext, body: CreateResponse) -> RequestContext:
     """The request behind what is in memory. One that is stored takes over, as its own input, what nothing else holds:
     its chain must be whole for whoever reads it from the database."""
     unstored = [from_wire(item) for item in previous.unstored]
     if body.store is False:
         return replace(own, history=[*previous.history, *unstored], follows=previous.follows)
-    return Reading(
+    return RequestContext(
         history=previous.history,
         own=[*previous.unstored, *own.own],
         own_items=[*unstored, *own.own_items],
@@ -138,7 +138,7 @@ def _whole(chain: Chain) -> list[StoredItem]:
     return pairing.without_orphans([from_wire(body) for body in chain.items], settled=chain.settled)
 
 
-def _conversed(principal: Principal, body: CreateResponse, name: str, holder: str | None) -> Reading:
+def _conversed(principal: Principal, body: CreateResponse, name: str, holder: str | None) -> RequestContext:
     """The request behind the items of its conversation. The hold comes before they are read, so that nobody else's
     come in between."""
     team_id = principal.team_id
@@ -175,7 +175,7 @@ def history_of(response: Response) -> list[StoredItem]:
     return [from_wire(orjson.loads(text)) for text in found.texts] if found else []
 
 
-def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> Reading:
+def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> RequestContext:
     given = input_items(body)
     wanted = [item.id for item in given if isinstance(item, ItemReference)]
     found = referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
@@ -195,12 +195,12 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
         own.append(found[item.id].body)
         items.append(from_wire(found[item.id].body))
         shared[position] = found[item.id].key
-    return Reading(history=history, own=own, own_items=items, shared=shared)
+    return RequestContext(history=history, own=own, own_items=items, shared=shared)
 
 
-def _checked(principal: Principal, body: CreateResponse, reading: Reading) -> Reading:
+def _checked(principal: Principal, body: CreateResponse, reading: RequestContext) -> RequestContext:
     """The context from its latest compaction on, which is where it starts; calls and outputs in it are paired."""
-    said = since([*reading.history, *reading.own_items], TeamSeal(principal.team_id).open_compacted)
+    said = since([*reading.history, *reading.own_items], TeamCipher(principal.team_id).open_compacted)
     if said.compacted:
         reading = replace(reading, said=said)
     if body.compacts and not reading.items:

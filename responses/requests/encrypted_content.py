@@ -15,7 +15,7 @@ _REASONING = "reasoning"
 _COMPACTION = "compaction"
 
 
-class TeamSeal:
+class TeamCipher:
     """The engine's `Seal` for one team."""
 
     def __init__(self, team_id: str) -> None:
@@ -51,7 +51,7 @@ class TeamSeal:
 
 def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
     """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
-    seal = TeamSeal(team_id)
+    seal = TeamCipher(team_id)
     for item in items:
         match item:
             case Reasoning(encrypted_content=str(token)) if token and seal.open(token) is None:

@@ -15,7 +15,7 @@ from django.db import connection, models
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
-from responses.models import RUNNING, ConversationHold, Response
+from responses.models import RUNNING, ConversationLock, Response
 from responses.runs.store import GUARDED, Part
 from tenants import scope
 
@@ -52,7 +52,7 @@ _END = f"""conversed AS (
 )"""  # noqa: S608 - parts of our own
 
 
-class Abandoned(Exception):
+class DeadLockOwner(Exception):
     """The conversation is held by a run whose process has died."""
 
     def __init__(self, response_id: str) -> None:
@@ -63,7 +63,7 @@ class Abandoned(Exception):
 def take(*, team_id: str, conversation_id: str, response_id: str) -> None:
     """Hold a conversation of the team for a response that is about to be made, in the transaction that reads it.
 
-    Raises `ConversationLocked` while another one holds it, and `Abandoned` where that one has to be ended first.
+    Raises `ConversationLocked` while another one holds it, and `DeadLockOwner` where that one has to be ended first.
     """
     at = now()
     until = at + timedelta(seconds=settings.LEASE_SECONDS)
@@ -77,7 +77,7 @@ def take(*, team_id: str, conversation_id: str, response_id: str) -> None:
         cursor.execute(_TAKE, values)
         if cursor.rowcount:
             return
-    held = ConversationHold.objects.select_for_update().filter(pk=conversation_id).first()
+    held = ConversationLock.objects.select_for_update().filter(pk=conversation_id).first()
     if held is None:
         # Given back this moment; whoever else has heard of that may have it already.
         raise ConversationLocked
@@ -87,7 +87,7 @@ def take(*, team_id: str, conversation_id: str, response_id: str) -> None:
     if holder is not None and holder.status in RUNNING:
         if holder.background or holder.lease_until is None or holder.lease_until > at:
             raise ConversationLocked
-        raise Abandoned(holder.pk)
+        raise DeadLockOwner(holder.pk)
     held.response_id, held.until = response_id, until
     held.save(update_fields=["response_id", "until"])
 
@@ -100,7 +100,7 @@ def give_back(*, team_id: str, conversation_id: str, response_id: str) -> None:
 
 def withdraw(*, conversation_id: str, response_id: str) -> bool:
     """Take the hold of a response away that was not made yet, so that it never will be; False where it was made."""
-    held = ConversationHold.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
+    held = ConversationLock.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
     # Asked only now: who stores the response holds the same lock.
     if Response.objects.filter(pk=response_id).exists():
         return False
@@ -112,12 +112,12 @@ def withdraw(*, conversation_id: str, response_id: str) -> bool:
 def free(response: Response) -> None:
     """Free the conversation of a response that is being deleted. The caller holds the response's row."""
     if response.conversation_id is not None:
-        ConversationHold.objects.filter(pk=response.conversation_id, response_id=response.pk).delete()
+        ConversationLock.objects.filter(pk=response.conversation_id, response_id=response.pk).delete()
 
 
 def holder(*, conversation_id: str) -> str | None:
     """The response that holds a conversation, whether it was made already or not."""
-    return ConversationHold.objects.filter(pk=conversation_id).values_list("response_id", flat=True).first()
+    return ConversationLock.objects.filter(pk=conversation_id).values_list("response_id", flat=True).first()
 
 
 def drop_stale() -> int:
@@ -125,12 +125,12 @@ def drop_stale() -> int:
     with scope.every_team():
         made = Response.objects.filter(pk=models.OuterRef("response_id"))
         long_ago = now() - timedelta(seconds=10 * settings.LEASE_SECONDS)
-        stale = ConversationHold.objects.filter(~models.Exists(made), until__lt=long_ago)
+        stale = ConversationLock.objects.filter(~models.Exists(made), until__lt=long_ago)
         return stale.delete()[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appendix:
+class ConversationAppend:
     """What a run leaves in its conversation: the places of its input and output so far, in their order.
 
     `read_to` is the position behind what the run has read of it. `unwritten` are the items that nothing has stored,
@@ -143,7 +143,7 @@ class Appendix:
     unwritten: list[Item] = field(default_factory=list)
 
     @classmethod
-    def of(cls, response: Response) -> "Appendix | None":
+    def of(cls, response: Response) -> "ConversationAppend | None":
         """That of a run which is taken over. Runs inside a scope that sees the response's team."""
         if response.conversation_id is None:
             return None

@@ -10,7 +10,7 @@ from responses.models import Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Underway:
+class RunProgress:
     """`ahead` are the team's responses that wait longer, of which at most 1,000 are counted; `tool` is being called."""
 
     ahead: int
@@ -44,6 +44,6 @@ COLUMNS: Mapping[str, BaseExpression] = {
 }
 
 
-def of(response: Response) -> Underway:
+def of(response: Response) -> RunProgress:
     """What is going on with a response that was read with `COLUMNS`."""
-    return Underway(ahead=vars(response)["_ahead"], tool=vars(response)["_tool"])
+    return RunProgress(ahead=vars(response)["_ahead"], tool=vars(response)["_tool"])

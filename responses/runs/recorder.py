@@ -38,9 +38,9 @@ from responses.engine.steps import (
 )
 from responses.engine.turn import Call, Finish, Usage
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
-from responses.runs.conversation_lock import Appendix
+from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
-from responses.runs.store import GUARDED, Advance, CallUpdate, Change, Lease, Part, writer
+from responses.runs.store import GUARDED, Advance, CallUpdate, Change, LeaseGuard, Part, writer
 from responses.webhooks.outbox import announcement, event_row
 from tenants.models import UsageRecord
 from tenants.prices import added
@@ -70,7 +70,7 @@ class Progress:
 class Recorder:
     """Records one run."""
 
-    def __init__(self, identity: RunIdentity, progress: Progress, appendix: Appendix | None = None) -> None:
+    def __init__(self, identity: RunIdentity, progress: Progress, appendix: ConversationAppend | None = None) -> None:
         self._identity = identity
         self._progress = progress
         self._appendix = appendix
@@ -145,7 +145,7 @@ class Recorder:
         """Send what is buffered to the store without waiting; the store keeps the order of submission."""
         if batch := self._take_batch():
             who = self._identity
-            lease = Lease(response_id=who.response_id, lease_token=who.lease_token)
+            lease = LeaseGuard(response_id=who.response_id, lease_token=who.lease_token)
             change = Change(team_id=who.team_id, insert=batch, lease=lease)
             self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
             self._flushes.append(self._submit(change))

@@ -53,7 +53,7 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class LeaseGuard:
     """What a change needs to be held that advances nothing: the log's deltas."""
 
     response_id: str
@@ -61,7 +61,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class LockGuard:
     """What a change needs to be held that makes a response: the conversation that this one is to continue."""
 
     response_id: str
@@ -69,7 +69,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follow:
+class PredecessorGuard:
     """What a change needs to be there that makes a response: the one that this one follows."""
 
     response_id: str
@@ -109,9 +109,9 @@ class Change:
     team_id: str
     insert: Sequence[models.Model] = field(default_factory=tuple)
     advance: Advance | None = None
-    lease: Lease | None = None
-    hold: Hold | None = None
-    follow: Follow | None = None
+    lease: LeaseGuard | None = None
+    hold: LockGuard | None = None
+    follow: PredecessorGuard | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
     parts: Sequence[Part] = field(default_factory=tuple)
 

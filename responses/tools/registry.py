@@ -16,7 +16,7 @@ from responses.engine.calls.port import NoTools, Toolbox
 from responses.models import Response
 from responses.passthrough.images import TeamPainter, check_images
 from responses.requests import tool_offer
-from responses.requests.attachments import TeamContent
+from responses.requests.attachments import TeamAttachments
 from responses.requests.parameters import input_items
 from responses.runs.store import CallUpdate
 from responses.schema import CreateResponse
@@ -123,7 +123,7 @@ def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
 def _images(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
     account = asked.account
     return [
-        ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamContent(account.team_id))
+        ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamAttachments(account.team_id))
         for tool in asked.tools
         if tool["type"] == IMAGES and tool_offer.allows(asked.choice, IMAGES)
     ]
@@ -231,7 +231,7 @@ async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> Non
                     principal.require(Scope.FILES_READ)
                 mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
                 own = [(f"tools[{index}].input_image_mask", mask)]
-                await TeamContent(principal.team_id).require(own, can=Capabilities(inline_images=True))
+                await TeamAttachments(principal.team_id).require(own, can=Capabilities(inline_images=True))
 
 
 async def _files(

@@ -10,7 +10,7 @@ from django.test import Client
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import now
 from kernel.ids import new_id
-from responses.models import ConversationHold, Response
+from responses.models import ConversationLock, Response
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.conftest import CountQueries
@@ -95,7 +95,7 @@ def test_a_conversation_that_no_response_began_shows_its_first_words(lead: Clien
 def test_one_that_is_being_continued_is_locked(lead: Client, talk: Conversation) -> None:
     with scope.team(talk.team_id):
         until = now() + timedelta(minutes=1)
-        ConversationHold.objects.create(conversation_id=talk.pk, team_id=talk.team_id, response_id="r", until=until)
+        ConversationLock.objects.create(conversation_id=talk.pk, team_id=talk.team_id, response_id="r", until=until)
     assert "continued by r right now" in text(lead.get(LIST))
 
 

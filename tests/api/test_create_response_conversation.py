@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conversations.models import Item
-from responses.models import ConversationHold, ToolCall
+from responses.models import ConversationLock, ToolCall
 from tenants import scope
 from tenants.models import Scope
 from tests.support.api import Api, MakeApi, error, ok
@@ -31,7 +31,7 @@ def assistant(content: str) -> dict[str, str]:
 
 def is_free(api: Api, conversation_id: str) -> bool:
     with scope.team(api.caller.team.pk):
-        return not ConversationHold.objects.filter(pk=conversation_id).exists()
+        return not ConversationLock.objects.filter(pk=conversation_id).exists()
 
 
 def test_a_conversation_goes_on_from_response_to_response(api: Api, script: Script, database: None) -> None:

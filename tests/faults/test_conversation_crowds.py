@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from responses.models import ConversationHold
+from responses.models import ConversationLock
 from tenants import scope
 from tests.support.api import Api, ok
 from tests.support.chunks import chunk, text
@@ -88,7 +88,7 @@ def test_a_conversation_is_free_within_the_lease_of_a_process_that_was_killed(
     assert [item["content"][0]["text"] for item in items(api, name)] == ["a", "question 1", "2"]
     assert {one["status"] for one in api.get("/responses").json()["data"]} == {"failed", "completed"}
     with scope.team(api.caller.team.pk):
-        assert not ConversationHold.objects.exists()
+        assert not ConversationLock.objects.exists()
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.requests import parameters
-from responses.requests.encrypted_content import TeamSeal
+from responses.requests.encrypted_content import TeamCipher
 from responses.runs.recorder import FLUSH_BYTES, Recorder
 from tenants import scope
 from tests.support.api import Caller
@@ -38,7 +38,7 @@ async def begun(caller: Caller, **request: Any) -> Begun:
     """A response that nobody has run yet, sealed for its team."""
     made = await abegin(caller, **request)
     options = parameters.compaction((await in_db_thread(lambda: row_of(made))).options)
-    given = replace(made.context, seal=TeamSeal(caller.team.pk), compaction=options)
+    given = replace(made.context, seal=TeamCipher(caller.team.pk), compaction=options)
     return replace(made, context=given)
 
 
@@ -60,7 +60,7 @@ async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
     return False
 
 
-def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.Taken, ScriptedModel]:
+def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.ResumedRun, ScriptedModel]:
     """The run in the hands of another process, whose model is asked for the turns that are left."""
     with scope.team(made.who.team_id):
         left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])

@@ -11,7 +11,7 @@ from kernel.dbthreads import in_db_thread
 from kernel.errors import EgressFailed
 from responses.engine.attachments import ImageBytes, Words
 from responses.lifecycle import resume
-from responses.requests.attachments import TeamContent
+from responses.requests.attachments import TeamAttachments
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tests.support.api import Caller
@@ -50,7 +50,7 @@ async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, ca
     begun = await abegin(caller, input=[{"role": "user", "content": parts}])
     model = ScriptedModel(text("A dot."))
 
-    def take() -> resume.Taken:
+    def take() -> resume.ResumedRun:
         with scope.every_team():
             return resume.load(response_id=begun.who.response_id, model=model)
 
@@ -67,7 +67,7 @@ async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, ca
 async def test_a_run_looks_for_a_file_once(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
-    content = TeamContent(caller.team.pk)
+    content = TeamAttachments(caller.team.pk)
     first = dict(await content.attachments(begun.context.items, files=False, inline_images=False))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     assert await content.attachments(begun.context.items, files=False, inline_images=False) == first
@@ -78,7 +78,7 @@ async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, calle
     file = await in_db_thread(lambda: keep(caller, png()))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
-    found = await TeamContent(caller.team.pk).attachments(begun.context.items, files=False, inline_images=False)
+    found = await TeamAttachments(caller.team.pk).attachments(begun.context.items, files=False, inline_images=False)
     (said,) = found.values()
     assert isinstance(said, Words)
     assert f"{file.pk} is not available any more" in said.text
@@ -91,7 +91,7 @@ async def test_all_documents_of_a_request_share_one_time(database: None, caller:
         {"type": "input_file", "filename": "b.txt", "file_data": WORDS},
     ]
     begun = await abegin(caller, input=[{"role": "user", "content": [part]} for part in parts])
-    content = TeamContent(caller.team.pk, seconds=0.2)
+    content = TeamAttachments(caller.team.pk, seconds=0.2)
     for item in begun.context.items:
         await content.attachments([item], files=False, inline_images=False)
     said = content.words(begun.context.items)
@@ -103,4 +103,4 @@ async def test_all_documents_of_a_request_share_one_time(database: None, caller:
 async def test_what_a_request_brings_itself_shares_that_time(database: None, caller: Caller) -> None:
     part = InputFile(type="input_file", filename="b.txt", file_data=WORDS)
     with pytest.raises(EgressFailed, match="could not be had in time"):
-        await TeamContent(caller.team.pk, seconds=0.0).require([("input[0]", part)], can=Capabilities())
+        await TeamAttachments(caller.team.pk, seconds=0.0).require([("input[0]", part)], can=Capabilities())

@@ -20,12 +20,12 @@ from kernel.errors import ConversationLocked
 from kernel.ids import new_id
 from responses.engine.compaction.items import Compacted
 from responses.lifecycle import conversation, sweeper
-from responses.models import ConversationHold, Response
+from responses.models import ConversationLock, Response
 from responses.requests import context
-from responses.requests.encrypted_content import TeamSeal
+from responses.requests.encrypted_content import TeamCipher
 from responses.runs import conversation_lock, store
-from responses.runs.conversation_lock import Abandoned, Appendix
-from responses.runs.store import Advance, Change, Hold
+from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
+from responses.runs.store import Advance, Change, LockGuard
 from responses.schema import parse_create
 from tenants import directory, scope
 from tenants.principal import Principal
@@ -63,7 +63,7 @@ def store_response(caller: Caller, conversation_id: str, response_id: str | None
     begun, change = prepare(caller)
     row = next(row for row in change.insert if isinstance(row, Response))
     row.conversation_id = conversation_id
-    hold = Hold(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
+    hold = LockGuard(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
     return Change(team_id=change.team_id, insert=change.insert, hold=hold)
 
 
@@ -95,7 +95,7 @@ def test_what_is_held_cannot_be_taken(principal: Principal, conversation_id: str
 def test_a_hold_whose_response_never_came_runs_out(principal: Principal, conversation_id: str) -> None:
     take(principal, conversation_id, "resp_1")
     with scope.team(principal.team_id):
-        ConversationHold.objects.update(until=now() - timedelta(seconds=1))
+        ConversationLock.objects.update(until=now() - timedelta(seconds=1))
     take(principal, conversation_id, "resp_2")
     assert holder(principal, conversation_id) == "resp_2"
 
@@ -151,7 +151,7 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
     with pytest.raises(ConversationLocked):
         take(principal, conversation_id, "resp_2")
     age(principal, response_id)
-    with pytest.raises(Abandoned):
+    with pytest.raises(DeadLockOwner):
         take(principal, conversation_id, "resp_2")
     sweeper.end_dead_run(response_id=response_id)
     take(principal, conversation_id, "resp_2")
@@ -185,7 +185,7 @@ def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal,
     take(principal, names[0], "resp_never_made")
     response_id = made(principal, caller, names[1])
     with scope.team(principal.team_id):
-        ConversationHold.objects.update(until=now() - timedelta(days=1))
+        ConversationLock.objects.update(until=now() - timedelta(days=1))
     assert conversation_lock.drop_stale() >= 1
     assert [holder(principal, name) for name in names] == [None, response_id]
 
@@ -197,7 +197,7 @@ def test_the_successor_of_a_run_leaves_all_of_it(principal: Principal, caller: C
     with scope.team(principal.team_id):
         response = Response.objects.get(pk=response_id)
         stored = Placement.objects.filter(owner=response_id).values_list("item_id", flat=True)
-        appendix = Appendix.of(response)
+        appendix = ConversationAppend.of(response)
         assert appendix is not None
         assert [place.item_id for place in appendix.places] == list(stored)
     _, part = appendix.ending(response_id, keeps=True)
@@ -217,7 +217,7 @@ def said(text: str) -> Any:
 
 
 def compaction(principal: Principal, **more: Any) -> Compaction:
-    sealed = TeamSeal(principal.team_id).close_compacted(Compacted(summary="So far.", kept=()))
+    sealed = TeamCipher(principal.team_id).close_compacted(Compacted(summary="So far.", kept=()))
     return Compaction(encrypted_content=sealed, **more)
 
 
@@ -229,7 +229,7 @@ def fill(principal: Principal, conversation_id: str, length: int) -> None:
         )
 
 
-def read(principal: Principal, conversation_id: str, holder: str | None = None) -> context.Reading:
+def read(principal: Principal, conversation_id: str, holder: str | None = None) -> context.RequestContext:
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
     return context.read(principal=principal, body=body, holder=holder)
 

@@ -10,7 +10,7 @@ from responses.lifecycle import create
 from responses.models import Response
 from responses.runs import store
 from responses.runs.ledger import RequestInfo
-from responses.runs.store import Change, Follow, LeaseLost
+from responses.runs.store import Change, LeaseLost, PredecessorGuard
 from tenants import directory, scope
 from tests.support.api import Api, Caller, error, ok
 from tests.support.sockets import open_socket
@@ -26,7 +26,7 @@ def follower(caller: Caller, previous_id: str) -> tuple[str, Change]:
     """The id of a response that is to follow, and the change that makes it."""
     begun, change = prepare(caller, previous_response_id=previous_id)
     response_id = begun.who.response_id
-    return response_id, replace(change, follow=Follow(response_id=response_id, previous_id=previous_id))
+    return response_id, replace(change, follow=PredecessorGuard(response_id=response_id, previous_id=previous_id))
 
 
 def delete(caller: Caller, response_id: str) -> None:

@@ -107,7 +107,7 @@ class Life:
         taken, turn, model = await in_db_thread(self._load)
         return await self._live(taken.run, taken.recorder, model, turn, steps, unrecorded)
 
-    def _load(self) -> tuple[resume.Taken, int, ScriptedModel]:
+    def _load(self) -> tuple[resume.ResumedRun, int, ScriptedModel]:
         with scope.team(self.begun.who.team_id):
             turn = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.script[turn:])
@@ -263,7 +263,7 @@ async def test_a_call_that_may_have_taken_effect_and_must_not_be_repeated_fails_
     assert (end.ending.status, unique.calls) == ("failed", [])
 
 
-def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.Taken:
+def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.ResumedRun:
     """The run as a successor finds it."""
     with scope.team(begun.who.team_id):
         return resume.load(response_id=begun.who.response_id, tools=tools, model=model)

@@ -61,7 +61,7 @@ async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Too
     if await lived(begun, run, begun.recorder, cut):
         return False
 
-    def load() -> resume.Taken:
+    def load() -> resume.ResumedRun:
         with scope.team(begun.who.team_id):
             done = Response.objects.get(pk=begun.who.response_id).turns
             model = ScriptedModel(*turns[done:])

@@ -12,7 +12,7 @@ from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.passthrough.images import GeneratedImage, ImageOrder
-from responses.requests.attachments import TeamContent
+from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
 from responses.tools.image_generation.toolbox import ImageToolbox
 from tenants import scope
@@ -51,9 +51,9 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     return ended
 
 
-def taken(begun: Begun, painter: Painter) -> resume.Taken:
+def taken(begun: Begun, painter: Painter) -> resume.ResumedRun:
     """The rest of the run."""
-    tools = ImageToolbox(TOOL, painter=painter, content=TeamContent(begun.who.team_id))
+    tools = ImageToolbox(TOOL, painter=painter, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
         model = ScriptedModel(*TURNS[done:])
@@ -64,7 +64,7 @@ async def test_a_picture_stands_once_wherever_the_run_was_cut(database: None, ca
     for cut in itertools.count():
         painter = Painter()
         begun = await abegin(caller, input="Draw.", tools=[TOOL])
-        tools = ImageToolbox(TOOL, painter=painter, content=TeamContent(begun.who.team_id))
+        tools = ImageToolbox(TOOL, painter=painter, content=TeamAttachments(begun.who.team_id))
         if await lived(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
             break
         rest = await in_db_thread(partial(taken, begun, painter))

@@ -85,7 +85,7 @@ class Life:
         tools.concurrency = 1
         return tools
 
-    def _load(self) -> resume.Taken:
+    def _load(self) -> resume.ResumedRun:
         tools = self._tools()
         with scope.team(self.begun.who.team_id):
             done = Response.objects.get(pk=self.begun.who.response_id).turns

@@ -10,7 +10,7 @@ from conversations.models import Item, Section
 from kernel.pagination import PageRequest
 from responses.models import Response, Status
 from responses.requests import context
-from responses.requests.context import Reading
+from responses.requests.context import RequestContext
 from responses.runs import selectors, store
 from responses.runs.recorder import placed
 from responses.runs.store import Advance, Change
@@ -47,7 +47,7 @@ def chain(caller: Caller, length: int) -> list[str]:
     return ids
 
 
-def read(caller: Caller, previous: str | None) -> tuple[Reading, list[str]]:
+def read(caller: Caller, previous: str | None) -> tuple[RequestContext, list[str]]:
     """The context of a new turn, and the statements that reading it took, transactions themselves apart."""
     request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
     principal = directory.principal(caller.secret)

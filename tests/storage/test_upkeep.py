@@ -16,7 +16,7 @@ from responses.engine.steps import Step
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response, Status
 from responses.runs import store
-from responses.runs.store import Change, Lease, LeaseLost
+from responses.runs.store import Change, LeaseGuard, LeaseLost
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import calls, chunk
@@ -136,7 +136,7 @@ def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, ca
     begun = begin(caller)
     (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
-    lease = Lease(response_id=begun.who.response_id, lease_token=begun.who.lease_token)
+    lease = LeaseGuard(response_id=begun.who.response_id, lease_token=begun.who.lease_token)
     let_die(begun)
     sweeper.sweep_dead_runs()
     (outcome,) = store.apply([Change(team_id=change.team_id, insert=change.insert, lease=lease)])

@@ -9,7 +9,7 @@ import pytest
 from kernel.clock import now
 from responses.engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
-from responses.lifecycle.queue import Claimed
+from responses.lifecycle.queue import ClaimedRun
 from responses.models import Response, Status
 from responses.runs import store
 from tenants import scope, services
@@ -19,7 +19,7 @@ from tests.support.stored import Begun, begin, body_of, log_of
 from tests.support.streams import types
 
 
-def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claimed]:
+def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, ClaimedRun]:
     """A background response that was sent to this upstream, in the hands of this test."""
     begun = begin(caller, input="Hi", background=True)
     with scope.team(begun.who.team_id):
@@ -30,7 +30,7 @@ def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claimed]:
             lease_until=now() + timedelta(hours=1),
         )
     who = begun.who
-    return begun, Claimed(response_id=who.response_id, team_id=who.team_id, lease_token=who.lease_token)
+    return begun, ClaimedRun(response_id=who.response_id, team_id=who.team_id, lease_token=who.lease_token)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from django.db import connection
 from conversations.items import plain_text
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import now
-from responses.models import RUNNING, ConversationHold, Response
+from responses.models import RUNNING, ConversationLock, Response
 
 MOST_RESPONSES = 1000
 MOST_ITEMS = 1000
@@ -131,14 +131,14 @@ def lately_active(*, length: timedelta, teams: Sequence[str] | None) -> list[str
 
 def _holders(ids: Iterable[str]) -> dict[str, str]:
     """The responses that hold these conversations right now."""
-    holds = list(ConversationHold.objects.filter(pk__in=list(ids)))
+    holds = list(ConversationLock.objects.filter(pk__in=list(ids)))
     if not holds:
         return {}
     made = dict(Response.objects.filter(pk__in=[hold.response_id for hold in holds]).values_list("pk", "status"))
     return {hold.conversation_id: hold.response_id for hold in holds if _is_held(hold, made.get(hold.response_id))}
 
 
-def _is_held(hold: ConversationHold, status: str | None) -> bool:
+def _is_held(hold: ConversationLock, status: str | None) -> bool:
     return hold.until > now() if status is None else status in RUNNING
 
 
