@@ -5,30 +5,30 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.frames import Broken, Frame, receive, send
+from sandbox.frames import Frame, ProtocolError, receive, send
 from sandbox.limits import MEMORY
 
 _CONNECT = 5.0
 
 
-class Unavailable(Exception):
+class SandboxUnavailable(Exception):
     """No code can be run: there is no service, or it cannot make containers. The text says why, for people."""
 
 
-class Full(Exception):
+class SandboxFull(Exception):
     """There is no room for another container."""
 
 
-class Gone(Exception):
+class ContainerGone(Exception):
     """The container is not there any more."""
 
 
-class Failed(Exception):
+class OperationFailed(Exception):
     """What was asked of a container was not possible; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ability:
+class SandboxInfo:
     """What a service can do. `modules` are the names of those packages for numbers and pictures that it has."""
 
     max_memory: str
@@ -41,7 +41,7 @@ class Ability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ExecutionResult:
     """What became of a cell, or of a command. `stopped`: why it was not allowed to go on."""
 
     stdout: str
@@ -54,7 +54,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FileEntry:
     """A file of a container's. `changed` tells whether it is still the one that was seen before."""
 
     path: str
@@ -63,18 +63,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class SandboxClient:
     """Asks a service: `where` is `host:port` or the path of a socket."""
 
     where: str
     token: str = field(repr=False)
 
-    async def ability(self) -> Ability:
+    async def ability(self) -> SandboxInfo:
         """What the service can do. Raises Unavailable."""
         head = (await self._ask({"op": "hello"}, seconds=_CONNECT)).head
         if not head["ready"]:
-            raise Unavailable(head["reason"])
-        return Ability(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
+            raise SandboxUnavailable(head["reason"])
+        return SandboxInfo(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
 
     async def make(self, container: str, *, owner: str = "", memory: str, idle: float) -> None:
         """Have a container of this name. An owner gets at most half of all. Raises Unavailable, Full or Gone."""
@@ -85,18 +85,18 @@ class Client:
         """End a container with everything in it."""
         await self._ask({"op": "end", "container": container})
 
-    async def run(self, container: str, code: str, *, seconds: float) -> Ran:
+    async def run(self, container: str, code: str, *, seconds: float) -> ExecutionResult:
         """Execute a cell in the container's interpreter. Raises Gone."""
         return await self._ran("run", container, code, seconds)
 
-    async def shell(self, container: str, command: str, *, seconds: float) -> Ran:
+    async def shell(self, container: str, command: str, *, seconds: float) -> ExecutionResult:
         """Execute a command in a shell. Raises Gone."""
         return await self._ran("shell", container, command, seconds)
 
-    async def files(self, container: str) -> list[Entry]:
+    async def files(self, container: str) -> list[FileEntry]:
         """The files in `/mnt/data`."""
         head = (await self._ask({"op": "list", "container": container})).head
-        return [Entry(**entry) for entry in head["files"]]
+        return [FileEntry(**entry) for entry in head["files"]]
 
     async def read(self, container: str, path: str, *, offset: int = 0) -> bytes:
         """A piece of a file, of about a megabyte; none at its end. Raises Failed."""
@@ -110,10 +110,10 @@ class Client:
         """Take a file out of a container. Raises Failed."""
         await self._ask({"op": "remove", "container": container, "path": path})
 
-    async def _ran(self, op: str, container: str, text: str, seconds: float) -> Ran:
+    async def _ran(self, op: str, container: str, text: str, seconds: float) -> ExecutionResult:
         order = {"op": op, "container": container, "seconds": seconds}
         head = (await self._ask(order, text.encode(errors="replace"), seconds=seconds + 30)).head
-        return Ran(
+        return ExecutionResult(
             stdout=head["stdout"],
             stderr=head["stderr"],
             stopped=head["stopped"],
@@ -127,19 +127,19 @@ class Client:
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._exchange(Frame(head={**head, "token": self.token}, body=body))
-        except (OSError, Broken, TimeoutError, json.JSONDecodeError) as error:
-            raise Unavailable("the sandbox service does not answer") from error
+        except (OSError, ProtocolError, TimeoutError, json.JSONDecodeError) as error:
+            raise SandboxUnavailable("the sandbox service does not answer") from error
         match answer.head:
             case {"refused": "gone", "reason": reason}:
-                raise Gone(reason)
+                raise ContainerGone(reason)
             case {"refused": "full"}:
-                raise Full
+                raise SandboxFull
             case {"refused": "unavailable", "reason": reason}:
-                raise Unavailable(reason)
+                raise SandboxUnavailable(reason)
             case {"refused": _}:
-                raise Unavailable("the sandbox service does not know this platform (SANDBOX_TOKEN)")
+                raise SandboxUnavailable("the sandbox service does not know this platform (SANDBOX_TOKEN)")
             case {"failed": why}:
-                raise Failed(why)
+                raise OperationFailed(why)
         return answer
 
     async def _exchange(self, request: Frame) -> Frame:

@@ -14,7 +14,7 @@ MAX_BODY = 1024 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 
-class Broken(Exception):
+class ProtocolError(Exception):
     """The other side has gone, or does not keep to the protocol."""
 
 
@@ -34,7 +34,7 @@ async def send(writer: asyncio.StreamWriter, frame: Frame) -> None:
         writer.write(frame.body)
         await writer.drain()
     except OSError as error:
-        raise Broken(str(error)) from error
+        raise ProtocolError(str(error)) from error
 
 
 async def receive(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD, max_body: int = MAX_BODY) -> Frame:
@@ -48,12 +48,12 @@ async def receive_head(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > max_head:
-            raise Broken(f"a message of {length} bytes")
+            raise ProtocolError(f"a message of {length} bytes")
         head = json.loads(await reader.readexactly(length))
     except (OSError, EOFError, ValueError, RecursionError) as error:
-        raise Broken(str(error) or type(error).__name__) from error
+        raise ProtocolError(str(error) or type(error).__name__) from error
     if not isinstance(head, dict):
-        raise Broken("a message that is none")
+        raise ProtocolError("a message that is none")
     return head
 
 
@@ -61,8 +61,8 @@ async def receive_body(reader: asyncio.StreamReader, head: dict[str, Any], *, ma
     """Read the bytes of the message with this head. Raises Broken."""
     size = head.get("size", 0)
     if not isinstance(size, int) or not 0 <= size <= max_body:
-        raise Broken("a message that is too long")
+        raise ProtocolError("a message that is too long")
     try:
         return await reader.readexactly(size) if size else b""
     except (OSError, EOFError) as error:
-        raise Broken(str(error) or type(error).__name__) from error
+        raise ProtocolError(str(error) or type(error).__name__) from error

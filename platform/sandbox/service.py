@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox import interior
-from sandbox.containers import Containers, Full
-from sandbox.frames import Broken, Frame, receive_body, receive_head, send
-from sandbox.interior import Found
-from sandbox.jail import Gone
+from sandbox import rootfs
+from sandbox.container import ContainerUnavailable
+from sandbox.frames import Frame, ProtocolError, receive_body, receive_head, send
 from sandbox.limits import MEMORY, SMALLEST, Limits
+from sandbox.pool import ContainerPool, PoolFull
+from sandbox.rootfs import RootfsProbe
 
 logger = logging.getLogger(__name__)
 _ORDERS = {"run", "shell", "list", "read", "write", "remove"}
@@ -72,14 +72,14 @@ def _number(environment: Mapping[str, str], name: str, default: int, *, minimum:
 class Service:
     """Answers requests. Without a way to make containers it says so, and does nothing else."""
 
-    def __init__(self, configuration: Configuration, found: Found) -> None:
+    def __init__(self, configuration: Configuration, found: RootfsProbe) -> None:
         self._configuration = configuration
         self._found = found
         self._limits = Limits(seconds=configuration.seconds)
-        self.containers: Containers | None = None
-        if found.interior is not None:
+        self.containers: ContainerPool | None = None
+        if found.rootfs is not None:
             most, warm = configuration.max_containers, configuration.warm
-            self.containers = Containers(found.interior, self._limits, most=most, warm=warm)
+            self.containers = ContainerPool(found.rootfs, self._limits, most=most, warm=warm)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request and its answer. Whoever has not shown the token gets nothing read but that."""
@@ -93,7 +93,7 @@ class Service:
                 answer = await _unless_gone(reader, self._answered(Frame(head=head, body=body)))
                 if answer is not None:
                     await send(writer, answer)
-        except (Broken, TimeoutError):
+        except (ProtocolError, TimeoutError):
             logger.debug("a request was not answered")
         finally:
             writer.close()
@@ -112,9 +112,9 @@ class Service:
             return Frame(head={"refused": "unavailable", "reason": self._found.reason})
         try:
             return await self._done(self.containers, head, request.body)
-        except Full:
+        except PoolFull:
             return Frame(head={"refused": "full"})
-        except Gone as gone:
+        except ContainerUnavailable as gone:
             return Frame(head={"refused": "gone", "reason": str(gone)})
 
     def _said(self) -> dict[str, object]:
@@ -126,7 +126,7 @@ class Service:
             "seconds": self._configuration.seconds,
         }
 
-    async def _done(self, containers: Containers, head: dict[str, object], body: bytes) -> Frame:
+    async def _done(self, containers: ContainerPool, head: dict[str, object], body: bytes) -> Frame:
         name = str(head.get("container"))
         match head.get("op"):
             case "make":
@@ -161,12 +161,12 @@ async def _unless_gone(reader: asyncio.StreamReader, answering: Coroutine[Any, A
 
 async def serve(configuration: Configuration) -> None:
     """Serve until SIGTERM or SIGINT."""
-    found = await interior.find(python=configuration.python)
+    found = await rootfs.find(python=configuration.python)
     service = Service(configuration, found)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if found.interior is None:
+    if found.rootfs is None:
         logger.warning("No code can be run: %s", found.reason)
     house = asyncio.create_task(service.containers.keep_house()) if service.containers else None
     try:

@@ -15,7 +15,16 @@ from kernel.clock import now
 from kernel.dbthreads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
 from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
-from sandbox.client import Ability, Client, Entry, Failed, Full, Gone, Ran, Unavailable
+from sandbox.client import (
+    ContainerGone,
+    ExecutionResult,
+    FileEntry,
+    OperationFailed,
+    SandboxClient,
+    SandboxFull,
+    SandboxInfo,
+    SandboxUnavailable,
+)
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
@@ -45,23 +54,23 @@ class Outcome:
     """What became of a cell or a command, and which files it has made or changed, and which removed."""
 
     container_id: str
-    ran: Ran
+    ran: ExecutionResult
     files: Sequence[ContainerFile]
     removed: Sequence[ContainerFile] = ()
 
 
-def service() -> Client:
+def service() -> SandboxClient:
     """The sandbox service. Raises Unavailable where none is configured."""
     if not settings.SANDBOX_URL:
-        raise Unavailable(_NO_SERVICE)
-    return Client(where=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
+        raise SandboxUnavailable(_NO_SERVICE)
+    return SandboxClient(where=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
 
 
-async def check_ability(memory: str, *, param: str, memory_param: str) -> Ability:
+async def check_ability(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
     """Raise the 400 of a server that cannot run code, or not with so much memory; both say what is missing."""
     try:
         ability = await service().ability()
-    except Unavailable as missing:
+    except SandboxUnavailable as missing:
         raise UnsupportedValue(f"This server cannot run code: {missing}.", param=param) from missing
     if not ability.gives(memory):
         message = f"Containers of this server have at most '{ability.max_memory}' of memory, not '{memory}'."
@@ -96,9 +105,9 @@ async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, 
     )
     try:
         await service().make(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
-    except Full as full:
+    except SandboxFull as full:
         raise Overloaded("There are too many containers at the moment. Please try again later.") from full
-    except (Unavailable, Gone) as missing:
+    except (SandboxUnavailable, ContainerGone) as missing:
         raise UnsupportedValue(f"This server cannot run code: {missing}.") from missing
     await in_db_thread(lambda: _insert(row))
     for file in wanted.files:
@@ -128,7 +137,7 @@ async def delete_container(*, principal: Principal, container: Container, reques
     if settings.SANDBOX_URL and not container.lost:
         try:
             await service().end(container.pk)
-        except Unavailable:
+        except SandboxUnavailable:
             return  # whatever runs there ends by itself, unused
 
 
@@ -151,7 +160,7 @@ async def run_command(*, container: Container, command: str, seconds: float) -> 
     return await _executed(container, lambda to: to.shell(container.pk, command, seconds=seconds))
 
 
-async def _executed(container: Container, order: Callable[[Client], Awaitable[Ran]]) -> Outcome:
+async def _executed(container: Container, order: Callable[[SandboxClient], Awaitable[ExecutionResult]]) -> Outcome:
     ran = await _asked(container, order)
     changed, removed = await _seen(container, source=Source.ASSISTANT)
     return Outcome(container_id=container.pk, ran=ran, files=changed, removed=removed)
@@ -162,7 +171,7 @@ async def add_file(*, container: Container, filename: str, content: bytes) -> Co
     path = f"{DATA}/{_plain(filename)}"
     try:
         await _asked(container, lambda to: to.write(container.pk, path, content))
-    except Failed as failed:
+    except OperationFailed as failed:
         raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
     changed, _ = await _seen(container, source=Source.USER)
     found = next((file for file in changed if file.path == path), None)
@@ -199,7 +208,7 @@ async def _piece(container: Container, file: ContainerFile, at: int) -> bytes:
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
     """Take a file out of a container."""
-    with suppress(Failed):  # where the model was faster
+    with suppress(OperationFailed):  # where the model was faster
         await _asked(container, lambda to: to.remove(container.pk, file.path))
 
     def remove() -> None:
@@ -210,11 +219,11 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
     await in_db_thread(remove)
 
 
-async def _asked(container: Container, order: Callable[[Client], Awaitable[Answer]]) -> Answer:
+async def _asked(container: Container, order: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
     """Have the service do something with a container; one that has ended there is so from now on."""
     try:
         return await order(service())
-    except Gone as gone:
+    except ContainerGone as gone:
         await in_db_thread(lambda: _lose(container))
         raise ContainerExpired from gone
 
@@ -231,7 +240,7 @@ async def _seen(container: Container, *, source: Source) -> _Seen:
     return await in_db_thread(lambda: _note(container, entries, source, now()))
 
 
-def _note(container: Container, entries: Sequence[Entry], source: Source, at: datetime) -> _Seen:
+def _note(container: Container, entries: Sequence[FileEntry], source: Source, at: datetime) -> _Seen:
     with scope.team(container.team_id):
         # Two calls of one container note what they have seen one after the other.
         if not Container.objects.select_for_update().filter(pk=container.pk).exists():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.client import Client, Failed, Full, Gone, Unavailable
+from sandbox.client import ContainerGone, OperationFailed, SandboxClient, SandboxFull, SandboxUnavailable
 from sandbox.frames import receive
 from sandbox.service import Configuration, Misconfigured
 from tests.support.sandboxes import Sandbox, asked, family, names, running_sandbox
@@ -29,7 +29,7 @@ def own() -> Iterator[Sandbox]:
         yield running
 
 
-def make(service: Sandbox, name: str) -> Client:
+def make(service: Sandbox, name: str) -> SandboxClient:
     asked(service.client.make(name, memory="1g", idle=600))
     return service.client
 
@@ -70,21 +70,21 @@ def test_files_go_in_and_out(own: Sandbox) -> None:
     asked(client.run("cntr_1", "open('out.txt', 'w').write(open('in.txt').read() * 2)", seconds=10))
     assert [entry.path for entry in asked(client.files("cntr_1"))] == ["/mnt/data/in.txt", "/mnt/data/out.txt"]
     assert asked(client.read("cntr_1", "/mnt/data/out.txt")) == b"1212"
-    with pytest.raises(Failed):
+    with pytest.raises(OperationFailed):
         asked(client.read("cntr_1", "/mnt/data/nothing"))
 
 
 def test_there_is_room_for_so_many_containers(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     make(own, "cntr_2")
-    with pytest.raises(Full):
+    with pytest.raises(SandboxFull):
         make(own, "cntr_3")
     asked(client.end("cntr_1"))
     make(own, "cntr_3")
 
 
 def test_larger_containers_than_it_may_make_are_refused(own: Sandbox) -> None:
-    with pytest.raises(Full):
+    with pytest.raises(SandboxFull):
         asked(own.client.make("cntr_1", memory="4g", idle=600))
     assert not asked(own.client.ability()).gives("4g")
 
@@ -92,13 +92,13 @@ def test_larger_containers_than_it_may_make_are_refused(own: Sandbox) -> None:
 def test_a_container_that_nobody_uses_goes(own: Sandbox) -> None:
     asked(own.client.make("cntr_1", memory="1g", idle=0.1))
     eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
-    with pytest.raises(Gone):
+    with pytest.raises(ContainerGone):
         asked(own.client.run("cntr_1", "1", seconds=10))
 
 
 def test_one_owner_gets_half_of_the_containers(own: Sandbox) -> None:
     asked(own.client.make("cntr_1", owner="team_1", memory="1g", idle=600))
-    with pytest.raises(Full):
+    with pytest.raises(SandboxFull):
         asked(own.client.make("cntr_2", owner="team_1", memory="1g", idle=600))
     asked(own.client.make("cntr_3", owner="team_2", memory="1g", idle=600))
 
@@ -149,8 +149,8 @@ def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
 
 
 def test_strangers_get_no_answer(own: Sandbox) -> None:
-    stranger = Client(where=own.client.where, token="another-token")
-    with pytest.raises(Unavailable, match="SANDBOX_TOKEN"):
+    stranger = SandboxClient(where=own.client.where, token="another-token")
+    with pytest.raises(SandboxUnavailable, match="SANDBOX_TOKEN"):
         asked(stranger.make("cntr_1", memory="1g", idle=600))
 
 
@@ -166,9 +166,9 @@ def test_all_containers_die_with_the_service(own: Sandbox) -> None:
 def test_without_bubblewrap_it_says_what_is_missing() -> None:
     where = f"{tempfile.gettempdir()}/without-{os.getpid()}"
     with running_sandbox(where, "a-token", {"PATH": "/nowhere"}) as running:
-        with pytest.raises(Unavailable, match=r"bubblewrap is not installed \(apt-get install bubblewrap\)"):
+        with pytest.raises(SandboxUnavailable, match=r"bubblewrap is not installed \(apt-get install bubblewrap\)"):
             asked(running.client.ability())
-        with pytest.raises(Unavailable, match="bubblewrap is not installed"):
+        with pytest.raises(SandboxUnavailable, match="bubblewrap is not installed"):
             make(running, "cntr_1")
 
 
@@ -176,14 +176,14 @@ def test_without_a_python_that_can_be_read_it_says_so() -> None:
     where = f"{tempfile.gettempdir()}/pythonless-{os.getpid()}"
     with (
         running_sandbox(where, "a-token", {"SANDBOX_PYTHON": "/nowhere/python"}) as running,
-        pytest.raises(Unavailable, match="/nowhere/python cannot be run behind bubblewrap"),
+        pytest.raises(SandboxUnavailable, match="/nowhere/python cannot be run behind bubblewrap"),
     ):
         asked(running.client.ability())
 
 
 def test_a_service_that_is_not_there_does_not_answer() -> None:
-    with pytest.raises(Unavailable, match="does not answer"):
-        asked(Client(where="/nowhere/socket", token="a-token").ability())
+    with pytest.raises(SandboxUnavailable, match="does not answer"):
+        asked(SandboxClient(where="/nowhere/socket", token="a-token").ability())
 
 
 def test_a_service_without_a_token_does_not_start() -> None:

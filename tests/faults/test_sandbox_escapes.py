@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sandbox.client import Failed, Gone, Ran
+from sandbox.client import ContainerGone, ExecutionResult, OperationFailed
 from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -150,11 +150,11 @@ class Inside:
     name: str
     service: Sandbox
 
-    def run(self, code: str, *, seconds: float = 10) -> Ran:
+    def run(self, code: str, *, seconds: float = 10) -> ExecutionResult:
         """Execute a cell."""
         return asked(self.service.client.run(self.name, code, seconds=seconds))
 
-    def shell(self, command: str, *, seconds: float = 10) -> Ran:
+    def shell(self, command: str, *, seconds: float = 10) -> ExecutionResult:
         """Execute a command."""
         return asked(self.service.client.shell(self.name, command, seconds=seconds))
 
@@ -271,7 +271,7 @@ def test_disks_are_full_one_day(folder: str, inside: Inside) -> None:
 
 
 def test_too_many_files_are_the_end_of_a_container(inside: Inside) -> None:
-    with pytest.raises(Gone):
+    with pytest.raises(ContainerGone):
         inside.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
     eventually(lambda: inside.processes == 0)
 
@@ -317,9 +317,9 @@ def test_a_folder_that_became_a_link_is_not_followed(inside: Inside) -> None:
     inside.run("import os\nos.mkdir('/mnt/data/a')\nopen('/mnt/data/a/maps', 'w').close()")
     assert [file.path for file in asked(inside.service.client.files(inside.name))] == ["/mnt/data/a/maps"]
     inside.run("import shutil\nshutil.rmtree('/mnt/data/a')\nos.symlink('/proc/1', '/mnt/data/a')")
-    with pytest.raises(Failed):
+    with pytest.raises(OperationFailed):
         asked(inside.service.client.read(inside.name, "/mnt/data/a/maps"))
-    with pytest.raises(Failed):
+    with pytest.raises(OperationFailed):
         asked(inside.service.client.read(inside.name, "/proc/1/maps"))
 
 

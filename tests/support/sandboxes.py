@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 
-from sandbox.client import Client, Unavailable
+from sandbox.client import SandboxClient, SandboxUnavailable
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
@@ -27,7 +27,7 @@ INSTALL = "There is no bubblewrap here: apt-get install -y bubblewrap"
 class Sandbox:
     """A service that runs, and a client of it."""
 
-    client: Client
+    client: SandboxClient
     process: "subprocess.Popen[bytes]"
 
 
@@ -75,7 +75,7 @@ def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None 
     """A service that answers; ended at the end, with all its containers."""
     if shutil.which("bwrap") is None:
         pytest.skip(INSTALL)
-    client = Client(where=where, token=token)
+    client = SandboxClient(where=where, token=token)
     with tempfile.TemporaryFile() as output:
         told = {"SANDBOX_LISTEN": where, "SANDBOX_TOKEN": token, "SANDBOX_MAX_CONTAINERS": "500", **(variables or {})}
         process = subprocess.Popen(
@@ -94,10 +94,10 @@ def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None 
             Path(where).unlink(missing_ok=True)
 
 
-def _answers(client: Client, process: "subprocess.Popen[bytes]") -> bool:
+def _answers(client: SandboxClient, process: "subprocess.Popen[bytes]") -> bool:
     """Also where it says that it can make no containers."""
     assert process.poll() is None, "the sandbox service has ended"
     try:
         return bool(asked(client.ability()))
-    except Unavailable as reason:
+    except SandboxUnavailable as reason:
         return "does not answer" not in str(reason)

@@ -13,7 +13,7 @@ import redis
 from django.conf import settings
 
 from responses.containers import services as containers
-from sandbox.client import Unavailable
+from sandbox.client import SandboxUnavailable
 from tenants.models import SearchEngine
 
 _SECONDS = 1.5
@@ -45,7 +45,7 @@ def _checked(name: str, ask: Callable[[], str | None]) -> Check:
     began = time.monotonic()
     try:
         words = ask()
-    except (OSError, TimeoutError, psycopg.Error, redis.RedisError, Unavailable) as error:
+    except (OSError, TimeoutError, psycopg.Error, redis.RedisError, SandboxUnavailable) as error:
         return Check(name=name, is_well=False, words=_reason(error))
     if words is None:
         return Check(name=name, is_well=None, words="not configured")
@@ -54,7 +54,7 @@ def _checked(name: str, ask: Callable[[], str | None]) -> Check:
 
 def _reason(error: Exception) -> str:
     """Why not, without what drivers put into their messages: addresses, and who signs in."""
-    if isinstance(error, Unavailable):
+    if isinstance(error, SandboxUnavailable):
         return str(error)
     return "does not answer in time" if isinstance(error, TimeoutError) else "does not answer"
 

@@ -24,7 +24,7 @@ from responses.containers import access, selectors, services
 from responses.containers.api.schema import read_container, read_file
 from responses.containers.models import Container, ContainerFile
 from responses.containers.services import Wanted
-from sandbox.client import Failed
+from sandbox.client import OperationFailed
 from tenants import scope
 from tenants.authentication import authenticate
 from tenants.models import Scope, ToolKind
@@ -119,7 +119,7 @@ async def file_content(request: ASGIRequest, container_id: str, file_id: str) ->
     pieces = services.read_file(container=container, file=file)
     try:
         first = await anext(pieces, b"")
-    except Failed as failed:
+    except OperationFailed as failed:
         raise NotFound(f"The file cannot be read: {failed}.") from failed
     name = PurePosixPath(file.path).name
     headers = {

@@ -13,7 +13,7 @@ from kernel.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id
 from responses.containers.services import Outcome, Wanted
-from sandbox.client import Ability, Unavailable
+from sandbox.client import SandboxInfo, SandboxUnavailable
 from tenants import scope
 from tenants.principal import Principal
 
@@ -82,7 +82,7 @@ class Room:
         self._container: Container | None = None
         self._settled = False
         self.container_id = place.named or container_id()
-        self.ability: Ability | None = None
+        self.ability: SandboxInfo | None = None
 
     async def settle(self, items: Iterable[StoredItem]) -> None:
         """Go on with the container of these items that was used last, if it is still there and large enough."""
@@ -91,7 +91,7 @@ class Room:
         self._settled = True
         try:
             self.ability = await services.service().ability()
-        except Unavailable:
+        except SandboxUnavailable:
             return  # the first call says so
         used = [found for item in items if (found := _used(item)) is not None]
         if self._place.named is None and used:

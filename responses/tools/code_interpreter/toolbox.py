@@ -16,7 +16,7 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.rooms import CODE, Room, trouble, written_files
-from sandbox.client import Failed, Ran, Unavailable
+from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 PYTHON = "python"
 _MAX_LOGS = 60_000
@@ -117,7 +117,7 @@ class CodeInterpreter:
             return ToolResult(output="error: 'code' has to be a text", error="invalid_arguments")
         try:
             return _result(await self._room.run(code))
-        except (ApiError, Unavailable, Failed) as error:
+        except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=trouble(error), error="failed")
 
     def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
@@ -159,7 +159,7 @@ def _result(outcome: Outcome) -> ToolResult:
     return ToolResult(output=told(logs, [file.path for file in files]), fields=fields)
 
 
-def written(ran: Ran) -> str:
+def written(ran: ExecutionResult) -> str:
     """All that a program said, in one text."""
     stopped = f"The program was stopped: {ran.stopped}. Its variables are lost." if ran.stopped else ""
     parts = (ran.stdout, ran.stderr, ran.value or "", ran.error or "", stopped)

@@ -13,7 +13,7 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.rooms import Room, trouble, written_files
-from sandbox.client import Failed, Ran, Unavailable
+from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 NAME = "shell"
 _MOST_COMMANDS = 20
@@ -95,7 +95,7 @@ class HostedShell:
                 outcome = await self._room.shell(command, seconds=timeout / 1000 if timeout else None)
                 outputs.append(_output(outcome.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
                 files += written_files(outcome)
-        except (ApiError, Unavailable, Failed) as error:
+        except (ApiError, SandboxUnavailable, OperationFailed) as error:
             outputs.append(_failed(trouble(error)))
         fields = {"outputs": outputs, "files": files}
         return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
@@ -130,7 +130,7 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _output(ran: Ran, *, most: int) -> Body:
+def _output(ran: ExecutionResult, *, most: int) -> Body:
     outcome: Body = {"type": "exit", "exit_code": _KILLED if ran.exit_code is None else ran.exit_code}
     if ran.stopped is not None and "longer than" in ran.stopped:
         outcome = {"type": "timeout"}

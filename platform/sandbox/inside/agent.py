@@ -57,7 +57,7 @@ class Output:
         return self._kept.decode(errors="replace") + cut
 
 
-class Keeper:
+class Agent:
     """The processes of the container. Between calls there is the interpreter, and it stands still."""
 
     def __init__(self, limits: "dict[str, int]", orders: BinaryIO) -> None:
@@ -377,12 +377,12 @@ def _exactly(source: BinaryIO, size: int) -> bytes:
     return bytes(found)
 
 
-def _obey(keeper: Keeper, order: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
+def _obey(agent: Agent, order: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
     match order["op"]:
         case "run":
-            return keeper.run(body.decode(), order["seconds"]), b""
+            return agent.run(body.decode(), order["seconds"]), b""
         case "shell":
-            return keeper.shell(body.decode(), order["seconds"]), b""
+            return agent.shell(body.decode(), order["seconds"]), b""
         case "list":
             return {"files": listed()}, b""
         case "read":
@@ -404,13 +404,13 @@ def main() -> None:
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    keeper = Keeper(limits, source)
+    agent = Agent(limits, source)
     while True:
         (length,) = _LENGTH.unpack(_exactly(source, 4))
         order = json.loads(_exactly(source, length))
         body = _exactly(source, order["size"])
         try:
-            head, found = _obey(keeper, order, body)
+            head, found = _obey(agent, order, body)
         except (OSError, ValueError, RecursionError) as error:
             head, found = {"failed": str(error)}, b""
         written = json.dumps({**head, "size": len(found)}).encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox import syscalls
-from sandbox.frames import MAX_HEAD, Broken, Frame, receive, send
+from sandbox.frames import MAX_HEAD, Frame, ProtocolError, receive, send
 from sandbox.limits import Limits
 
 _INSIDE = Path(__file__).parent / "inside"
@@ -29,12 +29,12 @@ _GROUP = b"nogroup:x:65534:\n"
 _users = itertools.count()
 
 
-class Gone(Exception):
+class ContainerUnavailable(Exception):
     """The container is not there any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interior:
+class Rootfs:
     """What containers are made of: bubblewrap, a Python, and the folders that this Python needs beside `/usr`."""
 
     bwrap: str
@@ -42,7 +42,7 @@ class Interior:
     folders: Sequence[str] = ()
 
 
-class Jail:
+class SandboxContainer:
     """A running container. One order at a time; whoever sends the next one waits."""
 
     def __init__(self, process: asyncio.subprocess.Process, child: int, limits: Limits) -> None:
@@ -60,13 +60,13 @@ class Jail:
         """Have the keeper do something. Raises Gone; a container that does not answer in time is ended."""
         async with self._lock:
             if not self.is_alive:
-                raise Gone
+                raise ContainerUnavailable
             answer = asyncio.ensure_future(self._exchange(Frame(head=head, body=body)))
             try:
                 return await asyncio.shield(answer)
-            except (Broken, TimeoutError) as lost:
+            except (ProtocolError, TimeoutError) as lost:
                 await self.end()
-                raise Gone from lost
+                raise ContainerUnavailable from lost
             except asyncio.CancelledError:
                 await self._stop(answer)
                 raise
@@ -74,7 +74,7 @@ class Jail:
     async def _exchange(self, order: Frame) -> Frame:
         reader, writer = self._process.stdout, self._process.stdin
         if reader is None or writer is None:
-            raise Broken("no pipes")
+            raise ProtocolError("no pipes")
         async with asyncio.timeout(order.head.get("seconds", 0) + _PATIENCE):
             await send(writer, order)
             return await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
@@ -85,7 +85,7 @@ class Jail:
         try:
             async with asyncio.timeout(_PATIENCE):
                 await asyncio.gather(answer, self._exchange_after(answer, Frame(head={"op": "stop"})))
-        except (Broken, TimeoutError):
+        except (ProtocolError, TimeoutError):
             self.kill()
         except asyncio.CancelledError:
             self.kill()
@@ -114,17 +114,17 @@ class Jail:
         os.close(self._child)
 
 
-async def start(interior: Interior, limits: Limits) -> Jail:
+async def start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
     """Start a container, ready for orders. Raises Gone with the reason where the system does not allow it."""
     try:
-        return await _start(interior, limits)
+        return await _start(rootfs, limits)
     except OSError as error:
-        raise Gone(str(error)) from error
+        raise ContainerUnavailable(str(error)) from error
 
 
-async def _start(interior: Interior, limits: Limits) -> Jail:
+async def _start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
     reading, writing = os.pipe()
-    data = {"/opt/inside/keeper.py": (_INSIDE / "keeper.py").read_bytes()}
+    data = {"/opt/inside/agent.py": (_INSIDE / "agent.py").read_bytes()}
     data["/opt/inside/interpreter.py"] = (_INSIDE / "interpreter.py").read_bytes()
     data |= {"/etc/passwd": _PASSWD, "/etc/group": _GROUP}
     files = {path: _memory(content) for path, content in data.items()}
@@ -133,7 +133,7 @@ async def _start(interior: Interior, limits: Limits) -> Jail:
     passed = [writing, *files.values(), *([seccomp] if seccomp is not None else [])]
     try:
         process = await asyncio.create_subprocess_exec(
-            *_command(interior, limits, files=files, seccomp=seccomp, info=writing),
+            *_command(rootfs, limits, files=files, seccomp=seccomp, info=writing),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -152,19 +152,19 @@ async def _start(interior: Interior, limits: Limits) -> Jail:
     return await _started(process, reading, limits)
 
 
-async def _started(process: asyncio.subprocess.Process, info: int, limits: Limits) -> Jail:
+async def _started(process: asyncio.subprocess.Process, info: int, limits: Limits) -> SandboxContainer:
     try:
         said = await asyncio.to_thread(_read_all, info)
         child = os.pidfd_open(json.loads(said)["child-pid"])
-        jail = Jail(process, child, limits)
-        await jail.order({"op": "list"})
-    except (OSError, ValueError, KeyError, Gone) as error:
+        container = SandboxContainer(process, child, limits)
+        await container.order({"op": "list"})
+    except (OSError, ValueError, KeyError, ContainerUnavailable) as error:
         with suppress(ProcessLookupError):
             process.kill()
         why = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
         await process.wait()
-        raise Gone(why or "bubblewrap did not start") from error
-    return jail
+        raise ContainerUnavailable(why or "bubblewrap did not start") from error
+    return container
 
 
 def _read_all(number: int) -> bytes:
@@ -188,15 +188,13 @@ def _user() -> dict[str, Any]:
     return {"user": number, "group": number, "extra_groups": []}
 
 
-def _command(
-    interior: Interior, limits: Limits, *, files: dict[str, int], seccomp: int | None, info: int
-) -> Sequence[str]:
+def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: int | None, info: int) -> Sequence[str]:
     return [
-        interior.bwrap,
+        rootfs.bwrap,
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
         *("--uid", str(_NOBODY), "--gid", str(_NOBODY), "--hostname", "container", "--cap-drop", "ALL"),
         *("--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONDONTWRITEBYTECODE", "1"),
-        *_system(interior),
+        *_system(rootfs),
         *("--proc", "/proc", "--dir", "/dev"),
         *(word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
         *("--symlink", "/proc/self/fd", "/dev/fd"),
@@ -206,7 +204,7 @@ def _command(
         *(word for path, number in files.items() for word in ("--perms", "0444", "--ro-bind-data", str(number), path)),
         *("--remount-ro", "/", "--chdir", "/mnt/data", "--info-fd", str(info)),
         *(("--seccomp", str(seccomp)) if seccomp is not None else ()),
-        *("--", interior.python, "-I", "-S", "-u", "/opt/inside/keeper.py", json.dumps(limits.told())),
+        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(limits.told())),
     ]
 
 
@@ -214,7 +212,7 @@ def _room(path: str, size: int) -> list[str]:
     return ["--perms", "0700", "--size", str(size), "--tmpfs", path]
 
 
-def _system(interior: Interior) -> list[str]:
+def _system(rootfs: Rootfs) -> list[str]:
     """The programs and libraries of this system, and nothing else of it."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in _FOLDERS:
@@ -225,8 +223,8 @@ def _system(interior: Interior) -> list[str]:
             words += ["--ro-bind", str(path), str(path)]
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts"):
         words += ["--ro-bind-try", name, name]
-    words += [word for folder in interior.folders for word in ("--ro-bind", folder, folder)]
-    return words + _hidden(_OURS, ["/usr", *(f"/{name}" for name in _FOLDERS), *interior.folders])
+    words += [word for folder in rootfs.folders for word in ("--ro-bind", folder, folder)]
+    return words + _hidden(_OURS, ["/usr", *(f"/{name}" for name in _FOLDERS), *rootfs.folders])
 
 
 def _hidden(ours: Path, shown: Sequence[str]) -> list[str]:

@@ -6,16 +6,16 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sandbox import jail
+from sandbox import container
+from sandbox.container import ContainerUnavailable, Rootfs, SandboxContainer
 from sandbox.frames import Frame
-from sandbox.jail import Gone, Interior, Jail
 from sandbox.limits import Limits
 
 logger = logging.getLogger(__name__)
 _LOOK_EVERY = 5.0
 
 
-class Full(Exception):
+class PoolFull(Exception):
     """There are as many containers as there may be, altogether or of one owner."""
 
 
@@ -23,23 +23,23 @@ class Full(Exception):
 class _Held:
     """A container, and when it was used last. `making`: it is not there yet."""
 
-    making: "asyncio.Future[Jail]"
+    making: "asyncio.Future[SandboxContainer]"
     owner: str
     idle: float
     used_at: float = field(default_factory=time.monotonic)
     busy: int = 0
 
 
-class Containers:
+class ContainerPool:
     """All containers of this process, by the ids that the platform knows them by."""
 
-    def __init__(self, interior: Interior, limits: Limits, *, most: int = 32, warm: int = 1) -> None:
-        self._interior = interior
+    def __init__(self, rootfs: Rootfs, limits: Limits, *, most: int = 32, warm: int = 1) -> None:
+        self._rootfs = rootfs
         self._limits = limits
         self._most = most
         self._warm = warm
         self._held: dict[str, _Held] = {}
-        self._ready: list[Jail] = []
+        self._ready: list[SandboxContainer] = []
         self._filling: asyncio.Task[None] | None = None
 
     async def make(self, name: str, *, owner: str = "", memory: int, idle: float) -> None:
@@ -47,12 +47,12 @@ class Containers:
         held = self._held.get(name)
         if held is None:
             if len(self._held) >= self._most or self._has_enough(owner):
-                raise Full
+                raise PoolFull
             held = _Held(making=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
             self._held[name] = held
         try:
             await asyncio.shield(held.making)
-        except Gone:
+        except ContainerUnavailable:
             self._held.pop(name, None)
             raise
 
@@ -65,11 +65,11 @@ class Containers:
         """Have a container do something. Raises Gone."""
         held = self._held.get(name)
         if held is None:
-            raise Gone
+            raise ContainerUnavailable
         held.busy += 1
         try:
             return await (await asyncio.shield(held.making)).order(head, body)
-        except Gone:
+        except ContainerUnavailable:
             self._held.pop(name, None)
             raise
         finally:
@@ -103,7 +103,7 @@ class Containers:
     async def _forget(self, name: str) -> None:
         try:
             await self.end(name)
-        except Gone:
+        except ContainerUnavailable:
             logger.warning("a container could not be started: %s", name)
 
     async def close(self) -> None:
@@ -115,14 +115,14 @@ class Containers:
         for ready in self._ready:
             await ready.end()
 
-    async def _start(self, memory: int) -> Jail:
+    async def _start(self, memory: int) -> SandboxContainer:
         """One that is ready, where it has the right size; else a new one."""
         while self._ready and memory == self._limits.memory:
             ready = self._ready.pop()
             self._fill()
             if ready.is_alive:
                 return ready
-        return await jail.start(self._interior, replace(self._limits, memory=memory))
+        return await container.start(self._rootfs, replace(self._limits, memory=memory))
 
     def _fill(self) -> None:
         if self._filling is None or self._filling.done():
@@ -131,7 +131,7 @@ class Containers:
     async def _filled(self) -> None:
         while len(self._ready) < self._warm:
             try:
-                self._ready.append(await jail.start(self._interior, self._limits))
-            except Gone as reason:
+                self._ready.append(await container.start(self._rootfs, self._limits))
+            except ContainerUnavailable as reason:
                 logger.warning("no container could be started: %s", reason)
                 return

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox import jail
-from sandbox.jail import Gone, Interior
+from sandbox import container
+from sandbox.container import ContainerUnavailable, Rootfs
 from sandbox.limits import Limits
 
 INSTALL = "apt-get install bubblewrap"
@@ -20,27 +20,27 @@ _SHARED = ("/usr/", "/bin/", "/lib/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What there is. Without an `interior`, `reason` says in a sentence what is missing."""
+class RootfsProbe:
+    """What there is. Without an `rootfs`, `reason` says in a sentence what is missing."""
 
-    interior: Interior | None = None
+    rootfs: Rootfs | None = None
     reason: str = ""
     modules: str = ""
 
 
-async def find(*, python: str = "") -> Found:
+async def find(*, python: str = "") -> RootfsProbe:
     """Look for bubblewrap and a Python, and try them. `python` is the only one that is tried, where it is named."""
-    bwrap = jail.find_bwrap()
+    bwrap = container.find_bwrap()
     if bwrap is None:
-        return Found(reason=f"bubblewrap is not installed ({INSTALL})")
+        return RootfsProbe(reason=f"bubblewrap is not installed ({INSTALL})")
     reason = "there is no Python that everybody may read"
     for candidate in [python] if python else _pythons():
         try:
-            interior = Interior(bwrap=bwrap, python=candidate, folders=await _folders(candidate))
-            return Found(interior=interior, modules=await _try(interior))
-        except (Gone, OSError, ValueError) as failure:
+            rootfs = Rootfs(bwrap=bwrap, python=candidate, folders=await _folders(candidate))
+            return RootfsProbe(rootfs=rootfs, modules=await _try(rootfs))
+        except (ContainerUnavailable, OSError, ValueError) as failure:
             reason = f"{candidate} cannot be run behind bubblewrap: {failure}"
-    return Found(reason=reason)
+    return RootfsProbe(reason=reason)
 
 
 def _pythons() -> Sequence[str]:
@@ -61,10 +61,10 @@ def _beside_the_system(folders: Sequence[str]) -> Sequence[str]:
     return sorted(folder for folder in found if not f"{folder}/".startswith(_SHARED))
 
 
-async def _try(interior: Interior) -> str:
-    container = await jail.start(interior, Limits())
+async def _try(rootfs: Rootfs) -> str:
+    probe = await container.start(rootfs, Limits())
     try:
-        answer = await container.order({"op": "run", "seconds": 10}, _MODULES.encode())
+        answer = await probe.order({"op": "run", "seconds": 10}, _MODULES.encode())
         return str(answer.head.get("value") or "[]")
     finally:
-        await container.end()
+        await probe.end()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.jail import _hidden
+from sandbox.container import _hidden
 
 
 @pytest.mark.parametrize(
