@@ -8,7 +8,7 @@ from responses.lifecycle import sweeper, worker
 from responses.rollups import rolling
 from responses.vectors import ingestion
 from responses.vectors import services as stores
-from responses.webhooks import upkeep as deliveries
+from responses.webhooks import retention as deliveries
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)

@@ -20,7 +20,7 @@ from responses.schema import CreateResponse
 from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
 from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStore, UpdateStoreFile
 from responses.webhooks.events import EVENT_TYPES
-from responses.webhooks.wire import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
+from responses.webhooks.schema import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
 
 Schema = dict[str, Any]
 _REF = "#/components/schemas/{model}"

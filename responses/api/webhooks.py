@@ -17,8 +17,7 @@ from responses.api.views import AsyncApiView
 from responses.webhooks import access, services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import WebhookEndpoint
-from responses.webhooks.services import Actor
-from responses.webhooks.wire import (
+from responses.webhooks.schema import (
     CreateWebhookEndpoint,
     RotateSecret,
     SendTest,
@@ -26,6 +25,7 @@ from responses.webhooks.wire import (
     public_endpoint,
     with_secret,
 )
+from responses.webhooks.services import Actor
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal

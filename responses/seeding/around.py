@@ -17,9 +17,9 @@ from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore
 from responses.seeding import words
 from responses.seeding.tenancy import Tenant
 from responses.seeding.words import Voice
+from responses.webhooks.attempt import AttemptResult
 from responses.webhooks.events import EVENT_TYPES, new_event_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
-from responses.webhooks.sending import Outcome
 from tenants import scope
 from tenants.models import AuditEvent, GuardrailDecision, UsageRecord
 
@@ -86,7 +86,7 @@ class Surroundings:
     def _delivered(self, endpoint: WebhookEndpoint, response: Response) -> WebhookDelivery:
         at = response.ended_at or self._at
         outcomes = [self._failure(at)] if self._rng.random() < 0.2 else []
-        last = Outcome(
+        last = AttemptResult(
             at=at + timedelta(seconds=40 * len(outcomes) + 1), milliseconds=self._rng.randrange(20, 400), status=204
         )
         row = self._delivery(endpoint, response, [*outcomes, last])
@@ -103,11 +103,13 @@ class Surroundings:
         row.next_attempt_at = None if is_over else self._at + timedelta(hours=self._rng.randrange(5, 12))
         return row
 
-    def _failure(self, at: datetime) -> Outcome:
+    def _failure(self, at: datetime) -> AttemptResult:
         status, error, body = self._voice.pick(_ERRORS)
-        return Outcome(at=at, milliseconds=self._rng.randrange(30, 15_000), status=status, error=error, body=body)
+        return AttemptResult(at=at, milliseconds=self._rng.randrange(30, 15_000), status=status, error=error, body=body)
 
-    def _delivery(self, endpoint: WebhookEndpoint, response: Response, outcomes: Sequence[Outcome]) -> WebhookDelivery:
+    def _delivery(
+        self, endpoint: WebhookEndpoint, response: Response, outcomes: Sequence[AttemptResult]
+    ) -> WebhookDelivery:
         last = outcomes[-1]
         return WebhookDelivery(
             event_id=new_event_id(),

@@ -22,7 +22,7 @@ from responses.runs.recorder import Progress, Recorder, placed, preview
 from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
-from responses.seeding.stage import Clock, Deed, ScriptedModel, ScriptedTools, Speech
+from responses.seeding.stage import Clock, ScriptedModel, ScriptedTools, SeedStep, Speech
 from responses.seeding.tenancy import MODELS
 from tenants.models import ApiKey, Upstream
 
@@ -44,7 +44,7 @@ class Exchange:
     ends: str = ""
     steps: int = 12
     before: Sequence[Body] = ()
-    approved: Sequence[Deed] = ()
+    approved: Sequence[SeedStep] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from kernel.ids import new_id
 from responses.engine.calls.client_tools import qualified
 from responses.seeding import words
 from responses.seeding.playing import Exchange, Played
-from responses.seeding.stage import Deed, Speech
+from responses.seeding.stage import SeedStep, Speech
 from responses.seeding.words import Voice
 
 Scene = Generator[Exchange, Played, None]
@@ -68,7 +68,7 @@ def searches(voice: Voice) -> Scene:
     """A search in the web, a page, and an answer with citations."""
     query, pages = voice.pick(words.QUERIES)
     found = [{"url": url, "title": title, "text": voice.say(text)} for url, title, text in pages]
-    looked = Deed(
+    looked = SeedStep(
         name="web_search",
         kind="web_search",
         arguments={"queries": [voice.say(query)]},
@@ -87,7 +87,7 @@ def searches(voice: Voice) -> Scene:
         cost="web_search",
     )
     opened = {"type": "open_page", "url": found[0]["url"]}
-    read = Deed(
+    read = SeedStep(
         name="open_page",
         kind="web_search",
         arguments={"url": found[0]["url"]},
@@ -114,7 +114,7 @@ def reads_files(voice: Voice) -> Scene:
         for index, (name, text) in enumerate(words.PASSAGES)
     ]  # fmt: skip
     query = voice.say("refund rules")
-    deed = Deed(
+    deed = SeedStep(
         name="file_search",
         kind="file_search",
         arguments={"queries": [query]},
@@ -199,8 +199,8 @@ def calls_functions(voice: Voice) -> Scene:
     """Functions that the client runs."""
     order = {"id": f"{voice.rng.randrange(10**6):06d}"}
     deeds = [
-        Deed(name="look_up_order", arguments={"id": voice.say(order["id"])}),
-        Deed(name="open_ticket", arguments=order),
+        SeedStep(name="look_up_order", arguments={"id": voice.say(order["id"])}),
+        SeedStep(name="open_ticket", arguments=order),
     ]
     count = voice.rng.choice((1, 1, 2))
     first = yield Exchange(
@@ -348,10 +348,10 @@ def _request(voice: Voice, given: Any, **more: Any) -> dict[str, Any]:
     return request
 
 
-def _program(voice: Voice, container: str, code: str, logs: str) -> Deed:
+def _program(voice: Voice, container: str, code: str, logs: str) -> SeedStep:
     opening = {"type": "code_interpreter_call", "code": "", "container_id": container, "outputs": None}
     code, logs = f"# {voice.say('latencies')}\n{code}", voice.say(logs)
-    return Deed(
+    return SeedStep(
         name="code_interpreter",
         kind="code_interpreter",
         arguments={"code": code},
@@ -371,9 +371,9 @@ def _mcp(
     seconds: float,
     asks: bool = False,
     failed: bool = False,
-) -> Deed:
+) -> SeedStep:
     why = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": voice.say("The tracker is away.")}]}
-    return Deed(
+    return SeedStep(
         name=qualified(_SERVER, name),
         kind="mcp",
         arguments=arguments,

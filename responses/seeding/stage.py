@@ -40,7 +40,7 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deed:
+class SeedStep:
     """A call that the model makes. `kind` "function": the client runs it; else `item` and `done` are the fields with
     which its item opens and ends, and `output` is what the model reads."""
 
@@ -64,7 +64,7 @@ class Speech:
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
-    deeds: Sequence[Deed] = ()
+    deeds: Sequence[SeedStep] = ()
     finish: str = "stop"
     failure: Failure | None = None
     wait: float = 0.6
@@ -181,7 +181,7 @@ class ScriptedTools:
     concurrency = 4
 
     def __init__(
-        self, clock: Clock, deeds: Sequence[Deed], *, before: Sequence[Body] = (), approved: Mapping[str, str]
+        self, clock: Clock, deeds: Sequence[SeedStep], *, before: Sequence[Body] = (), approved: Mapping[str, str]
     ) -> None:
         self._clock = clock
         self._deeds = {deed.call_id: deed for deed in deeds if deed.kind != "function"}
@@ -261,7 +261,7 @@ class ScriptedTools:
         """Nothing is open."""
 
 
-def _call(deed: Deed) -> Call:
+def _call(deed: SeedStep) -> Call:
     return Call(
         item_id=deed.call_id, call_id=deed.call_id, name=deed.name, arguments=orjson.dumps(deed.arguments).decode()
     )

@@ -20,7 +20,7 @@ _SNIPPET_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class WebhookEvent:
     """What is told."""
 
     id: str
@@ -30,7 +30,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AttemptResult:
     """How an attempt went. `status` None: nobody answered, and `error` says why."""
 
     at: datetime
@@ -55,7 +55,7 @@ class Outcome:
         }
 
 
-async def send(event: Event, *, endpoint: WebhookEndpoint, egress: Egress) -> Outcome:
+async def send(event: WebhookEvent, *, endpoint: WebhookEndpoint, egress: Egress) -> AttemptResult:
     """Post the event, signed for this moment."""
     at, started = now(), time.monotonic()
     body = payload(event_id=event.id, event_type=event.type, object_id=event.object_id, created_at=event.created_at)
@@ -70,10 +70,10 @@ async def send(event: Event, *, endpoint: WebhookEndpoint, egress: Egress) -> Ou
             truncate=True,
         )
     except (EgressRefused, EgressFailed) as error:
-        return Outcome(at=at, milliseconds=_since(started), error=error.message)
+        return AttemptResult(at=at, milliseconds=_since(started), error=error.message)
     # PostgreSQL stores no NUL.
     text = answer.content.decode(errors="replace").replace("\x00", "")[:_SNIPPET]
-    return Outcome(at=at, milliseconds=_since(started), status=answer.status, body=text)
+    return AttemptResult(at=at, milliseconds=_since(started), status=answer.status, body=text)
 
 
 def _since(started: float) -> int:

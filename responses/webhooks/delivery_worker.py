@@ -15,21 +15,21 @@ from kernel.dbthreads import in_db_thread
 from kernel.egress import Egress
 from kernel.notices import listen
 from responses.webhooks import queue
+from responses.webhooks.attempt import WebhookEvent, send
 from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.outbox import CHANNEL
-from responses.webhooks.sending import Event, send
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 
 
-class Courier:
+class DeliveryWorker:
     """Delivers until it is stopped; `slots` deliveries at a time. Belongs to one event loop."""
 
     def __init__(self, *, slots: int, egress: Egress) -> None:
         self._slots = slots
         self._egress = egress
-        self._bell = asyncio.Event()
+        self._bell = asyncio.WebhookEvent()
         self._stopped = False
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -78,7 +78,7 @@ class Courier:
             return
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
-        event = Event(
+        event = WebhookEvent(
             id=delivery.event_id,
             type=delivery.event_type,
             object_id=delivery.object_id,
@@ -94,7 +94,7 @@ class Courier:
 
 # -- the one of this process -------------------------------------------------------------------------------------------
 
-_running: Courier | None = None
+_running: DeliveryWorker | None = None
 _ending: "Future[None] | None" = None
 
 
@@ -102,7 +102,7 @@ def start(*, slots: int) -> None:
     """Begin to deliver in this process; with no slots it leaves that to others."""
     global _running, _ending  # noqa: PLW0603 - a process has one courier, and a signal has no other way to it
     if slots:
-        _running = Courier(slots=slots, egress=egress.default())
+        _running = DeliveryWorker(slots=slots, egress=egress.default())
         _ending = workerloop.submit(_running.run())
 
 
@@ -114,5 +114,5 @@ def stop() -> "Future[None] | None":
     return _ending
 
 
-async def _stop(courier: Courier) -> None:
+async def _stop(courier: DeliveryWorker) -> None:
     courier.stop()

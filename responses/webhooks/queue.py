@@ -11,9 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
+from responses.webhooks.attempt import GONE, AttemptResult
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.schedule import GIVE_UP_ON_ENDPOINT, jitter, next_attempt
-from responses.webhooks.sending import GONE, Outcome
 from tenants import scope
 from tenants.audit import audit
 
@@ -70,7 +70,7 @@ def claim(*, at: datetime, slots: int) -> Sequence[WebhookDelivery]:
         return list(WebhookDelivery.objects.filter(pk__in=taken).select_related("endpoint")) if taken else []
 
 
-def settle(*, delivery: WebhookDelivery, outcome: Outcome) -> bool:
+def settle(*, delivery: WebhookDelivery, outcome: AttemptResult) -> bool:
     """Write down how a claimed delivery went; False where somebody else has it, or nobody any more."""
     with scope.team(delivery.team_id):
         mine = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
@@ -85,7 +85,7 @@ def settle(*, delivery: WebhookDelivery, outcome: Outcome) -> bool:
     return True
 
 
-def _columns(delivery: WebhookDelivery, outcome: Outcome) -> dict[str, Any]:
+def _columns(delivery: WebhookDelivery, outcome: AttemptResult) -> dict[str, Any]:
     attempts = delivery.attempts + 1
     following = None
     if not outcome.succeeded:
@@ -111,7 +111,7 @@ def _columns(delivery: WebhookDelivery, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _disable_if_hopeless(delivery: WebhookDelivery, outcome: Outcome) -> None:
+def _disable_if_hopeless(delivery: WebhookDelivery, outcome: AttemptResult) -> None:
     enabled = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id, enabled=True)
     if outcome.status == GONE:
         hopeless, reason = enabled, DisabledReason.GONE

@@ -10,9 +10,9 @@ from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, TooManyWebhookEndpoints
 from responses.webhooks import outbox
 from responses.webhooks.access import unknown_endpoint
+from responses.webhooks.attempt import AttemptResult, WebhookEvent, send
 from responses.webhooks.events import new_event_id, sample_object_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
-from responses.webhooks.sending import Event, Outcome, send
 from responses.webhooks.signing import new_secret
 from tenants import scope
 from tenants.audit import audit
@@ -137,16 +137,16 @@ def delete_endpoint(*, endpoint: WebhookEndpoint, actor: Actor) -> None:
         row.delete()
 
 
-async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> Outcome:
+async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptResult:
     """Post a sample event now, once; it tells of an object that does not exist. Raises where nobody answered."""
-    event = Event(id=new_event_id(), type=event_type, object_id=sample_object_id(event_type), created_at=now())
+    event = WebhookEvent(id=new_event_id(), type=event_type, object_id=sample_object_id(event_type), created_at=now())
     outcome = await send(event, endpoint=endpoint, egress=egress.default())
     if outcome.status is None:
         raise EgressFailed(outcome.error)
     return outcome
 
 
-def note_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, outcome: Outcome) -> None:
+def note_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, outcome: AttemptResult) -> None:
     """Leave a line in the audit log about a test."""
     with scope.team(endpoint.team_id):
         _audit(endpoint, actor, "tested", after={"event_type": event_type, "status": outcome.status})

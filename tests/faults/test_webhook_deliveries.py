@@ -12,7 +12,7 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from kernel.clock import now
-from responses.webhooks import queue, services, upkeep
+from responses.webhooks import queue, retention, services
 from responses.webhooks.models import DisabledReason
 from tenants import scope
 from tenants.models import AuditEvent
@@ -235,10 +235,10 @@ def test_what_nobody_will_deliver_is_given_up_and_what_is_old_is_deleted(caller:
     change_endpoint(caller, enabled=False, disabled_at=now())
     past = now() - timedelta(hours=73)
     change_deliveries(caller, created_at=past, next_attempt_at=past)
-    upkeep.sweep()
+    retention.sweep()
     settled(caller, "failed")
     change_deliveries(caller, created_at=now() - timedelta(days=31))
-    upkeep.sweep()
+    retention.sweep()
     assert deliveries_of(caller) == []
 
 

@@ -13,7 +13,7 @@ from openai import OpenAI
 from kernel.addresses import AllowList
 from kernel.egress import Egress
 from responses.webhooks import outbox, services
-from responses.webhooks.courier import Courier
+from responses.webhooks.delivery_worker import DeliveryWorker
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor, NewSecret
 from tenants import scope
@@ -132,7 +132,7 @@ def deliveries_of(caller: Caller) -> list[WebhookDelivery]:
 @contextmanager
 def delivering(*, allow: str = "127.0.0.1", slots: int = 50) -> Iterator[None]:
     """A courier at work, as a worker has it; `allow` is its EGRESS_ALLOW."""
-    courier = Courier(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
+    courier = DeliveryWorker(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=[courier.run()], name="courier", daemon=True)
     thread.start()

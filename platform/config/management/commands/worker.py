@@ -21,7 +21,7 @@ from responses.batches.runner import BatchRunner
 from responses.lifecycle import worker
 from responses.lifecycle.notifier import send_notification
 from responses.runs.runner import PROCESS
-from responses.webhooks import courier
+from responses.webhooks import delivery_worker
 
 # Tasks are short: what waits on networks runs on the worker's event loop.
 _THREADS = 4
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, _exit)
         try:
             worker.start(slots=slots, guests=[partial(BatchRunner, most_lines=max(1, slots // 2))])
-            courier.start(slots=settings.WEBHOOK_CONCURRENCY)
+            delivery_worker.start(slots=settings.WEBHOOK_CONCURRENCY)
             heartbeats.begin("worker", name=PROCESS, facts=worker.load)
             settle()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
@@ -57,14 +57,14 @@ class Command(BaseCommand):
             _hear_nothing()
             if (stopped := worker.stop()) is not None:
                 stopped.result()
-            if (delivering := courier.stop()) is not None:
+            if (delivering := delivery_worker.stop()) is not None:
                 wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
             _notify_another_worker()
 
 
 def _stop(**_: Any) -> None:
     worker.stop()
-    courier.stop()
+    delivery_worker.stop()
 
 
 def _exit(*_: Any) -> NoReturn:
