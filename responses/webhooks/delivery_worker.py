@@ -29,7 +29,7 @@ class DeliveryWorker:
     def __init__(self, *, slots: int, egress: Egress) -> None:
         self._slots = slots
         self._egress = egress
-        self._bell = asyncio.WebhookEvent()
+        self._bell = asyncio.Event()
         self._stopped = False
         self._under_way: set[asyncio.Task[None]] = set()
 
