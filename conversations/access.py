@@ -18,9 +18,9 @@ def get_conversation(*, principal: Principal, conversation_id: str, lock: bool =
     return found
 
 
-def get_place(*, conversation: Conversation, item_id: str) -> Placement:
+def get_placement(*, conversation: Conversation, item_id: str) -> Placement:
     """Where an item stands in a conversation that has come in through this door, or the 404 of an unknown id."""
-    found = selectors.find_place(conversation=conversation, item_id=item_id)
+    found = selectors.find_placement(conversation=conversation, item_id=item_id)
     if found is None:
         raise selectors.unknown_item(item_id)
     return found

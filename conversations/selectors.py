@@ -50,16 +50,16 @@ def list_conversations(*, team_id: str, narrow: ConversationFilter, page: PageRe
     return keyset(rows, page=page, position=position)
 
 
-def places(conversation: Conversation) -> QuerySet[Placement]:
+def placements(conversation: Conversation) -> QuerySet[Placement]:
     """Where items stand in a conversation."""
     return Placement.objects.filter(owner=conversation.pk, section=Section.ITEMS)
 
 
-def find_place(*, conversation: Conversation, item_id: str) -> Placement | None:
+def find_placement(*, conversation: Conversation, item_id: str) -> Placement | None:
     """Where the item of this wire id stands in a conversation."""
     if "\x00" in item_id:
         return None
-    found = _named(conversation.team_id, conversation.pk, [item_id])
+    found = _placements_of(conversation.team_id, conversation.pk, [item_id])
     return next(iter(found.select_related("item")), None)
 
 
@@ -70,7 +70,7 @@ def _removed(conversation: Conversation, item_id: str) -> RemovedItem | None:
     return RemovedItem.objects.filter(conversation=conversation, item_id=item_id).order_by("position").last()
 
 
-def _named(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
+def _placements_of(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
     """Where the items of these wire ids stand in a conversation.
 
     An id has few items, and they have few places; a conversation may have very many, which statistics of a large table
@@ -84,18 +84,18 @@ def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placeme
     """A page of a conversation. An item that was deleted since it was shown is as good a cursor as any other."""
 
     def position(item_id: str, param: str) -> Position:
-        found = find_place(conversation=conversation, item_id=item_id) or _removed(conversation, item_id)
+        found = find_placement(conversation=conversation, item_id=item_id) or _removed(conversation, item_id)
         if found is None:
             raise unknown_item(item_id, param=param)
         return (found.position,)
 
-    rows = places(conversation).select_related("item")
+    rows = placements(conversation).select_related("item")
     return keyset(rows, page=page, position=position, by=("position",))
 
 
 def items_between(*, conversation: Conversation, after: int, limit: int) -> list[Placement]:
     """The next items behind a position, of those that stood in the conversation when it was read."""
-    rows = places(conversation).filter(position__gt=after, position__lt=conversation.next_position)
+    rows = placements(conversation).filter(position__gt=after, position__lt=conversation.next_position)
     return list(rows.select_related("item").order_by("position")[:limit])
 
 
@@ -122,14 +122,14 @@ ORDER BY placement.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ContextItems:
     """What a model reads of a conversation: `texts` are items as JSON, oldest first; `end` is the position behind."""
 
     end: int
     texts: list[str]
 
 
-def told(*, team_id: str, conversation_id: str, end: int | None = None) -> Told | None:
+def context_items(*, team_id: str, conversation_id: str, end: int | None = None) -> ContextItems | None:
     """What stands in a conversation of the team before a position, from the latest compaction item on; in one query."""
     if "\x00" in conversation_id:
         return None
@@ -138,15 +138,15 @@ def told(*, team_id: str, conversation_id: str, end: int | None = None) -> Told 
         rows = cursor.fetchall()
     if not rows:
         return None
-    return Told(end=rows[0][0] if end is None else end, texts=[body for _, body in rows if body is not None])
+    return ContextItems(end=rows[0][0] if end is None else end, texts=[body for _, body in rows if body is not None])
 
 
-def refuse_doubles(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
+def refuse_duplicates(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
     """An id names one item of a conversation: it is how items are asked for, and the cursor of pages."""
     given = [item.id for item in items if item.id]
     if not given:
         return
-    taken = set(_named(team_id, conversation_id, given).values_list("item__id", flat=True))
+    taken = set(_placements_of(team_id, conversation_id, given).values_list("item__id", flat=True))
     for name in given:
         if name in taken:
             message = f"Duplicate item found with id {name}. Remove duplicate items from your input and try again."

@@ -51,7 +51,9 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     if not items:
         return []
     rows = _rows(principal, items)
-    selectors.refuse_doubles(team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items")
+    selectors.refuse_duplicates(
+        team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items"
+    )
     Item.objects.bulk_create(row for row in rows if row._state.adding)  # noqa: SLF001 - documented by Django
     first = conversation.next_position
     Placement.objects.bulk_create(
@@ -119,9 +121,9 @@ def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reque
     the `actor`, and the reason where there is one."""
     with scope.team(team_id):
         conversation = _locked(team_id, conversation_id)
-        places = selectors.places(conversation)
-        keys = list(places.values_list("item_id", flat=True))
-        places.delete()
+        placements = selectors.placements(conversation)
+        keys = list(placements.values_list("item_id", flat=True))
+        placements.delete()
         remove_unplaced(keys)
         conversation.delete()
         audit(
@@ -141,7 +143,7 @@ def delete_item(
     """Take an item out of a conversation; it stays where responses or forks show it."""
     with scope.team(team_id):
         conversation = _locked(team_id, conversation_id)
-        place = access.get_place(conversation=conversation, item_id=item_id)
+        place = access.get_placement(conversation=conversation, item_id=item_id)
         RemovedItem.objects.create(
             team_id=conversation.team_id, conversation=conversation, item_id=item_id, position=place.position
         )
@@ -166,7 +168,7 @@ def fork_conversation(*, team_id: str, key_id: str | None, conversation_id: str,
         source = _locked(team_id, conversation_id)
         end = source.next_position
         if after is not None:
-            place = selectors.find_place(conversation=source, item_id=after)
+            place = selectors.find_placement(conversation=source, item_id=after)
             if place is None:
                 raise selectors.unknown_item(after, param="after")
             end = place.position + 1

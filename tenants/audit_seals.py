@@ -25,14 +25,14 @@ _LOCK = 7_265_737_002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class SealMismatch:
     """A seal that does not hold, and why."""
 
     seal: AuditSeal
     why: str
 
 
-def seal_settled(*, at: datetime | None = None) -> int:
+def seal_pending_lines(*, at: datetime | None = None) -> int:
     """Seal what has settled by then; returns the number of lines. One process at a time, others do nothing."""
     sealed = 0
     while lines := _seal_next((at or now()) - SETTLED):
@@ -69,14 +69,14 @@ def digest(previous: str, lines: Iterable[AuditEvent]) -> str:
     return made.hexdigest()
 
 
-def verify() -> Iterator[Broken]:
+def verify() -> Iterator[SealMismatch]:
     """The seals that do not hold, oldest first, over the whole log; reads it in pieces."""
     previous = ""
     with scope.every_team():
         for seal in AuditSeal.objects.order_by("pk").iterator(chunk_size=100):
             why = check(seal, previous)
             if why:
-                yield Broken(seal=seal, why=why)
+                yield SealMismatch(seal=seal, why=why)
             previous = seal.digest
 
 
@@ -88,7 +88,7 @@ def check(seal: AuditSeal, previous: str) -> str:
     return "" if digest(previous, lines) == seal.digest else "a line, or a seal before it, is not what it was"
 
 
-def holds_for(event: AuditEvent) -> tuple[AuditSeal | None, str]:
+def verify_event(event: AuditEvent) -> tuple[AuditSeal | None, str]:
     """The seal of a line, and what is wrong with it; no seal yet: None."""
     with scope.every_team():
         seal = AuditSeal.objects.filter(last_id__gte=event.pk).order_by("pk").first()

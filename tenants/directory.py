@@ -27,7 +27,7 @@ from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, Se
 from tenants.prices import Prices
 from tenants.principal import Principal
 
-REMEMBER_SECONDS = 1.0
+CACHE_SECONDS = 1.0
 _MAX_ENTRIES = 10_000
 _TOUCH_EVERY = timedelta(minutes=1)
 
@@ -35,7 +35,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
+class UpstreamEndpoint:
     """Where to send a model's requests. `base_url` ends in /v1; `api_key` is plain, so this value is never logged."""
 
     id: str
@@ -45,7 +45,7 @@ class Upstream:
 
     @override
     def __repr__(self) -> str:
-        return f"Upstream({self.id!r})"
+        return f"UpstreamEndpoint({self.id!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Route:
 
     model: str
     upstream_model: str
-    upstream: Upstream
+    upstream: UpstreamEndpoint
     capabilities: Capabilities = field(default_factory=Capabilities)
     prices: Prices = field(default_factory=Prices)
 
@@ -68,7 +68,7 @@ class McpServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SearchEngineSettings:
     """A search engine for a team; the operator's secrets. An empty `base_url` is that of the public service."""
 
     kind: str
@@ -77,7 +77,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class GuardrailSettings:
     """What a team's responses are held to; an empty checker looks at nothing. The hook is the team's secret."""
 
     input_checker: str
@@ -90,8 +90,8 @@ class Guard:
     fails_open: bool
 
 
-class Remembered(Generic[Found]):
-    """A look-up by a tuple of strings whose results, None included, are kept for `REMEMBER_SECONDS`."""
+class CachedLookup(Generic[Found]):
+    """A look-up by a tuple of strings whose results, None included, are kept for `CACHE_SECONDS`."""
 
     def __init__(self, look_up: Callable[..., Found]) -> None:
         self._look_up = look_up
@@ -116,7 +116,7 @@ class Remembered(Generic[Found]):
         with self._lock:
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
-            self._entries[name] = (time.monotonic() + REMEMBER_SECONDS, found)
+            self._entries[name] = (time.monotonic() + CACHE_SECONDS, found)
         return found
 
 
@@ -171,9 +171,9 @@ def route_of(model: Model, name: str) -> Route:
     return _route(model, name, model.upstream_model or name)
 
 
-def upstream_of(server: "models.Upstream") -> Upstream:
+def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
     """Where this upstream is, and with what it is asked."""
-    return Upstream(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
+    return UpstreamEndpoint(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
 
 
 def _route(best: Model, name: str, upstream_model: str) -> Route:
@@ -195,7 +195,7 @@ def _find_connector(team_id: str, name: str) -> McpServer | None:
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
-def _find_search(team_id: str) -> Search | None:
+def _find_search(team_id: str) -> SearchEngineSettings | None:
     """A team's own engine before everybody's, and that before the one of the server's configuration."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`, for the reason given above.
@@ -203,9 +203,9 @@ def _find_search(team_id: str) -> Search | None:
         found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
         best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
     if best is not None:
-        return Search(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
+        return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
     if settings.SEARXNG_URL:
-        return Search(kind=SearchKind.SEARXNG.value, base_url=settings.SEARXNG_URL)
+        return SearchEngineSettings(kind=SearchKind.SEARXNG.value, base_url=settings.SEARXNG_URL)
     return None
 
 
@@ -216,12 +216,12 @@ def _find_image_model(team_id: str) -> str:
     return own or settings.IMAGE_MODEL
 
 
-def _find_guard(team_id: str) -> Guard | None:
+def _find_guard(team_id: str) -> GuardrailSettings | None:
     with scope.every_team():
         found = Guardrail.objects.filter(pk=team_id).first()
     if found is None:
         return None
-    return Guard(
+    return GuardrailSettings(
         input_checker=found.input_checker,
         input_action=found.input_action,
         output_checker=found.output_checker,
@@ -235,13 +235,13 @@ def _find_guard(team_id: str) -> Guard | None:
 
 # When the use of a secret is news again, by key and whether it is the old one.
 _noted: dict[tuple[str, bool], float] = {}
-_keys = Remembered(_find_key)
-_keys_by_id = Remembered(_find_key_by_id)
-_routes = Remembered(_find_route)
-_connectors = Remembered(_find_connector)
-_searches = Remembered(_find_search)
-_image_models = Remembered(_find_image_model)
-_guards = Remembered(_find_guard)
+_keys = CachedLookup(_find_key)
+_keys_by_id = CachedLookup(_find_key_by_id)
+_routes = CachedLookup(_find_route)
+_connectors = CachedLookup(_find_connector)
+_searches = CachedLookup(_find_search)
+_image_models = CachedLookup(_find_image_model)
+_guards = CachedLookup(_find_guard)
 
 
 def principal(bearer: str) -> Principal:
@@ -263,7 +263,7 @@ async def aprincipal(bearer: str) -> Principal:
     return admitted
 
 
-async def aprincipal_of(key_id: str) -> Principal:
+async def aprincipal_by_id(key_id: str) -> Principal:
     """Who a key belongs to that was given earlier, for work that is done later; 401 where it would be refused now."""
     return _admit(_known(await _keys_by_id.aget(key_id)))
 
@@ -281,13 +281,13 @@ async def aconnector(caller: Principal, name: str) -> McpServer | None:
     return await _connectors.aget(caller.team_id, name)
 
 
-async def asearch(team_id: str) -> Search | None:
+async def asearch_engine(team_id: str) -> SearchEngineSettings | None:
     """The search engine of a team; None: it has none."""
     return await _searches.aget(team_id)
 
 
-def search(team_id: str) -> Search | None:
-    """`asearch` for synchronous callers."""
+def search_engine(team_id: str) -> SearchEngineSettings | None:
+    """`asearch_engine` for synchronous callers."""
     return _searches.get(team_id)
 
 
@@ -296,17 +296,17 @@ async def aimage_model(team_id: str) -> str:
     return await _image_models.aget(team_id)
 
 
-async def aguard(team_id: str) -> Guard | None:
+async def aguardrails(team_id: str) -> GuardrailSettings | None:
     """What a team's responses are held to; None: nothing."""
     return await _guards.aget(team_id)
 
 
-def guard(team_id: str) -> Guard | None:
-    """`aguard` for synchronous callers."""
+def guardrails(team_id: str) -> GuardrailSettings | None:
+    """`aguardrails` for synchronous callers."""
     return _guards.get(team_id)
 
 
-def principal_behind(key_id: str) -> Principal:
+def principal_of_run(key_id: str) -> Principal:
     """Who made a request that is worked on later. Raises the 401 of a key that was revoked meanwhile; one that has
     only expired was good when it was used."""
     with scope.every_team():
@@ -317,7 +317,7 @@ def principal_behind(key_id: str) -> Principal:
     return _principal(key)
 
 
-def route_behind(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
+def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
     """The route that a request took which is worked on later, with what the model can do by now. Raises the 404 of a
     model that its upstream does not answer for any more."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)

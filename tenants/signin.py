@@ -31,7 +31,7 @@ from tenants.audit import audit
 _MOST_NAME = 100
 
 
-def enter(request: HttpRequest) -> HttpResponse:
+def redirect_to_login(request: HttpRequest) -> HttpResponse:
     """`/admin/login/`: to the sign-in page and back, or 403 for somebody who has signed in and has no business here."""
     if request.user.is_authenticated:
         if not admin.site.has_permission(request):
@@ -41,7 +41,7 @@ def enter(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(f"{reverse('account_login')}?{urlencode({'next': onward})}")
 
 
-def frame(request: HttpRequest) -> dict[str, Any]:
+def admin_context(request: HttpRequest) -> dict[str, Any]:
     """What the admin's templates want to know, for the pages of allauth, which are drawn in them."""
     if not request.path.startswith("/account/"):
         return {}

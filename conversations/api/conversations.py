@@ -120,7 +120,7 @@ class OneItem(ApiView):
         include = includes(request.query_params)
         with scope.team(principal.team_id):
             conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
-            place = access.get_place(conversation=conversation, item_id=item_id)
+            place = access.get_placement(conversation=conversation, item_id=item_id)
         return Answer(project(place.item.body, include))
 
     def delete(self, request: Request, conversation_id: str, item_id: str) -> Answer:

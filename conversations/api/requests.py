@@ -16,7 +16,7 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from pydantic import BaseModel, ConfigDict, Field
 from rest_framework.request import Request
 
-from conversations.files.storage import Upload
+from conversations.files.storage import IncomingFile
 from conversations.items import INCLUDABLE
 from conversations.models import Purpose
 from conversations.selectors import ConversationFilter
@@ -36,7 +36,7 @@ _Files = dict[str, list["UploadedFile[bytes]"]]
 PurposeName = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
-class ExpiresAfter(BaseModel):
+class FileExpiresAfter(BaseModel):
     """After how long a file is removed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -49,7 +49,7 @@ class _UploadForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     purpose: PurposeName
-    expires_after: ExpiresAfter | None = None
+    expires_after: FileExpiresAfter | None = None
 
 
 def principal_of(request: Request) -> Principal:
@@ -96,7 +96,7 @@ def purpose_filter(query: QueryDict) -> Purpose | None:
     return Purpose(text)
 
 
-def read_upload(scope: Scope) -> Upload:
+def read_upload(scope: Scope) -> IncomingFile:
     """The upload in a request, parsed from disk to disk; closing its content removes what nobody has kept."""
     fields, files = _parse(scope)
     try:
@@ -131,12 +131,12 @@ def _parse(scope: Scope) -> tuple[QueryDict, _Files]:
     return fields, dict(files.lists())
 
 
-def _upload(fields: QueryDict, files: _Files) -> Upload:
+def _upload(fields: QueryDict, files: _Files) -> IncomingFile:
     _check_counts(fields, files, only="file")
     form = validate(_UploadForm, _nested(fields))
     [file] = files["file"]
     seconds = form.expires_after.seconds if form.expires_after else None
-    return Upload(
+    return IncomingFile(
         content=file,
         filename=file.name or "",
         content_type=_content_type(file),

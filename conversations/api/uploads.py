@@ -12,10 +12,10 @@ from pydantic import Field
 from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
-from conversations.api.requests import ExpiresAfter, PurposeName, body_of, principal_of, read_part, usable_type
+from conversations.api.requests import FileExpiresAfter, PurposeName, body_of, principal_of, read_part, usable_type
 from conversations.api.schema import read
 from conversations.files import uploads
-from conversations.files.uploads import Announced
+from conversations.files.uploads import UploadDeclaration
 from conversations.items import Wire
 from conversations.models import Purpose
 from kernel.asgi import Scope as AsgiScope
@@ -35,7 +35,7 @@ class CreateUpload(Wire):
     filename: Annotated[str, Field(min_length=1, max_length=255)]
     mime_type: Annotated[str, Field(max_length=255)]
     purpose: PurposeName
-    expires_after: ExpiresAfter | None = None
+    expires_after: FileExpiresAfter | None = None
 
 
 class CompleteUpload(Wire):
@@ -61,14 +61,14 @@ class Uploads(ApiView):
         principal = principal_of(request)
         principal.require(Scope.FILES_WRITE)
         body = read(CreateUpload, body_of(request))
-        announced = Announced(
+        declaration = UploadDeclaration(
             filename=body.filename,
             size=body.bytes,
             content_type=usable_type(body.mime_type, filename=body.filename),
             purpose=Purpose(body.purpose),
             lifetime=timedelta(seconds=body.expires_after.seconds) if body.expires_after else None,
         )
-        return Answer(uploads.public_upload(uploads.open_upload(principal=principal, announced=announced)))
+        return Answer(uploads.public_upload(uploads.open_upload(principal=principal, declaration=declaration)))
 
 
 async def add_part(request: ASGIRequest, upload_id: str) -> HttpResponse:

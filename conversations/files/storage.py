@@ -38,7 +38,7 @@ _PIECE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
+class IncomingFile:
     """A file that has come in and lies on a temporary disk. `lifetime` None: what the purpose says."""
 
     content: "UploadedFile[bytes]"
@@ -49,7 +49,7 @@ class Upload:
     lifetime: timedelta | None = None
 
 
-async def create_file(*, principal: Principal, upload: Upload) -> File:
+async def create_file(*, principal: Principal, upload: IncomingFile) -> File:
     """Keep a file. Its bytes are stored in a thread of their own, not in one that holds a database connection."""
     if upload.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
@@ -59,7 +59,7 @@ async def create_file(*, principal: Principal, upload: Upload) -> File:
     return file
 
 
-async def write_file(*, team_id: str, key_id: str, upload: Upload) -> File:
+async def write_file(*, team_id: str, key_id: str, upload: IncomingFile) -> File:
     """Store the bytes of a file that nobody sees before `publish_file`; without that they are swept after a day."""
     at = now()
     file = await in_db_thread(lambda: _announce(team_id, key_id, upload, at))
@@ -67,7 +67,7 @@ async def write_file(*, team_id: str, key_id: str, upload: Upload) -> File:
     return file
 
 
-def _announce(team_id: str, key_id: str, upload: Upload, at: datetime) -> File:
+def _announce(team_id: str, key_id: str, upload: IncomingFile, at: datetime) -> File:
     lifetime = upload.lifetime
     if lifetime is None and upload.purpose in _BATCH_PURPOSES:
         lifetime = _BATCH_LIFETIME

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 
 from conversations.files import storage
-from conversations.files.storage import Upload as Content
+from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose, Upload, UploadPart, UploadState
 from kernel.clock import now, unix
 from kernel.dbthreads import in_db_thread
@@ -31,7 +31,7 @@ _PARTS_KEPT = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
+class UploadDeclaration:
     """What a client says of a file before its first byte."""
 
     filename: str
@@ -41,9 +41,9 @@ class Announced:
     lifetime: timedelta | None = None
 
 
-def open_upload(*, principal: Principal, announced: Announced) -> Upload:
+def open_upload(*, principal: Principal, declaration: UploadDeclaration) -> Upload:
     """Begin an upload."""
-    if announced.size > settings.MAX_UPLOAD_BYTES:
+    if declaration.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
     at = now()
@@ -51,11 +51,11 @@ def open_upload(*, principal: Principal, announced: Announced) -> Upload:
         return Upload.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
-            filename=announced.filename,
-            size=announced.size,
-            content_type=announced.content_type,
-            purpose=announced.purpose,
-            lifetime_seconds=int(announced.lifetime.total_seconds()) if announced.lifetime else None,
+            filename=declaration.filename,
+            size=declaration.size,
+            content_type=declaration.content_type,
+            purpose=declaration.purpose,
+            lifetime_seconds=int(declaration.lifetime.total_seconds()) if declaration.lifetime else None,
             created_at=at,
             expires_at=at + _LIFETIME,
         )
@@ -117,7 +117,7 @@ async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File]
             raise InvalidValue("The md5 checksum is not that of the parts in this order.", param="md5")
         whole.seek(0)
         lifetime = timedelta(seconds=upload.lifetime_seconds) if upload.lifetime_seconds else None
-        joined = Content(
+        joined = IncomingFile(
             content=whole,
             filename=upload.filename,
             content_type=upload.content_type,

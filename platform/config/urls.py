@@ -12,7 +12,7 @@ from tenants.console.site import page_urls
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("account/", include("tenants.signin_urls")),
-    path("admin/login/", signin.enter, name="enter"),
+    path("admin/login/", signin.redirect_to_login, name="enter"),
     path("admin/", include((page_urls(), "console"))),
     path("admin/", admin.site.urls),
     path("livez", health.livez, name="livez"),

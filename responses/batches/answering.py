@@ -33,7 +33,7 @@ async def answer(claimed: Claimed, body: bytes) -> Answered:
     """What an HTTP client would have got. Cancelled, it closes its upstream's connection first."""
     request = RequestInfo(request_id=new_id("req"), client_request_id="")
     try:
-        principal = await directory.aprincipal_of(claimed.key_id)
+        principal = await directory.aprincipal_by_id(claimed.key_id)
         values = parse_json(body)
         _refuse(values)
         found = await _ASK[claimed.endpoint](principal, values, request)

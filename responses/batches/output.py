@@ -11,7 +11,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db.models import Count, Q, Sum
 
 from conversations.files import storage
-from conversations.files.storage import Upload
+from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
 from kernel.clock import now
 from kernel.dbthreads import in_db_thread
@@ -81,7 +81,7 @@ async def _kept(batch: Batch, content: IO[bytes], name: str) -> File | None:
     if size == 0:
         return None
     content.seek(0)
-    upload = Upload(
+    upload = IncomingFile(
         content=UploadedFile(content, size=size),
         filename=f"{batch.pk}_{name}.jsonl",
         content_type="application/jsonl",

@@ -147,8 +147,8 @@ def _load(claimed: ClaimedRun) -> ResumedRun | None:
     if response is None:
         return None
     try:
-        principal = directory.principal_behind(response.api_key_id)
-        route = directory.route_behind(
+        principal = directory.principal_of_run(response.api_key_id)
+        route = directory.route_of_run(
             team_id=response.team_id,
             model=response.model,
             upstream_id=response.upstream_id,

@@ -25,7 +25,7 @@ from responses.runs.store import Change, writer
 from responses.schema import CreateResponse
 from responses.vectors.embedding import Account
 from tenants import directory
-from tenants.directory import Guard
+from tenants.directory import GuardrailSettings
 from tenants.models import Checker, GuardAction, GuardrailDecision, Scope
 from tenants.principal import Principal
 
@@ -49,7 +49,7 @@ class _Opinion:
 class Guarding:
     """A team's guardrail, at work for one response."""
 
-    guard: Guard
+    guard: GuardrailSettings
     account: Account
     model: str
 
@@ -226,7 +226,7 @@ async def judges(
         judge = await judge_input(
             principal=principal, policy=body.moderation, request=request, body=body, reading=reading, content=content
         )
-    guarding = _guarding(await directory.aguard(principal.team_id), principal, body.model, response_id, request)
+    guarding = _guarding(await directory.aguardrails(principal.team_id), principal, body.model, response_id, request)
     if guarding is not None:
         words, images = await said_in(_looked_at(reading), content)
         await guarding.check_input([body.instructions, *words] if body.instructions else words, images)
@@ -242,12 +242,15 @@ def restored(response: Response, principal: Principal) -> GuardrailChecks | None
     """Who judges a run that is taken over; the guardrail is the one that the team has by now."""
     kept, request = response.options.get("moderation"), RequestInfo(request_id=response.request_id)
     judge = restored_judge(kept, principal=principal, request_id=response.request_id) if kept else None
-    return _bench(judge, _guarding(directory.guard(principal.team_id), principal, response.model, response.pk, request))
+    return _bench(
+        judge,
+        _guarding(directory.guardrails(principal.team_id), principal, response.model, response.pk, request),
+    )
 
 
 async def refuse_unguarded(principal: Principal) -> None:
     """Refuse to pass on what nobody could hold back, to a team whose guardrail blocks."""
-    guard = await directory.aguard(principal.team_id)
+    guard = await directory.aguardrails(principal.team_id)
     if guard is None:
         return
     sides = ((guard.input_checker, guard.input_action), (guard.output_checker, guard.output_action))
@@ -257,7 +260,7 @@ async def refuse_unguarded(principal: Principal) -> None:
 
 
 def _guarding(
-    guard: Guard | None, principal: Principal, model: str, response_id: str, request: RequestInfo
+    guard: GuardrailSettings | None, principal: Principal, model: str, response_id: str, request: RequestInfo
 ) -> Guarding | None:
     if guard is None or not (guard.input_checker or guard.output_checker):
         return None

@@ -22,7 +22,7 @@ from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 
 from kernel.errors import Failure
-from tenants.directory import Upstream
+from tenants.directory import UpstreamEndpoint
 
 # Before the first byte only; a connection that breaks later has said something already.
 _RETRY_PAUSES = (0.3, 1.0)
@@ -52,7 +52,7 @@ class UpstreamFailed(Exception):
         super().__init__(failure.message)
 
 
-def client_for(upstream: Upstream) -> AsyncOpenAI:
+def client_for(upstream: UpstreamEndpoint) -> AsyncOpenAI:
     """The client of an upstream in this loop; a changed address or key gets a new one."""
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = (upstream.id, upstream.base_url, upstream.api_key)
@@ -67,7 +67,7 @@ async def close_clients() -> None:
         await client.close()
 
 
-def _new_client(upstream: Upstream) -> AsyncOpenAI:
+def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
     idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
     return AsyncOpenAI(
@@ -84,7 +84,7 @@ def _new_client(upstream: Upstream) -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def post(upstream: Upstream, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
+async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
     """Send a request; the answer has status 200 and an unread body. Raises `UpstreamFailed`.
 
     Leaving the block closes the connection if the body was not read to its end.

@@ -11,7 +11,13 @@ from conversations.items import (
     StoredItem,
     from_wire,
 )
-from conversations.selectors import find_conversation, referenced, refuse_doubles, told, unknown_conversation
+from conversations.selectors import (
+    context_items,
+    find_conversation,
+    referenced,
+    refuse_duplicates,
+    unknown_conversation,
+)
 from kernel.errors import InvalidValue, NotFound
 from responses.engine.compaction.items import Said, since
 from responses.engine.events.types import Body
@@ -146,11 +152,11 @@ def _conversed(principal: Principal, body: CreateResponse, name: str, holder: st
         raise unknown_conversation(name)
     if holder is not None:
         conversation_lock.take(team_id=team_id, conversation_id=name, response_id=holder)
-    found = told(team_id=team_id, conversation_id=name)
+    found = context_items(team_id=team_id, conversation_id=name)
     if found is None:
         raise unknown_conversation(name)
     selectors.refuse_endless(sum(len(text) for text in found.texts))
-    refuse_doubles(team_id=team_id, conversation_id=name, items=input_items(body), param="input")
+    refuse_duplicates(team_id=team_id, conversation_id=name, items=input_items(body), param="input")
     reading = _resolved(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
     answered = _latest(name) if any(pairing.answer(item) for item in reading.own) else None
     return replace(reading, conversation_id=name, history_end=found.end, answered=answered)
@@ -171,7 +177,7 @@ def history_of(response: Response) -> list[StoredItem]:
         return _whole(chain) if chain else []
     if response.history_id is None:
         return []
-    found = told(team_id=team_id, conversation_id=response.history_id, end=response.history_end)
+    found = context_items(team_id=team_id, conversation_id=response.history_id, end=response.history_end)
     return [from_wire(orjson.loads(text)) for text in found.texts] if found else []
 
 

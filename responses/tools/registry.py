@@ -46,7 +46,7 @@ from responses.vectors.embedding import Account
 from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from tenants import directory
 from tenants.capabilities import Capabilities
-from tenants.directory import Search
+from tenants.directory import SearchEngineSettings
 from tenants.models import Scope, ToolKind
 from tenants.principal import Principal
 
@@ -74,7 +74,7 @@ class Asked:
     servers: Sequence[Server] = ()
     granted: Sequence[Granted] = ()
     answers_http: bool = False
-    search: Search | None = None
+    search: SearchEngineSettings | None = None
     files: Sequence[StoreSearcher] = ()
     rooms: Sequence[tuple[Place, Room]] = ()
     account: Account
@@ -206,12 +206,12 @@ def _kind_of(tool: ToolParam) -> ToolKind | None:
     return ToolKind.SHELL if places([tool.shown()]) and tool.type == "shell" else _KINDS.get(tool.type)
 
 
-async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> Search | None:
+async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
     """The search engine of the team, where the request needs one."""
     wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
     if not wanted:
         return None
-    search = await directory.asearch(principal.team_id)
+    search = await directory.asearch_engine(principal.team_id)
     if search is None:
         message = (
             f"The tool type '{tools[wanted[0]].type}' is not supported here: this server has no search engine. "
@@ -260,7 +260,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     servers = mcp.unsealed(response.secrets, tools)
     granted = approvals.granted_in(response.pk, items)
     choice = response.parameters["tool_choice"]
-    search = directory.search(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    search = directory.search_engine(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
     account = Account(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(
         Asked(

@@ -188,7 +188,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
     @display(description="Seal")
     def seal(self, event: AuditEvent) -> SafeString:
         """Whether the line is what was written, as far as its seal tells."""
-        seal, wrong = audit_seals.holds_for(event)
+        seal, wrong = audit_seals.verify_event(event)
         if seal is None:
             return badge("not sealed yet", "", "Lines are sealed a minute after they were written.")
         if wrong:

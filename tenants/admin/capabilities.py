@@ -90,7 +90,7 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
 
 
-def specials(model: Model) -> list[str]:
+def capability_labels(model: Model) -> list[str]:
     """In a few words, what is not as it is with a model of which nothing is known."""
     ordinary, has = Capabilities(), model.capabilities()
     said = []

@@ -15,8 +15,8 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from console.widgets import badge
 from kernel.addresses import parse_url
 from kernel.errors import EgressRefused
-from tenants.admin.visibility import OfferedAdmin, TeamsInline
-from tenants.console.secrets import GuardsSecrets
+from tenants.admin.visibility import SharedObjectAdmin, TeamsInline
+from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Connector, ConnectorVisibility
 
 _HAS_TOKEN = ExpressionWrapper(~Q(authorization=""), output_field=BooleanField())
@@ -87,13 +87,13 @@ class ConnectorVisibilityInline(TeamsInline):
 
 
 @register(Connector)
-class ConnectorAdmin(GuardsSecrets, OfferedAdmin):
+class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
     """MCP servers by name. The column of tokens is never read: not decrypted, not sent to a page."""
 
     form = ConnectorForm
     secret_fields = ("new_authorization", "forget_authorization")
-    sent_to = "url"
-    set_column = "has_token"
+    destination_field = "url"
+    is_set_annotation = "has_token"
     list_display = ["name", "title", "shown_url", "token_state", "visible_to", "state", "created"]
     list_filter = ["enabled"]
     search_fields = ["name", "title", "url"]

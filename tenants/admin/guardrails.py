@@ -18,7 +18,7 @@ from kernel.errors import EgressRefused
 from tenants.console.audited import Audited
 from tenants.console.content_access import HIDDEN, marked
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, teams_for
-from tenants.console.secrets import GuardsSecrets
+from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
@@ -83,14 +83,14 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
 
 
 @register(Guardrail)
-class GuardrailAdmin(GuardsSecrets, Audited, TeamScoped):
+class GuardrailAdmin(WriteOnlySecrets, Audited, TeamScoped):
     """One for each team that has any. The column of secrets is never read."""
 
     form = GuardrailForm
-    secret_keepers = LEADS
+    secret_managers = LEADS
     secret_fields = ("new_hook_secret",)
-    sent_to = "hook_url"
-    set_column = "has_secret"
+    destination_field = "hook_url"
+    is_set_annotation = "has_secret"
     managers = LEADS | OPERATORS
     actions = None
     list_display = ["team", "input", "output", "secret_state", "fails"]

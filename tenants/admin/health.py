@@ -24,36 +24,36 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fares:
+class CallHealth:
     """This hour with the one before it, and 24 hours."""
 
     hour: Health | None = None
     day: Health | None = None
 
 
-Look = Callable[[], Mapping[tuple[str, str], Fares]]
-_looks: list[Look] = []
+HealthSource = Callable[[], Mapping[tuple[str, str], CallHealth]]
+_sources: list[HealthSource] = []
 
 
-def looks(look: Look) -> Look:
+def register_health_source(look: HealthSource) -> HealthSource:
     """Register who knows: by upstream and model; an empty model is the whole upstream."""
-    _looks[:] = [look]
+    _sources[:] = [look]
     return look
 
 
-def fares() -> Mapping[tuple[str, str], Fares]:
+def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
     """How all fare that were called within a day."""
-    return _looks[0]() if _looks else {}
+    return _sources[0]() if _sources else {}
 
 
-def cell(found: Fares | None) -> SafeString | str:
+def health_cell(found: CallHealth | None) -> SafeString | str:
     """Two lines: this hour, and the day."""
     if found is None or found.day is None:
         return "–"
-    return two_lines(_words(found.hour, "1 h"), _words(found.day, "24 h"))
+    return two_lines(_summary(found.hour, "1 h"), _summary(found.day, "24 h"))
 
 
-def _words(health: Health | None, span: str) -> str:
+def _summary(health: Health | None, span: str) -> str:
     if health is None or not health.calls:
         return f"{span}: no call"
     slow = f", p95 {duration(health.slow_ms)}" if health.slow_ms is not None else ""

@@ -14,27 +14,27 @@ from unfold.decorators import action
 from unfold.enums import ActionVariant
 
 from tenants import services
-from tenants.admin.key_forms import RotateForm, model_names_of
+from tenants.admin.key_forms import RotateKeyForm, model_names_of
 from tenants.console.audited import actor
 from tenants.console.roles import LEADS, MAKERS, OPERATORS, may
 from tenants.models import ApiKey, Role
 
-KEEPERS = LEADS | OPERATORS
+KEY_MANAGERS = LEADS | OPERATORS
 _DEVELOPERS = frozenset({Role.DEVELOPER})
 
 
-def _is_own(request: HttpRequest, key: ApiKey) -> bool:
+def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
     return key.created_by_id == request.user.pk and may(request, _DEVELOPERS, key)
 
 
-def may_keep(request: HttpRequest, key: ApiKey) -> bool:
+def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
     """Whether the user may change, disable and revoke a key: leads, operators, and the developer who made it."""
-    return may(request, KEEPERS, key) or _is_own(request, key)
+    return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
 
 
-def may_rotate(request: HttpRequest, key: ApiKey) -> bool:
+def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
     """Whether the user may have a new secret of a key: no operator, who would hold it then."""
-    return may(request, LEADS, key) or _is_own(request, key)
+    return may(request, LEADS, key) or _created_by_user(request, key)
 
 
 class KeyActions(ModelAdmin):
@@ -43,24 +43,24 @@ class KeyActions(ModelAdmin):
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """For one key: whether there is anything left to revoke."""
         if object_id is None:
-            return may(request, KEEPERS | MAKERS)
-        key = self._living(request, object_id)
-        return key is not None and may_keep(request, key)
+            return may(request, KEY_MANAGERS | MAKERS)
+        key = self._unrevoked(request, object_id)
+        return key is not None and may_manage_key(request, key)
 
     def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whether the key works, and the user may switch it off."""
-        key = self._living(request, object_id)
-        return key is not None and key.disabled_at is None and may_keep(request, key)
+        key = self._unrevoked(request, object_id)
+        return key is not None and key.disabled_at is None and may_manage_key(request, key)
 
     def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whether the key is switched off, and the user may switch it on."""
-        key = self._living(request, object_id)
-        return key is not None and key.disabled_at is not None and may_keep(request, key)
+        key = self._unrevoked(request, object_id)
+        return key is not None and key.disabled_at is not None and may_manage_key(request, key)
 
     def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whether the user may have a new secret."""
-        key = self._living(request, object_id)
-        return key is not None and may_rotate(request, key)
+        key = self._unrevoked(request, object_id)
+        return key is not None and may_rotate_key(request, key)
 
     def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whether the user may make a key for the same team."""
@@ -75,7 +75,7 @@ class KeyActions(ModelAdmin):
         key = self.get_object(request, unquote(object_id))
         if key is None:
             return self._unknown(request, object_id)
-        if not may_keep(request, key):
+        if not may_manage_key(request, key):
             raise PermissionDenied
         if request.method != "POST":
             context = {**self._context(request, "Revoke this key?"), "key": key, "original": key}
@@ -107,9 +107,9 @@ class KeyActions(ModelAdmin):
         key = self.get_object(request, unquote(object_id))
         if key is None:
             return self._unknown(request, object_id)
-        if key.revoked_at is not None or not may_rotate(request, key):
+        if key.revoked_at is not None or not may_rotate_key(request, key):
             raise PermissionDenied
-        form = RotateForm(request.POST or None)
+        form = RotateKeyForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             made = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
             return self.show_secret(request, made, "Copy the new secret")
@@ -131,7 +131,7 @@ class KeyActions(ModelAdmin):
         key = self.get_object(request, unquote(object_id))
         if key is None:
             return self._unknown(request, object_id)
-        if key.revoked_at is not None or not may_keep(request, key):
+        if key.revoked_at is not None or not may_manage_key(request, key):
             raise PermissionDenied
         if request.method != "POST":
             title = "Enable this key?" if enabled else "Disable this key?"
@@ -142,7 +142,7 @@ class KeyActions(ModelAdmin):
         messages.success(request, f"The key {key} is {state}, everywhere within two seconds.")
         return HttpResponseRedirect(self._url("change", key.pk))
 
-    def _living(self, request: HttpRequest, object_id: str) -> ApiKey | None:
+    def _unrevoked(self, request: HttpRequest, object_id: str) -> ApiKey | None:
         key: ApiKey | None = self.get_object(request, unquote(str(object_id)))
         return key if key is not None and key.revoked_at is None else None
 

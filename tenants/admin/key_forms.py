@@ -253,7 +253,7 @@ class KeyForm(forms.ModelForm[ApiKey]):
         fields = ["name", "purpose", "scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
 
 
-class RotateForm(forms.Form):
+class RotateKeyForm(forms.Form):
     """How long the old secret goes on to work."""
 
     grace = forms.ChoiceField(

@@ -19,7 +19,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilte
 from console.widgets import badge, copyable, two_lines, when
 from kernel.clock import now
 from tenants import services
-from tenants.admin.key_actions import KEEPERS, KeyActions, may_keep
+from tenants.admin.key_actions import KEY_MANAGERS, KeyActions, may_manage_key
 from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_like, model_names_of
 from tenants.console.audited import Audited, actor
 from tenants.console.roles import MAKERS, TeamScoped, everywhere, may, teams_for, teams_of
@@ -165,7 +165,7 @@ def _shortened(words: str, most: int = 60) -> str:
 class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
     """Leads keep the keys of the team, developers those that they made; operators stop any, and make none."""
 
-    managers = KEEPERS
+    managers = KEY_MANAGERS
     form = KeyForm
     actions = None
     list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
@@ -205,8 +205,8 @@ class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         if obj is None:
-            return may(request, KEEPERS | MAKERS)
-        return obj.revoked_at is None and may_keep(request, obj)
+            return may(request, KEY_MANAGERS | MAKERS)
+        return obj.revoked_at is None and may_manage_key(request, obj)
 
     # -- making --------------------------------------------------------------------------------------------------------
 

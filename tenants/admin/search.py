@@ -15,8 +15,8 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from console.widgets import badge
 from kernel.addresses import parse_url
 from kernel.errors import EgressRefused
-from tenants.admin.visibility import OfferedAdmin, TeamsInline
-from tenants.console.secrets import GuardsSecrets
+from tenants.admin.visibility import SharedObjectAdmin, TeamsInline
+from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import SearchEngine, SearchEngineVisibility, SearchKind
 
 _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
@@ -77,12 +77,12 @@ class SearchEngineVisibilityInline(TeamsInline):
 
 
 @register(SearchEngine)
-class SearchEngineAdmin(GuardsSecrets, OfferedAdmin):
+class SearchEngineAdmin(WriteOnlySecrets, SharedObjectAdmin):
     """A team's own engine comes before everybody's. The column of keys is never read."""
 
     form = SearchEngineForm
     secret_fields = ("new_api_key",)
-    sent_to = "base_url"
+    destination_field = "base_url"
     list_display = ["name", "kind", "shown_url", "key_state", "visible_to", "state", "created"]
     list_filter = ["enabled", "kind"]
     search_fields = ["name", "base_url"]

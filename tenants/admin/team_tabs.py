@@ -21,7 +21,7 @@ SETTINGS = "settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tab:
+class TeamTab:
     """A tab, and who may see it; the one without a template is the form of the team's settings."""
 
     name: str
@@ -31,20 +31,20 @@ class Tab:
     viewers: Roles
 
 
-_tabs: dict[str, Tab] = {}
+_tabs: dict[str, TeamTab] = {}
 
 
 def tab(name: str, *, title: str, template: str, viewers: Roles = EVERY_ROLE) -> Callable[[Fill], Fill]:
     """Show what a function finds as a tab of the team's page, to these roles (and to administrators)."""
 
     def register(fill: Fill) -> Fill:
-        _tabs[name] = Tab(name=name, title=title, template=template, fill=fill, viewers=viewers)
+        _tabs[name] = TeamTab(name=name, title=title, template=template, fill=fill, viewers=viewers)
         return fill
 
     return register
 
 
-def tabs_for(request: HttpRequest, team: Team) -> list[Tab]:
+def tabs_for(request: HttpRequest, team: Team) -> list[TeamTab]:
     """The tabs that the user may see, in their order."""
     found = [_tabs[name] for name in ORDER if name in _tabs]
     return [each for each in found if may(request, each.viewers, team)]

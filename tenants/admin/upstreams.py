@@ -18,12 +18,12 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from console.widgets import badge, copyable, two_lines, when
-from tenants.admin.capabilities import CapabilityForm, fieldsets, specials
-from tenants.admin.health import cell, fares
-from tenants.admin.visibility import OfferedAdmin, TeamsInline
+from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
+from tenants.admin.health import health_by_route, health_cell
+from tenants.admin.visibility import SharedObjectAdmin, TeamsInline
 from tenants.console.audited import Audited
 from tenants.console.roles import OPERATORS, PlatformOnly, may
-from tenants.console.secrets import GuardsSecrets
+from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import UNKNOWN, amount
 
@@ -77,18 +77,18 @@ class UpstreamForm(forms.ModelForm[Upstream]):
         return super().save(commit)
 
 
-class Fares(UnfoldAdmin):
+class HealthColumn(UnfoldAdmin):
     """A column that says how a row fares, and the same on its page. One look for a whole list."""
 
-    def fares_as(self, row: Any) -> tuple[str, str]:
+    def health_key(self, row: Any) -> tuple[str, str]:
         """The upstream and the model whose calls count for a row."""
         raise NotImplementedError
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The list, whose rows know how they fare."""
-        changelist, found = super().get_changelist_instance(request), fares()
+        changelist, found = super().get_changelist_instance(request), health_by_route()
         for row in changelist.result_list:
-            row.fares = found.get(self.fares_as(row))
+            row.call_health = found.get(self.health_key(row))
         return changelist
 
     @override
@@ -96,23 +96,23 @@ class Fares(UnfoldAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
-        found = fares().get(self.fares_as(row)) if row is not None else None
+        found = health_by_route().get(self.health_key(row)) if row is not None else None
         may_try = may(request, OPERATORS)
-        context = {**(extra_context or {}), "may_try": may_try, "health": cell(found) if found else ""}
+        context = {**(extra_context or {}), "may_try": may_try, "health": health_cell(found) if found else ""}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
 
     @display(description="Successful calls")
     def health(self, row: Any) -> SafeString | str:
-        return cell(getattr(row, "fares", None))
+        return health_cell(getattr(row, "call_health", None))
 
 
 @register(Upstream)
-class UpstreamAdmin(Fares, GuardsSecrets, Audited, PlatformOnly):
+class UpstreamAdmin(HealthColumn, WriteOnlySecrets, Audited, PlatformOnly):
     """Servers that answer for models. The key column is never read: not decrypted, not sent to a page."""
 
     form = UpstreamForm
     secret_fields = ("new_api_key", "forget_api_key")
-    sent_to = "address"
+    destination_field = "address"
     change_form_outer_before_template = "admin/tenants/upstream/tools.html"
     actions = None
     list_display = [
@@ -130,7 +130,7 @@ class UpstreamAdmin(Fares, GuardsSecrets, Audited, PlatformOnly):
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
     @override
-    def fares_as(self, row: Any) -> tuple[str, str]:
+    def health_key(self, row: Any) -> tuple[str, str]:
         """All calls of the upstream."""
         return row.pk, ""
 
@@ -192,7 +192,7 @@ class VisibilityInline(TeamsInline):
 
 
 @register(Model)
-class ModelAdmin(Fares, OfferedAdmin):
+class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Public model names, where they lead, and what can be asked of them."""
 
     form = CapabilityForm
@@ -211,7 +211,7 @@ class ModelAdmin(Fares, OfferedAdmin):
         return rows.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
 
     @override
-    def fares_as(self, row: Any) -> tuple[str, str]:
+    def health_key(self, row: Any) -> tuple[str, str]:
         """The calls of the name; of `*`, all of the upstream."""
         return row.upstream_id, "" if row.name == "*" else row.name
 
@@ -235,5 +235,5 @@ class ModelAdmin(Fares, OfferedAdmin):
 
     @display(description="Special")
     def special(self, model: Model) -> SafeString | str:
-        said = specials(model)
+        said = capability_labels(model)
         return two_lines(said[0], ", ".join(said[1:])) if said else "–"

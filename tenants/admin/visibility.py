@@ -23,7 +23,7 @@ class TeamsInline(ByRole, TabularInline):
     verbose_name_plural = "teams that may use it (none: every team)"
 
 
-class OfferedAdmin(Audited, PlatformOnly):
+class SharedObjectAdmin(Audited, PlatformOnly):
     """Columns that say who may use a row, and whether anybody may. The list fetches `teams` beforehand."""
 
     actions = None

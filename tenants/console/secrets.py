@@ -13,24 +13,28 @@ _NOT_SET = "Not set. Only those who keep secrets may enter it."
 _BOUND = "Only those who keep secrets may change it while one is set: it would be sent there."
 
 
-class GuardsSecrets(ModelAdmin):
-    """Administrators enter secrets, and `secret_keepers`; for others who may save the form the fields are disabled.
+class WriteOnlySecrets(ModelAdmin):
+    """Administrators enter secrets, and `secret_managers`; for others who may save the form the fields are disabled.
 
-    `set_column` is the annotation of the rows that says whether a secret is set; `sent_to` is the field that
-    says where it is sent to.
+    `is_set_annotation` names the query set annotation that is true where a secret is stored. `destination_field` names
+    the form field with the address that receives the secret.
     """
 
-    secret_keepers: Roles = NOBODY
+    secret_managers: Roles = NOBODY
     secret_fields: tuple[str, ...] = ()
-    sent_to = ""
-    set_column = "has_key"
+    destination_field = ""
+    is_set_annotation = "has_key"
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = None, **kwargs: Any) -> Any:
         """The form, or the same with disabled fields, which take nothing that is sent."""
         form = super().get_form(request, obj, change, **kwargs)
-        if may(request, self.secret_keepers, obj):
+        if may(request, self.secret_managers, obj):
             return form
-        names, address, is_set = self.secret_fields, self.sent_to, bool(getattr(obj, self.set_column, False))
+        names, address, is_set = (
+            self.secret_fields,
+            self.destination_field,
+            bool(getattr(obj, self.is_set_annotation, False)),
+        )
 
         class Guarded(form):  # type: ignore[misc, valid-type]  # made just now
             def __init__(self, *args: Any, **options: Any) -> None:

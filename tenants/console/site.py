@@ -24,7 +24,7 @@ View = Callable[..., HttpResponseBase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ConsolePage:
     """A page, and who may open it."""
 
     route: str
@@ -39,7 +39,7 @@ class Page:
         return self.view(request, *args, **kwargs)
 
 
-_pages: dict[str, Page] = {}
+_pages: dict[str, ConsolePage] = {}
 
 
 def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[View], View]:
@@ -49,7 +49,7 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
         if name in _pages:
             message = f"There are two pages of the name '{name}'."
             raise ValueError(message)
-        _pages[name] = Page(route=route, name=name, view=view, viewers=viewers)
+        _pages[name] = ConsolePage(route=route, name=name, view=view, viewers=viewers)
         return view
 
     return register

@@ -43,7 +43,7 @@ def as_owner(sql: str, *values: Any) -> None:
 def sealed(caller: Caller) -> Iterator[AuditEvent]:
     """A line that is sealed; whatever a test changes about it is put right again."""
     line = write(caller, after={"name": "first"})
-    audit_seals.seal_settled(at=now() + timedelta(minutes=2))
+    audit_seals.seal_pending_lines(at=now() + timedelta(minutes=2))
     yield line
     as_owner("UPDATE tenants_auditevent SET action = 'thing.done' WHERE id = %s", line.pk)
 
@@ -90,7 +90,7 @@ def test_a_line_that_is_missing_is_told(sealed: AuditEvent) -> None:
 
 def test_what_has_not_settled_is_not_sealed(caller: Caller) -> None:
     line = write(caller)
-    audit_seals.seal_settled()
+    audit_seals.seal_pending_lines()
     with scope.every_team():
         assert not AuditSeal.objects.filter(last_id__gte=line.pk).exists()
 

@@ -165,7 +165,7 @@ def item_of(response: Response) -> Item:
 
 def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin") -> File:
     """A file of the caller's team."""
-    upload = storage.Upload(
+    upload = storage.IncomingFile(
         content=SimpleUploadedFile(name, content),
         filename=name,
         content_type=content_type,

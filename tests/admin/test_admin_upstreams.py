@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 
 from tenants import directory, scope
-from tenants.admin.capabilities import specials
+from tenants.admin.capabilities import capability_labels
 from tenants.capabilities import Capabilities
 from tenants.models import AuditEvent, Model, ModelVisibility, Upstream
 from tests.admin.rows import text
@@ -172,7 +172,7 @@ def test_every_capability_stands_on_the_page_with_what_it_decides(admin: Client,
 def test_an_ordinary_form_says_nothing_special(admin: Client, model: Model) -> None:
     assert save_model(admin, model).status_code == 302
     assert can(model) == Capabilities()
-    assert specials(Model.objects.get(pk=model.pk)) == []
+    assert capability_labels(Model.objects.get(pk=model.pk)) == []
 
 
 def test_what_a_model_can_do_is_saved_shown_and_audited(admin: Client, model: Model) -> None:

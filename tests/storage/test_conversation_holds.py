@@ -256,7 +256,7 @@ def test_what_lies_before_a_compaction_item_costs_nothing(principal: Principal, 
         principal=principal, conversation_id=conversation_id, items=[compaction(principal), said("after")]
     )
     with scope.team(principal.team_id):
-        found = conversation_selectors.told(team_id=principal.team_id, conversation_id=conversation_id)
+        found = conversation_selectors.context_items(team_id=principal.team_id, conversation_id=conversation_id)
         looked_at = rows_looked_at(principal, conversation_id)
     assert found is not None
     assert (len(found.texts), found.end) == (2, 3002)
@@ -293,8 +293,8 @@ def test_a_fork_and_a_deletion_know_where_the_context_begins(principal: Principa
         request_id="req_1",
     )
     with scope.team(principal.team_id):
-        told = [
-            conversation_selectors.told(team_id=principal.team_id, conversation_id=name)
+        contexts = [
+            conversation_selectors.context_items(team_id=principal.team_id, conversation_id=name)
             for name in (conversation_id, fork)
         ]
-    assert [len(found.texts) for found in told if found] == [3, 2]
+    assert [len(found.texts) for found in contexts if found] == [3, 2]

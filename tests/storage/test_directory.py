@@ -67,7 +67,7 @@ def test_a_key_is_revoked_once(database: None, caller: Caller) -> None:
 def test_an_expired_key_is_refused_although_it_is_remembered(database: None, make_caller: MakeCaller) -> None:
     caller = make_caller(expires_at=now() + timedelta(seconds=0.3))
     assert is_admitted(caller.secret)
-    assert seconds_until(lambda: not is_admitted(caller.secret)) < directory.REMEMBER_SECONDS
+    assert seconds_until(lambda: not is_admitted(caller.secret)) < directory.CACHE_SECONDS
     with pytest.raises(Unauthorized) as refused:
         directory.principal(caller.secret)
     assert refused.value.code == "api_key_expired"
@@ -222,5 +222,5 @@ def test_the_key_of_an_upstream_is_encrypted_and_never_shown(database: None, nam
         (stored,) = cursor.fetchone()
     assert upstream.api_key == "k"
     assert stored.startswith("gAAAA")
-    shown = directory.Upstream(id="upst_1", base_url="http://x/v1", api_key="secret")
+    shown = directory.UpstreamEndpoint(id="upst_1", base_url="http://x/v1", api_key="secret")
     assert "secret" not in repr(shown)

@@ -260,20 +260,20 @@ class ConversationAdmin(LogAdmin, TeamScoped):
 
     def _chat(self, request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
         before = _before(request, conversation)
-        placed = selectors.places(conversation)
+        placed = selectors.placements(conversation)
         if before is not None:
             placed = placed.filter(position__lt=before)
         # Fetched, not joined: behind row-level security a join may read the whole conversation.
         newest = list(placed.prefetch_related("item").order_by("-position")[: SHOWN_ITEMS + 1])
-        places = newest[:SHOWN_ITEMS][::-1]
+        placements = newest[:SHOWN_ITEMS][::-1]
         is_readable = may_read(request, conversation.team_id)
         if is_readable:
             note_read(request, conversation, team_id=conversation.team_id)
-        rows, first_owner, last_owner = _rows(conversation, places, is_readable=is_readable)
+        rows, first_owner, last_owner = _rows(conversation, placements, is_readable=is_readable)
         return {
             "original": conversation,
             "rows": rows,
-            "at": places[0].position if places else 0,
+            "at": placements[0].position if placements else 0,
             "has_earlier": len(newest) > SHOWN_ITEMS,
             "has_later": before is not None and before < conversation.next_position,
             "first_owner": first_owner,
@@ -338,20 +338,22 @@ def _before(request: HttpRequest, conversation: Conversation) -> int | None:
     if given.isascii() and given.isdigit() and len(given) < 10:
         return int(given)
     if item_id := request.GET.get("item"):
-        place = selectors.find_place(conversation=conversation, item_id=item_id)
+        place = selectors.find_placement(conversation=conversation, item_id=item_id)
         if place is not None:
             return place.position + _AROUND
     return None
 
 
-def _rows(conversation: Conversation, places: Sequence[Placement], *, is_readable: bool) -> tuple[list[Row], str, str]:
+def _rows(
+    conversation: Conversation, placements: Sequence[Placement], *, is_readable: bool
+) -> tuple[list[Row], str, str]:
     """The entries with their responses, and the ids of the first and the last of these."""
-    owners, responses = owners_of(conversation, places)
+    owners, responses = owners_of(conversation, placements)
     calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
-    known = beside(places, list(calls[:_MOST_CALLS]), team_id=conversation.team_id, owners=owners)
+    known = beside(placements, list(calls[:_MOST_CALLS]), team_id=conversation.team_id, owners=owners)
     by_key = {str(key): owner for key, owner in owners.items()}
     rows, last = [], ""
-    for entry in entries(places, known, is_readable=is_readable):
+    for entry in entries(placements, known, is_readable=is_readable):
         owner = by_key.get(entry.key, "")
         response = responses.get(owner) if owner != last else None
         rows.append(Row(entry=entry, response=response, is_loose=bool(last) > bool(owner), item_ids=list(_ids(entry))))

@@ -86,7 +86,7 @@ def _retry(request: HttpRequest, response: Response, _: str) -> str:
 
 
 async def _queue(key_id: str, body: Any, request: RequestInfo) -> str:
-    principal = await directory.aprincipal_of(key_id)
+    principal = await directory.aprincipal_by_id(key_id)
     made = await create.queue_response(principal=principal, body=body, mode=Mode.JSON, request=request)
     return str(made["id"])
 

@@ -7,18 +7,18 @@ from kernel.clock import now
 from responses.rollups import histograms
 from responses.rollups.reading import Question, Sums, ask
 from responses.rollups.sources import CALLS
-from tenants.admin.health import Fares, Health, looks
+from tenants.admin.health import CallHealth, Health, register_health_source
 
 _HOUR = timedelta(hours=1)
 _MEASURES = ("calls", "failed", "duration")
 
 
-@looks
-def fares() -> Mapping[tuple[str, str], Fares]:
+@register_health_source
+def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
     """By upstream and model, and by upstream alone. Two questions for each of the two spans."""
     end = now().replace(minute=0, second=0, microsecond=0) + _HOUR
     hour, day = _asked(end - 2 * _HOUR, end), _asked(end - 24 * _HOUR, end)
-    return {key: Fares(hour=hour.get(key), day=health) for key, health in day.items()}
+    return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
 def _asked(since: datetime, until: datetime) -> dict[tuple[str, str], Health]:

@@ -132,7 +132,7 @@ def _trial(result: TurnResult, route: directory.Route, *, took_ms: int, first_ms
     return Trial(took_ms=took_ms, first_ms=first_ms, words=words, status=200, tokens=usage)
 
 
-async def _list(upstream: directory.Upstream) -> tuple[list[str], str]:
+async def _list(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
     """The names, sorted, or why there are none."""
     try:
         answer = await client_for(upstream).get("/models", cast_to=object)

@@ -16,7 +16,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        audit_seals.seal_settled()
+        audit_seals.seal_pending_lines()
         broken = list(audit_seals.verify())
         for each in broken:
             span = f"lines {each.seal.first_id} to {each.seal.last_id}"
