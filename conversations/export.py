@@ -11,7 +11,7 @@ import orjson
 from conversations import selectors
 from conversations.items import plain_text
 from conversations.models import Conversation, Placement
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from tenants import scope
 
 _AT_ONCE = 100

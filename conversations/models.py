@@ -10,7 +10,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.ids import new_id
-from kernel.jsontext import WireDecoder
+from kernel.json_text import WireDecoder
 from tenants.models import ApiKey, IdField, Team
 
 

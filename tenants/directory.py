@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from kernel import clock
 from kernel.crypto import keyed_digest
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from kernel.origin import origin
 from tenants import models, scope

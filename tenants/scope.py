@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from django.db import connections, transaction
 
-from kernel.rowsecurity import EVERY_TEAM, open_to, opened_to
+from kernel.row_security import EVERY_TEAM, open_to, opened_to
 
 
 @contextmanager

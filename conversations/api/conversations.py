@@ -14,7 +14,7 @@ from conversations.api.schema import CreateConversation, CreateItems, ForkConver
 from conversations.items import project
 from conversations.models import Conversation, Placement
 from conversations.selectors import public_conversation
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.pagination import Page, PageRequest
 from kernel.query import refuse_unknown
 from kernel.views import ApiView

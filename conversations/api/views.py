@@ -13,7 +13,7 @@ from conversations import access
 from conversations.api.requests import MAX_LIST, principal_of, purpose_filter, read_upload, request_id_of
 from conversations.files import storage
 from conversations.models import File
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.http import JSON
 from kernel.pagination import PageRequest
 from kernel.views import ApiView

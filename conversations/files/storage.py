@@ -19,7 +19,7 @@ from django.core.files.uploadedfile import UploadedFile
 
 from conversations.models import File, FileState, Purpose
 from kernel.clock import now, unix
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import NotFound, RequestTooLarge, ServerError
 from kernel.pagination import Page, PageRequest, Position, keyset
 from tenants import scope

@@ -19,7 +19,7 @@ from conversations.files import storage
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose, Upload, UploadPart, UploadState
 from kernel.clock import now, unix
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, NotFound, RequestTooLarge
 from tenants import scope
 from tenants.principal import Principal

@@ -2,12 +2,12 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.jsontext
+import kernel.json_text
 import uuid
 from django.db import migrations, models
 
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):
@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 ('key', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('id', models.CharField(db_collation='C', max_length=255)),
                 ('type', models.CharField(max_length=40)),
-                ('body', models.JSONField(decoder=kernel.jsontext.WireDecoder)),
+                ('body', models.JSONField(decoder=kernel.json_text.WireDecoder)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),

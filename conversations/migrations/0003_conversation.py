@@ -7,7 +7,7 @@ import django.utils.timezone
 import tenants.models
 from django.db import migrations, models
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):

@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
 from kernel.http import as_api_error, error_response, unknown_url
 from kernel.ids import new_id

@@ -1,7 +1,7 @@
 """Where the request that is being served comes from: for the audit log, and for whoever admits by address.
 
 Set once at the edge (`kernel.asgi.identified`, and the site's middleware for tests), read anywhere below without being
-handed down; threads of `kernel.dbthreads` and of Django see it too.
+handed down; threads of `kernel.db_threads` and of Django see it too.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ from kernel.errors import (
     MissingParameter,
     UnknownParameter,
 )
-from kernel.storable import MAX_DEPTH, is_too_deep, without_nul
+from kernel.storable_json import MAX_DEPTH, is_too_deep, without_nul
 
 # With a NUL, which no key of a body has: `parse_json` has taken them out.
 TAG = "\x00tag:"

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 from typing_extensions import override
 
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.pagination import PageRequest
 from kernel.query import refuse_unknown
 from kernel.validation import parse_json, validate

@@ -32,8 +32,8 @@ from kernel.errors import (
 )
 from kernel.http import as_api_error
 from kernel.validation import kind_of, parse_json
-from responses.api.lanes import Asked, Lane, Lanes, take_stream_id
 from responses.api.requests import info
+from responses.api.socket_streams import Asked, Lane, Lanes, take_stream_id
 from responses.lifecycle import create
 from responses.lifecycle.create import Started
 from responses.models import Mode

@@ -11,8 +11,8 @@ from django.core.files import File as Content
 from conversations.files import storage
 from conversations.models import File
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
-from kernel.storable import without_nul
+from kernel.db_threads import in_db_thread
+from kernel.storable_json import without_nul
 from responses.batches import claims
 from responses.batches.claims import Job
 from responses.batches.requests import MAX_BYTES, MAX_EMBEDDING_INPUTS, MAX_LINES, BadLine, Line, parse_line

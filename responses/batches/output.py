@@ -14,7 +14,7 @@ from conversations.files import storage
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.batches import claims
 from responses.batches.claims import Job
 from responses.batches.threads import Halt, in_thread

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from conversations.items import Wire
 from kernel.nulls import validate_without_nulls
-from kernel.storable import is_too_deep
+from kernel.storable_json import is_too_deep
 from kernel.validation import Metadata, first_defect
 from tenants.models import Scope
 

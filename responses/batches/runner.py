@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.batches import answering, claims, intake, output
 from responses.batches.claims import MOST_ATTEMPTS, Answered, Claimed, Job
 from responses.runs.runner import heard_within

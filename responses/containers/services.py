@@ -12,7 +12,7 @@ from django.conf import settings
 from conversations.files import storage as files
 from conversations.models import File
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
 from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
 from sandbox.client import (

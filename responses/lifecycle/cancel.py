@@ -12,7 +12,7 @@ from django.db.models import F
 from django.db.models.functions import Least
 
 from kernel.errors import BadRequest, Failure
-from kernel.wakeups import ring_from_thread
+from kernel.notifications import ring_from_thread
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
 from responses.engine.events.types import Body

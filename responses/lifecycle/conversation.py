@@ -10,7 +10,7 @@ from django.db import models
 
 from conversations import access
 from conversations.models import Conversation
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import ConversationLocked, PreviousResponseNotFound
 from responses.lifecycle import cancel as cancelling
 from responses.lifecycle import sweeper

@@ -12,7 +12,7 @@ from typing_extensions import override
 from conversations.models import Placement, Section, opens_context
 from conversations.services import remove_unplaced
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.ids import new_id
 from responses.engine import messages
 from responses.engine.calls.port import Toolbox

@@ -15,8 +15,8 @@ from typing import Protocol
 from django.conf import settings
 from django.db import Error as DatabaseError
 
-from kernel import workerloop
-from kernel.dbthreads import in_db_thread
+from kernel import worker_loop
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure
 from responses.engine.events.terminal import failed
 from responses.lifecycle import queue, resume
@@ -186,7 +186,7 @@ def start(*, slots: int, guests: Sequence[ComponentFactory] = ()) -> None:
 
     global _running  # noqa: PLW0603 - a process has one dispatcher, and Celery's tasks have no other way to it
     store.writer.wait_forever()
-    _running = workerloop.submit(begin()).result()
+    _running = worker_loop.submit(begin()).result()
     logger.info("the worker claims background responses", extra={"slots": slots})
 
 
@@ -206,6 +206,6 @@ def stop() -> "Future[None] | None":
     done."""
     global _running, _stopped  # noqa: PLW0603 - as above
     if _running is not None:
-        _stopped = workerloop.submit(_running.stop(drain_seconds=settings.WORKER_DRAIN_SECONDS))
+        _stopped = worker_loop.submit(_running.stop(drain_seconds=settings.WORKER_DRAIN_SECONDS))
         _running = None
     return _stopped

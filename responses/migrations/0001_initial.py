@@ -3,13 +3,13 @@
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.jsontext
+import kernel.json_text
 import responses.models.responses
 import tenants.models
 from django.db import migrations, models
 
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):
@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(max_length=200)),
                 ('upstream_id', models.CharField(max_length=64)),
                 ('upstream_model', models.CharField(max_length=200)),
-                ('parameters', models.JSONField(decoder=kernel.jsontext.WireDecoder, default=dict)),
+                ('parameters', models.JSONField(decoder=kernel.json_text.WireDecoder, default=dict)),
                 ('options', models.JSONField(default=dict, help_text='What the request fixed and the public object does not show.')),
                 ('service_tier', models.CharField(blank=True, max_length=20, null=True)),
                 ('metadata', models.JSONField(default=dict)),

@@ -2,12 +2,12 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.jsontext
+import kernel.json_text
 import responses.models.responses
 import tenants.models
 from django.db import migrations, models
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 ('number', models.PositiveIntegerField()),
                 ('messages', models.JSONField(default=list)),
                 ('model', models.CharField(blank=True, default='', help_text='For requests that name none.', max_length=200)),
-                ('parameters', models.JSONField(decoder=kernel.jsontext.WireDecoder, default=dict, help_text='For requests that do not set them.')),
+                ('parameters', models.JSONField(decoder=kernel.json_text.WireDecoder, default=dict, help_text='For requests that do not set them.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('created_by', models.CharField(default='', max_length=150)),
                 ('prompt', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='responses.prompttemplate')),

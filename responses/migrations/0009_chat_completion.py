@@ -3,11 +3,11 @@
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.jsontext
+import kernel.json_text
 import tenants.models
 from django.db import migrations, models
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):
@@ -25,9 +25,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('model', models.CharField(max_length=200)),
                 ('metadata', models.JSONField(default=dict)),
-                ('messages', models.JSONField(decoder=kernel.jsontext.WireDecoder, default=list)),
-                ('parameters', models.JSONField(decoder=kernel.jsontext.WireDecoder, default=dict, help_text='What else the request said.')),
-                ('body', models.JSONField(decoder=kernel.jsontext.WireDecoder, default=dict)),
+                ('messages', models.JSONField(decoder=kernel.json_text.WireDecoder, default=list)),
+                ('parameters', models.JSONField(decoder=kernel.json_text.WireDecoder, default=dict, help_text='What else the request said.')),
+                ('body', models.JSONField(decoder=kernel.json_text.WireDecoder, default=dict)),
                 ('request_id', models.CharField(default='', max_length=64)),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),

@@ -6,7 +6,7 @@ import responses.models.vector_stores
 import tenants.models
 from django.db import migrations, models
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 # Words in their order, without those of no content; words of other languages than English are kept as they are.

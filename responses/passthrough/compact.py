@@ -10,7 +10,7 @@ from typing import Any
 
 from conversations.items import InputMessage
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import UnknownParameter
 from kernel.ids import new_id
 from responses.engine.calls.port import NoTools

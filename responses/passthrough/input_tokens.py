@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.engine.compaction import token_estimate
 from responses.engine.turn import TurnRequest
 from responses.providers import token_counts

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from kernel.errors import Failure
-from kernel.storable import is_too_deep, without_nul
+from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
 from responses.engine.chat.converter import ChatConverter, Chunk
 from responses.engine.events.types import Event

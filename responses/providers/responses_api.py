@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from kernel.errors import Failure
-from kernel.storable import is_too_deep, without_nul
+from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import Attachments
 from responses.engine.events.types import Event
 from responses.engine.relay.converter import RelayConverter, UpstreamEvent

@@ -21,7 +21,7 @@ from conversations.files.extraction import extract_text
 from conversations.items import InputFile, StoredItem
 from conversations.models import File
 from kernel import egress
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import (
     ApiError,
     EgressFailed,

@@ -14,7 +14,7 @@ from django.db import transaction
 from pydantic import Field
 
 from conversations.items import MAX_TEXT, AssistantMessage, InputMessage, InputPart, InputText, Wire
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter
 from kernel.validation import validate
 from responses.models import PromptTemplate, PromptVersion

@@ -15,9 +15,9 @@ from functools import partial
 from django.db import Error as DatabaseError
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
-from kernel.wakeups import here
+from kernel.notifications import here
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access

@@ -16,7 +16,7 @@ from django.db import models
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
-from kernel.wakeups import Bell
+from kernel.notifications import Bell
 from responses.engine.calls.outcomes import Ask, request_digest
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem

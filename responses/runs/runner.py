@@ -21,9 +21,9 @@ from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
-from kernel.wakeups import here
+from kernel.notifications import here
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
 from responses.engine.events.types import DONE_FRAME

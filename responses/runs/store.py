@@ -16,7 +16,7 @@ import orjson
 import psycopg
 from django.db import OperationalError, connection, models
 
-from kernel.groupcommit import GroupCommit
+from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
 from responses.models import Status
 

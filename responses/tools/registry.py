@@ -10,7 +10,7 @@ from typing import Any
 
 from conversations.items import InputImage, StoredItem
 from kernel import egress
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, UnsupportedValue
 from responses.engine.calls.port import NoTools, Toolbox
 from responses.models import Response

@@ -18,9 +18,9 @@ from django.db.models import Q
 from conversations.files import storage
 from conversations.files.extraction import extract_text
 from conversations.models import File
-from kernel import workerloop
+from kernel import worker_loop
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
@@ -70,7 +70,7 @@ class _Readers:
             if self._count == _MOST_READERS:
                 return
             self._count += 1
-        workerloop.submit(self._read())
+        worker_loop.submit(self._read())
 
     async def _read(self) -> None:
         try:

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django.db.utils import DatabaseError
 
 from kernel.errors import UnsupportedValue
-from kernel.rowsecurity import lock_statements
+from kernel.row_security import lock_statements
 
 TABLE = "responses_vectorembedding"
 INDEXED = (256, 384, 512, 768, 1024, 1536, 2048, 3072)

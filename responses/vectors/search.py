@@ -17,7 +17,7 @@ import orjson
 from django.db import connection
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue
 from responses.models.vector_stores import HalfVectorField, VectorStore
 from responses.providers.clients import UpstreamFailed

@@ -9,11 +9,11 @@ import logging
 from concurrent.futures import Future
 from functools import partial
 
-from kernel import egress, workerloop
+from kernel import egress, worker_loop
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.database_notifications import listen
+from kernel.db_threads import in_db_thread
 from kernel.egress import Egress
-from kernel.notices import listen
 from responses.webhooks import queue
 from responses.webhooks.attempt import WebhookEvent, send
 from responses.webhooks.models import WebhookDelivery
@@ -103,14 +103,14 @@ def start(*, slots: int) -> None:
     global _running, _ending  # noqa: PLW0603 - a process has one courier, and a signal has no other way to it
     if slots:
         _running = DeliveryWorker(slots=slots, egress=egress.default())
-        _ending = workerloop.submit(_running.run())
+        _ending = worker_loop.submit(_running.run())
 
 
 def stop() -> "Future[None] | None":
     """Claim nothing any more. The future: what was under way is over. Nothing is lost where nobody waits for it: what
     was not written down is attempted again, by another worker."""
     if _running is not None:
-        workerloop.submit(_stop(_running))
+        worker_loop.submit(_stop(_running))
     return _ending
 
 

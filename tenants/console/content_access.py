@@ -18,7 +18,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from kernel.clock import now
-from kernel.rowsecurity import EVERY_TEAM
+from kernel.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.audit import audit
 from tenants.console.audited import actor, note

@@ -19,7 +19,7 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest, parse_cookie
 
 from kernel.asgi import Message, Receive, Scope, Send, header
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from tenants.console.roles import EVERY_ROLE
 from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
 

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User as DjangoUser
 from django.http import HttpRequest
 
 from kernel.clock import now
-from kernel.rowsecurity import EVERY_TEAM
+from kernel.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.models import Membership, Reveal, Role, StaffMember, StaffRole
 

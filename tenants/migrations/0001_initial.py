@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 
-from kernel.rowsecurity import grant_to_application, lock_table
+from kernel.row_security import grant_to_application, lock_table
 
 
 def grant(apps, editor):

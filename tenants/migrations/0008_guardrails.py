@@ -5,7 +5,7 @@ import django.utils.timezone
 import kernel.crypto
 from django.db import migrations, models
 
-from kernel.rowsecurity import lock_table
+from kernel.row_security import lock_table
 
 
 class Migration(migrations.Migration):

@@ -3,7 +3,7 @@
 import django.utils.timezone
 from django.db import migrations, models
 
-from kernel.rowsecurity import keep_append_only
+from kernel.row_security import keep_append_only
 
 
 def append_only(apps, editor):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernel import workerloop
+from kernel import worker_loop
 from responses.models.vector_stores import VectorStoreFile
 from responses.vectors import ingestion
 from tenants import scope
@@ -214,7 +214,7 @@ def test_an_upstream_that_is_away_is_asked_again_later(library: Library, api: Ap
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="nobody-answers-for-this")
     file_id = library.upload("a.txt", WORDS)
     ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
-    workerloop.submit(ingestion.ingest_next()).result(60)
+    worker_loop.submit(ingestion.ingest_next()).result(60)
     entry = library.entry(file_id)
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import connection
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
-from kernel.groupcommit import GroupCommit, Outcomes
+from kernel.db_threads import in_db_thread
+from kernel.group_commit import GroupCommit, Outcomes
 from responses.models import CommitMark, EventBatch
 from responses.runs.store import Advance, Change, LeaseLost, Marker
 from tenants import scope

@@ -7,7 +7,7 @@ from django.conf import settings
 
 from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import EgressFailed
 from responses.engine.attachments import ImageBytes, Words
 from responses.lifecycle import resume

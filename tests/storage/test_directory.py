@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from tenants import directory, scope, services
 from tenants.directory import Route

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from pytest_django import Settings
 
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.lifecycle import cancel as cancelling
 from responses.models import Response
 from responses.runs import follow

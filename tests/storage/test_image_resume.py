@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.lifecycle import resume

@@ -12,7 +12,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store

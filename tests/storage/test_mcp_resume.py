@@ -10,7 +10,7 @@ import pytest
 
 from conversations.items import McpApprovalRequest
 from kernel.addresses import AllowList
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.egress import Egress
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.loop import Run

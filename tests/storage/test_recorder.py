@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conversations.models import Item, Placement, Section
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.events.response_body import Ending

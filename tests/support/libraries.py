@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernel import workerloop
+from kernel import worker_loop
 from responses.providers.clients import close_clients
 from responses.vectors import ingestion
 from tenants import scope, services
@@ -24,7 +24,7 @@ def equip(team: Team, *, url: str) -> None:
 
 def read_waiting_files() -> None:
     """Do what a worker does, in this process, until no file waits."""
-    workerloop.submit(_read()).result(60)
+    worker_loop.submit(_read()).result(60)
 
 
 async def _read() -> None:

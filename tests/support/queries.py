@@ -8,8 +8,8 @@ from typing import Any
 
 from django.db import connection
 
-from kernel import dbthreads
-from kernel.dbthreads import in_db_thread
+from kernel import db_threads
+from kernel.db_threads import in_db_thread
 
 
 @asynccontextmanager
@@ -30,7 +30,7 @@ async def captured_statements() -> AsyncIterator[list[str]]:
 
 async def _in_each_thread(work: Callable[[], None]) -> None:
     """Once in each: none of them is free for a second time before all have done it."""
-    threads = dbthreads._THREADS._max_workers
+    threads = db_threads._THREADS._max_workers
     together = threading.Barrier(threads)
 
     def once() -> None:

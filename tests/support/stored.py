@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from conversations.models import Section
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.engine.calls.port import NoTools, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening

@@ -5,7 +5,7 @@ import time
 import orjson
 import pytest
 
-from kernel.storable import MAX_DEPTH
+from kernel.storable_json import MAX_DEPTH
 from responses.engine.calls.client_tools import hidden, item_fields
 from responses.engine.calls.outcomes import ToolResult, object_of
 from responses.engine.chat.call_segments import CallSegment

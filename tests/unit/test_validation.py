@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from kernel.errors import BadRequest
-from kernel.storable import MAX_DEPTH, without_nul
+from kernel.storable_json import MAX_DEPTH, without_nul
 from kernel.validation import TAG, parse_json, path, validate
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from django.db import Error as DatabaseError
 
 from kernel import heartbeats
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.admin.live import queries
 from responses.admin.live.queries import Look
 from tenants import scope

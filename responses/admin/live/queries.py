@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from kernel.rowsecurity import EVERY_TEAM
+from kernel.row_security import EVERY_TEAM
 from responses.models import RUNNING, Response, ToolCall, Turn
 
 MOST_EXECUTED = 200

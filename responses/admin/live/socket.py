@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.admin.live import rows
 from responses.admin.live.poller import Board, Seen
 from responses.runs.runner import heard_within

@@ -11,7 +11,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 
 from conversations.models import Placement, Section
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from responses.models import Response
 from responses.runs import selectors
 from tenants import scope

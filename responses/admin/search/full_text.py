@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
-from kernel.rowsecurity import EVERY_TEAM
+from kernel.row_security import EVERY_TEAM
 from responses.admin.search.id_lookup import url_of_place
 from tenants.audit import audit
 from tenants.console.audited import actor

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
 from conversations.api.requests import principal_of
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import NotFound
 from kernel.http import JSON
 from kernel.pagination import PageRequest

@@ -8,7 +8,7 @@ from typing import Any
 
 from conversations.items import CodeInterpreterCall, ShellCall, StoredItem
 from kernel.clock import now
-from kernel.dbthreads import in_db_thread
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kernel.egress import Egress
 from kernel.errors import ApiError
-from kernel.storable import without_nul
+from kernel.storable_json import without_nul
 from responses.tools.mcp.servers import ListedTool, Server
 from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, Heard, http_client, listening
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from responses.chat.folding import Folded
+from responses.chat.accumulator import Folded
 from tests.support.chunks import Chunk, chunk, usage
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 
 from kernel.ids import new_id
-from responses.chat import demands, stored
+from responses.chat import capabilities, stored
+from responses.chat.accumulator import Folded
 from responses.chat.chunks import ChunkWriter, as_chunk, frame
-from responses.chat.folding import Folded
 from responses.chat.requests import ChatRequest
 from responses.engine.chat.converter import Chunk, read_usage
 from responses.engine.events.types import DONE_FRAME
@@ -33,7 +33,7 @@ from tenants.principal import Principal
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
     """The upstream's completion."""
     call = await _route(principal, body, request)
-    values = {**demands.upstream_values(body, call.route), "stream": False}
+    values = {**capabilities.upstream_values(body, call.route), "stream": False}
     try:
         async with post(call.route.upstream, "/chat/completions", values) as response:
             completion = await _whole(response)
@@ -53,7 +53,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     """The upstream's events, once it has begun to answer; its errors before that are raised."""
     call = await _route(principal, body, request)
     values = {
-        **demands.upstream_values(body, call.route),
+        **capabilities.upstream_values(body, call.route),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -158,6 +158,6 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
     principal.require(Scope.CHAT_WRITE)
     await refuse_unguarded(principal)
     route = await directory.aroute(principal, body.body.model)
-    demands.check(body, route)
+    capabilities.check(body, route)
     routed = RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)
     return _Call(routed, body)

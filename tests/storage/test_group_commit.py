@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, InterfaceError, ProgrammingError, connection
 
-from kernel.dbthreads import in_db_thread
-from kernel.groupcommit import GroupCommit
+from kernel.db_threads import in_db_thread
+from kernel.group_commit import GroupCommit
 from responses.models import EventBatch
 from responses.runs import store
 from responses.runs.store import Advance, Change, LeaseLost, writer

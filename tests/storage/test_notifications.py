@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kernel import wakeups
-from kernel.wakeups import Bell, Wakeups
+from kernel import notifications
+from kernel.notifications import Bell, Wakeups
 from tests.support.proxies import Proxy, proxied
 
 HERE = urlsplit(os.environ["REDIS_URL"])
@@ -99,7 +99,7 @@ async def test_a_redis_that_falls_silent_is_noticed(proxy: Proxy) -> None:
 
 async def test_threads_ring_too() -> None:
     wake = asyncio.Event()
-    with wakeups.here().listening("a", wake):
+    with notifications.here().listening("a", wake):
         await heard(wake)
-        await asyncio.to_thread(wakeups.ring_from_thread, "a")
+        await asyncio.to_thread(notifications.ring_from_thread, "a")
         await heard(wake)
