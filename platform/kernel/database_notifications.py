@@ -1,6 +1,6 @@
-"""Notices of PostgreSQL's: a wake-up that arrives when, and only when, the transaction that sent it is committed.
+"""PostgreSQL's LISTEN: a notification arrives if, and only if, the transaction that sent it has been committed.
 
-They are a convenience: whoever waits for one also looks by itself from time to time.
+Notifications are lost while the connection is down, so listeners also poll the database.
 """
 
 import asyncio
@@ -15,21 +15,23 @@ logger = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 2.0
 
 
-async def listen(channel: str, ring: Callable[[], None]) -> None:
-    """Call `ring` for each notice, until cancelled; the connection is its own, and made anew where it breaks."""
+async def listen(channel: str, notified: Callable[[], None]) -> None:
+    """Call `notified` for each notification until cancelled; opens its own connection and reopens it when it breaks."""
     while True:
         try:
             async with await _connect() as connection:
                 await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-                ring()
+                # Notifications sent before LISTEN took effect are lost: treat every new connection as one.
+                notified()
                 async for _ in connection.notifies():
-                    ring()
+                    notified()
         except (psycopg.Error, OSError):
-            logger.warning("notices of the database are not heard for a while", extra={"channel": channel})
+            logger.warning("database notifications cannot be received", extra={"channel": channel})
         await asyncio.sleep(_RECONNECT_SECONDS)
 
 
 async def _connect() -> "psycopg.AsyncConnection[tuple[object, ...]]":
+    # Not one of Django's connections: LISTEN occupies a connection for the lifetime of the process.
     database = settings.DATABASES["default"]
     return await psycopg.AsyncConnection.connect(
         dbname=database["NAME"],

@@ -1,7 +1,7 @@
-"""Wake-ups between processes: "look again", over Redis' publish and subscribe.
+"""Notifications between processes: "the rows of this channel have changed", over Redis' PUBLISH and SUBSCRIBE.
 
-A wake-up says nothing but its channel; what there is to see stands in the database. It may be lost, or come for
-nothing. So whoever waits for one looks by itself, too, and more often while `is_connected` is false.
+A notification carries nothing but its channel; the change itself is in the database. It may be lost, and it may be
+sent without a change. Listeners therefore also poll the database, more often while `is_connected` is false.
 """
 
 import asyncio
@@ -21,46 +21,49 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 logger = logging.getLogger(__name__)
+# Notifications of this period share one round trip: runs flush their logs at the same points in time.
 _GATHER_SECONDS = 0.005
-_AWAY_SECONDS = 0.5
+_RECONNECT_SECONDS = 0.5
+# A connection can break without a packet that says so; after this long without a message it is probed with PING.
 _SILENCE_SECONDS = 5.0
 _TIMEOUT_SECONDS = 2.0
-_BLOCKING_SECONDS = 0.5
-# Always subscribed to, so that the connection is known to listen.
-_PULSE = "wakeups"
+# Callers without an event loop block a thread, so they wait less.
+_BLOCKING_TIMEOUT_SECONDS = 0.5
+# Every connection subscribes to this channel first: its confirmation proves that the connection receives messages.
+_PROBE_CHANNEL = "wakeups"
 
 
 @dataclass(eq=False, slots=True)
-class Bell:
-    """What rings a channel again and again. `is_heard`: the last time, somebody listened."""
+class Notifier:
+    """Sender for one channel. `has_listeners`: the latest notification reached at least one subscriber."""
 
     channel: str
-    is_heard: bool = False
+    has_listeners: bool = False
 
-    def ring(self) -> None:
-        """Wake whoever listens to the channel, soon; costs its caller next to nothing and never fails."""
-        here().ring(self)
+    def notify(self) -> None:
+        """Notify the channel's listeners within milliseconds; returns immediately and never fails."""
+        loop_notifications().notify(self)
 
 
-class Wakeups:
-    """The wake-ups of one event loop: one connection that listens, and one that rings."""
+class Notifications:
+    """Notifications of one event loop: one connection that listens and one that sends."""
 
     def __init__(self, url: str, *, silence_seconds: float = _SILENCE_SECONDS) -> None:
         self.is_connected = False
         self._url = url
         self._silence_seconds = silence_seconds
         self._listeners: dict[str, list[asyncio.Event]] = defaultdict(list)
-        self._changed = asyncio.Event()
+        self._channels_changed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._due: set[Bell] = set()
-        self._is_due = asyncio.Event()
-        self._ringer: asyncio.Task[None] | None = None
+        self._pending: set[Notifier] = set()
+        self._has_pending = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
 
     @contextmanager
     def listening(self, channel: str, wake: asyncio.Event) -> Iterator[None]:
-        """Inside of the block the event is set for every ring, and whenever one may have been missed."""
+        """Set `wake` for every notification inside the block, and whenever one may have been missed."""
         self._listeners[channel].append(wake)
-        self._changed.set()
+        self._channels_changed.set()
         if self._listener is None or self._listener.done():
             self._listener = asyncio.get_running_loop().create_task(self._listen())
         try:
@@ -69,14 +72,14 @@ class Wakeups:
             self._listeners[channel].remove(wake)
             if not self._listeners[channel]:
                 del self._listeners[channel]
-                self._changed.set()
+                self._channels_changed.set()
 
-    def ring(self, bell: Bell) -> None:
-        """Ring with the next group; rings of one bell that come close together are one."""
-        self._due.add(bell)
-        self._is_due.set()
-        if self._ringer is None or self._ringer.done():
-            self._ringer = asyncio.get_running_loop().create_task(self._ring_all())
+    def notify(self, notifier: Notifier) -> None:
+        """Send a notification with the next group; repeated ones within a group are sent once."""
+        self._pending.add(notifier)
+        self._has_pending.set()
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send())
 
     # -- listening -----------------------------------------------------------------------------------------------------
 
@@ -85,104 +88,108 @@ class Wakeups:
             try:
                 await self._listen_until_broken()
             except (redis.RedisError, OSError) as error:
+                # Logged once per outage, not once per attempt to reconnect.
                 if self.is_connected:
-                    logger.warning("wake-ups are not heard: %s", error)
+                    logger.warning("notifications cannot be received: %s", error)
             finally:
                 self.is_connected = False
+                # Notifications may be lost from here on, so every listener reads the database once.
                 self._wake(*self._listeners)
-            await asyncio.sleep(_AWAY_SECONDS)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _listen_until_broken(self) -> None:
+        # No retries: a silently reopened connection would have lost its subscriptions without waking the listeners.
         client = _client(self._url, retries=0)
         try:
             async with client.pubsub() as pubsub:
-                await pubsub.subscribe(_PULSE)
-                subscriber = asyncio.create_task(self._subscribe_as_wanted(pubsub))
+                await pubsub.subscribe(_PROBE_CHANNEL)
+                subscriber = asyncio.create_task(self._keep_subscribed(pubsub))
                 try:
-                    await self._hear(pubsub, subscriber)
+                    await self._receive(pubsub, subscriber)
                 finally:
                     subscriber.cancel()
                     await asyncio.gather(subscriber, return_exceptions=True)
         finally:
             await client.aclose()
 
-    async def _subscribe_as_wanted(self, pubsub: Any) -> None:
-        known: set[str] = set()
-        self._changed.set()
+    async def _keep_subscribed(self, pubsub: Any) -> None:
+        subscribed: set[str] = set()
+        self._channels_changed.set()
         while not _is_cancelled():
-            await self._changed.wait()
-            self._changed.clear()
+            await self._channels_changed.wait()
+            self._channels_changed.clear()
             wanted = set(self._listeners)
-            if new := wanted - known:
-                await pubsub.subscribe(*new)
-            if old := known - wanted:
-                await pubsub.unsubscribe(*old)
-            known = wanted
+            if added := wanted - subscribed:
+                await pubsub.subscribe(*added)
+            if removed := subscribed - wanted:
+                await pubsub.unsubscribe(*removed)
+            subscribed = wanted
 
-    async def _hear(self, pubsub: Any, subscriber: "asyncio.Task[None]") -> None:
-        is_asked = False
+    async def _receive(self, pubsub: Any, subscriber: "asyncio.Task[None]") -> None:
+        is_probing = False
         while not _is_cancelled() and not subscriber.done():
             message = await pubsub.get_message(timeout=self._silence_seconds)
             if message is None:
-                if is_asked:
-                    raise redis.ConnectionError("Redis has fallen silent.")
+                if is_probing:
+                    raise redis.ConnectionError("Redis does not answer PING.")
                 await pubsub.ping()
             elif message["type"] in {"message", "subscribe"}:
-                # From its confirmation on a subscription hears everything; what came before it is looked for.
+                # A subscription misses nothing after its confirmation. The confirmation wakes the listeners as well:
+                # they read the database once for changes that were made before it.
                 self.is_connected = True
                 self._wake(message["channel"].decode())
-            is_asked = message is None
+            is_probing = message is None
 
     def _wake(self, *channels: str) -> None:
         for channel in channels:
             for wake in self._listeners.get(channel, ()):
                 wake.set()
 
-    # -- ringing -------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def _ring_all(self) -> None:
-        """What cannot be rung is dropped: whoever listens looks by itself."""
+    async def _send(self) -> None:
         client, is_away = _client(self._url, retries=1), False
         try:
             while not _is_cancelled():
-                await self._is_due.wait()
+                await self._has_pending.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
-                self._is_due.clear()
-                bells, self._due = list(self._due), set()
-                error = await _ring(client, bells)
+                self._has_pending.clear()
+                notifiers, self._pending = list(self._pending), set()
+                # Notifications that cannot be sent are dropped: listeners poll the database anyway.
+                error = await _publish(client, notifiers)
                 if error is not None:
                     if not is_away:
-                        logger.warning("wake-ups cannot be sent: %s", error)
-                    await asyncio.sleep(_AWAY_SECONDS)
+                        logger.warning("notifications cannot be sent: %s", error)
+                    await asyncio.sleep(_RECONNECT_SECONDS)
                 is_away = error is not None
         finally:
             await client.aclose()
 
 
 def _is_cancelled() -> bool:
-    """`asyncio.wait_for`, which the client uses, swallows a cancellation that comes together with its result."""
+    # `asyncio.wait_for`, which the client uses, swallows a cancellation that arrives together with its result.
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def _ring(client: Any, bells: list[Bell]) -> Exception | None:
-    """Ring these in one round trip, and note who was heard; returns what went wrong."""
+async def _publish(client: Any, notifiers: list[Notifier]) -> Exception | None:
+    """Send notifications in one round trip and update `has_listeners`; return the error, if any."""
     pipeline = client.pipeline(transaction=False)
-    for bell in bells:
-        pipeline.publish(bell.channel, b"")
+    for notifier in notifiers:
+        pipeline.publish(notifier.channel, b"")
     try:
-        heard = await pipeline.execute()
+        receivers = await pipeline.execute()
     except (redis.RedisError, OSError) as error:
-        for bell in bells:
-            bell.is_heard = False
+        for notifier in notifiers:
+            notifier.has_listeners = False
         return error
-    for bell, listeners in zip(bells, heard, strict=True):
-        bell.is_heard = listeners > 0
+    for notifier, count in zip(notifiers, receivers, strict=True):
+        notifier.has_listeners = count > 0
     return None
 
 
 def _client(url: str, *, retries: int) -> Any:
-    """A connection that the server has closed meanwhile is opened anew by the one retry."""
+    # One retry is enough to reopen a connection that the server has closed while it was idle.
     return redis.asyncio.Redis.from_url(
         url,
         socket_connect_timeout=_TIMEOUT_SECONDS,
@@ -191,35 +198,36 @@ def _client(url: str, *, retries: int) -> Any:
     )
 
 
-_by_loop: dict[asyncio.AbstractEventLoop, Wakeups] = {}
+_by_loop: dict[asyncio.AbstractEventLoop, Notifications] = {}
 
 
-def here() -> Wakeups:
-    """Those of the running event loop."""
+def loop_notifications() -> Notifications:
+    """Return the notifications of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _by_loop:
+        # Tests and short-lived commands close their loops; production processes have one.
         for closed in [known for known in _by_loop if known.is_closed()]:
             del _by_loop[closed]
-        _by_loop[loop] = Wakeups(settings.REDIS_URL)
+        _by_loop[loop] = Notifications(settings.REDIS_URL)
     return _by_loop[loop]
 
 
-def ring_from_thread(*channels: str) -> None:
-    """Wake whoever listens to the channels, from code without an event loop; waits a second for Redis at most."""
-    pipeline = _blocking(settings.REDIS_URL).pipeline(transaction=False)
+def notify_from_thread(*channels: str) -> None:
+    """Notify the listeners of channels from code without an event loop; blocks for at most a second."""
+    pipeline = _blocking_client(settings.REDIS_URL).pipeline(transaction=False)
     for channel in channels:
         pipeline.publish(channel, b"")
     try:
         pipeline.execute()
     except redis.RedisError as error:
-        logger.warning("a wake-up cannot be sent: %s", error)
+        logger.warning("a notification cannot be sent: %s", error)
 
 
 @cache
-def _blocking(url: str) -> "redis.Redis":
+def _blocking_client(url: str) -> "redis.Redis":
     return redis.Redis.from_url(
         url,
-        socket_connect_timeout=_BLOCKING_SECONDS,
-        socket_timeout=_BLOCKING_SECONDS,
+        socket_connect_timeout=_BLOCKING_TIMEOUT_SECONDS,
+        socket_timeout=_BLOCKING_TIMEOUT_SECONDS,
         retry=redis.retry.Retry(NoBackoff(), 1),
     )

@@ -12,7 +12,7 @@ from django.db.models import F
 from django.db.models.functions import Least
 
 from kernel.errors import BadRequest, Failure
-from kernel.notifications import ring_from_thread
+from kernel.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
 from responses.engine.events.types import Body
@@ -76,7 +76,7 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
             before={"worker": row["lease_owner"], "attempt": row["attempt"]},
             request_id=request.request_id,
         )
-        _ring_on_commit(response_id, row["lease_owner"])
+        _notify_on_commit(response_id, row["lease_owner"])
     return True
 
 
@@ -98,12 +98,12 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
         if lost is not None:
             raise lost
         audit(team_id=team_id, actor=actor, action=action, target=response_id, request_id=request.request_id)
-        _ring_on_commit(response_id, row["lease_owner"])
+        _notify_on_commit(response_id, row["lease_owner"])
     return True
 
 
-def _ring_on_commit(response_id: str, owner: str | None) -> None:
+def _notify_on_commit(response_id: str, owner: str | None) -> None:
     """Tell whoever follows the run and whoever executes it. They look at the row, and a page of the admin commits later
     than the service that it calls."""
     channels = [channel_of(response_id), *([channel_of_process(owner)] if owner else [])]
-    transaction.on_commit(partial(ring_from_thread, *channels))
+    transaction.on_commit(partial(notify_from_thread, *channels))

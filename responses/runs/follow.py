@@ -17,7 +17,7 @@ from django.db import Error as DatabaseError
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
-from kernel.notifications import here
+from kernel.notifications import loop_notifications
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
@@ -156,7 +156,11 @@ class _Tail:
                 del self._open[self._response_id]
 
     def _listening(self) -> AbstractContextManager[None]:
-        return here().listening(channel_of(self._response_id), self._rung) if self._is_background else nullcontext()
+        return (
+            loop_notifications().listening(channel_of(self._response_id), self._rung)
+            if self._is_background
+            else nullcontext()
+        )
 
     async def _read_once(self) -> None:
         # Of a run in the background nobody needs to know who listens.
@@ -174,7 +178,7 @@ class _Tail:
         if ended or frames:
             self.wake.set()
         if not ended:
-            is_woken = self._is_background and here().is_connected
+            is_woken = self._is_background and loop_notifications().is_connected
             await heard_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
 
 

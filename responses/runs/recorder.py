@@ -16,7 +16,7 @@ from django.db import models
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
-from kernel.notifications import Bell
+from kernel.notifications import Notifier
 from responses.engine.calls.outcomes import Ask, request_digest
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
@@ -79,7 +79,7 @@ class Recorder:
         self._buffer_first = progress.next_sequence
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: list[asyncio.Future[None]] = []
-        self._bell = Bell(identity.channel) if identity.background else None
+        self._notifier = Notifier(identity.channel) if identity.background else None
 
     async def record(self, step: Step) -> bytes:
         """The step's bytes for the wire, once whatever must be stored before them has been committed.
@@ -137,7 +137,9 @@ class Recorder:
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
         elif self._buffer and self._timer is None:
-            longest = FOLLOWED_FLUSH_SECONDS if self._bell is not None and self._bell.is_heard else FLUSH_SECONDS
+            longest = (
+                FOLLOWED_FLUSH_SECONDS if self._notifier is not None and self._notifier.has_listeners else FLUSH_SECONDS
+            )
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(_flush_at(loop.time(), longest), self._flush)
 
@@ -157,8 +159,8 @@ class Recorder:
         return commit
 
     def _tell(self, commit: "asyncio.Future[None]") -> None:
-        if self._bell is not None:
-            self._bell.ring()
+        if self._notifier is not None:
+            self._notifier.notify()
         if not commit.cancelled():
             # Seen, though nobody may wait for it: the run may have been lost by then, and have stopped.
             commit.exception()

@@ -23,7 +23,7 @@ from django.db import InterfaceError, OperationalError
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
-from kernel.notifications import here
+from kernel.notifications import loop_notifications
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
 from responses.engine.events.types import DONE_FRAME
@@ -273,7 +273,7 @@ class _Registry:
     async def _stop_lost(self) -> None:
         """Close the upstream connections of runs that somebody else has ended, as soon as somebody says so."""
         told = asyncio.Event()
-        with here().listening(channel_of_process(PROCESS), told):
+        with loop_notifications().listening(channel_of_process(PROCESS), told):
             while self._runs:
                 await heard_within(told, _LOOK_SECONDS)
                 told.clear()

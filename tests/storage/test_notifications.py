@@ -1,4 +1,4 @@
-"""Wake-ups between processes: heard at once while Redis is there, and never a reason to hang while it is not."""
+"""Notifications between processes: delivered quickly while Redis is up, and never a reason to hang while it is down."""
 
 import asyncio
 import os
@@ -7,22 +7,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kernel import notifications
-from kernel.notifications import Bell, Wakeups
+from kernel.notifications import Notifications, Notifier, loop_notifications, notify_from_thread
 from tests.support.proxies import Proxy, proxied
 
-HERE = urlsplit(os.environ["REDIS_URL"])
+REDIS = urlsplit(os.environ["REDIS_URL"])
 
 
-async def until(look: Callable[[], bool]) -> None:
-    """Wait until this is so."""
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true."""
     async with asyncio.timeout(5):
-        while not look():
+        while not condition():
             await asyncio.sleep(0.01)
 
 
-async def heard(wake: asyncio.Event) -> None:
-    """Wait for a wake-up, and be ready for the next."""
+async def woken(wake: asyncio.Event) -> None:
+    """Wait for a notification, and reset the event for the next one."""
     async with asyncio.timeout(5):
         await wake.wait()
     wake.clear()
@@ -30,76 +29,76 @@ async def heard(wake: asyncio.Event) -> None:
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[Proxy]:
-    """The way to this run's Redis, which a test can cut."""
-    assert HERE.hostname
-    assert HERE.port
-    async with proxied(HERE.hostname, HERE.port) as proxy:
+    """A proxy for this run's Redis, which a test can interrupt."""
+    assert REDIS.hostname
+    assert REDIS.port
+    async with proxied(REDIS.hostname, REDIS.port) as proxy:
         yield proxy
 
 
-def through(proxy: Proxy, *, silence_seconds: float = 5) -> Wakeups:
-    """What a process has whose Redis lies behind the proxy."""
-    url = f"redis://:{HERE.password}@127.0.0.1:{proxy.port}{HERE.path}"
-    return Wakeups(url, silence_seconds=silence_seconds)
+def through(proxy: Proxy, *, silence_seconds: float = 5) -> Notifications:
+    """The notifications of a process that reaches Redis through the proxy."""
+    url = f"redis://:{REDIS.password}@127.0.0.1:{proxy.port}{REDIS.path}"
+    return Notifications(url, silence_seconds=silence_seconds)
 
 
-async def test_a_ring_wakes_all_who_listen_to_its_channel(proxy: Proxy) -> None:
-    here, there = through(proxy), through(proxy)
+async def test_a_notification_wakes_all_listeners_of_its_channel_only(proxy: Proxy) -> None:
+    first, second = through(proxy), through(proxy)
     ours, theirs, others = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    with here.listening("a", ours), here.listening("b", others), there.listening("a", theirs):
+    with first.listening("a", ours), first.listening("b", others), second.listening("a", theirs):
         for wake in (ours, theirs, others):
-            await heard(wake)
-        here.ring(Bell("a"))
-        await asyncio.gather(heard(ours), heard(theirs))
+            await woken(wake)
+        first.notify(Notifier("a"))
+        await asyncio.gather(woken(ours), woken(theirs))
         assert not others.is_set()
 
 
-async def test_a_bell_knows_whether_it_was_heard(proxy: Proxy) -> None:
-    here, bell, wake = through(proxy), Bell("a"), asyncio.Event()
-    with here.listening("a", wake):
-        await heard(wake)
-        here.ring(bell)
-        await until(lambda: bell.is_heard)
-    here.ring(bell)
-    await until(lambda: not bell.is_heard)
+async def test_a_notifier_reports_whether_its_channel_has_listeners(proxy: Proxy) -> None:
+    notifications, notifier, wake = through(proxy), Notifier("a"), asyncio.Event()
+    with notifications.listening("a", wake):
+        await woken(wake)
+        notifications.notify(notifier)
+        await until(lambda: notifier.has_listeners)
+    notifications.notify(notifier)
+    await until(lambda: not notifier.has_listeners)
 
 
-async def test_who_begins_to_listen_looks_once(proxy: Proxy) -> None:
-    here, first, second = through(proxy), asyncio.Event(), asyncio.Event()
-    with here.listening("a", first):
-        await heard(first)
-        with here.listening("b", second):
-            await heard(second)
+async def test_a_new_listener_is_woken_once(proxy: Proxy) -> None:
+    notifications, first, second = through(proxy), asyncio.Event(), asyncio.Event()
+    with notifications.listening("a", first):
+        await woken(first)
+        with notifications.listening("b", second):
+            await woken(second)
 
 
-async def test_without_redis_nobody_waits_and_everybody_is_woken_when_it_returns(proxy: Proxy) -> None:
-    here, wake, bell = through(proxy), asyncio.Event(), Bell("a")
-    with here.listening("a", wake):
-        await heard(wake)
+async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
+    notifications, wake, notifier = through(proxy), asyncio.Event(), Notifier("a")
+    with notifications.listening("a", wake):
+        await woken(wake)
         await proxy.close()
-        await until(lambda: not here.is_connected)
-        here.ring(bell)
+        await until(lambda: not notifications.is_connected)
+        notifications.notify(notifier)
         wake.clear()
         await proxy.open()
-        await until(lambda: here.is_connected)
-        await heard(wake)
-        here.ring(bell)
-        await until(lambda: bell.is_heard)
+        await until(lambda: notifications.is_connected)
+        await woken(wake)
+        notifications.notify(notifier)
+        await until(lambda: notifier.has_listeners)
 
 
-async def test_a_redis_that_falls_silent_is_noticed(proxy: Proxy) -> None:
-    here, wake = through(proxy, silence_seconds=0.1), asyncio.Event()
-    with here.listening("a", wake):
-        await heard(wake)
+async def test_a_silent_redis_counts_as_disconnected(proxy: Proxy) -> None:
+    notifications, wake = through(proxy, silence_seconds=0.1), asyncio.Event()
+    with notifications.listening("a", wake):
+        await woken(wake)
         await asyncio.sleep(0.3)
-        assert here.is_connected
+        assert notifications.is_connected
         proxy.hold()
-        await until(lambda: not here.is_connected)
+        await until(lambda: not notifications.is_connected)
 
 
-async def test_threads_ring_too() -> None:
+async def test_threads_can_notify() -> None:
     wake = asyncio.Event()
-    with notifications.here().listening("a", wake):
-        await heard(wake)
-        await asyncio.to_thread(notifications.ring_from_thread, "a")
-        await heard(wake)
+    with loop_notifications().listening("a", wake):
+        await woken(wake)
+        await asyncio.to_thread(notify_from_thread, "a")
+        await woken(wake)
