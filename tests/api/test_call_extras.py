@@ -1,4 +1,4 @@
-"""What upstreams hang onto their calls and want back with them (30 in the list of edge cases)."""
+"""Extra fields of tool calls, such as thought signatures, which upstreams expect back with the call."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ def output(call_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_30_extras_go_back_with_their_call_along_a_chain(api: Api, script: Script, late: bool) -> None:
+def test_call_extras_are_returned_to_the_upstream_in_a_chain(api: Api, script: Script, late: bool) -> None:
     script.then(signed(late=late)).say("Done")
     first = api.create(model=script.model, input="Hi", tools=[LOOK])
     api.create(model=script.model, input=[output("call_1")], previous_response_id=first["id"], tools=[LOOK])
     assert script.messages[1][-2]["tool_calls"][0].items() >= SIGNED.items()
 
 
-def test_30_extras_go_back_through_a_client_that_keeps_its_own_history(api: Api, script: Script) -> None:
+def test_call_extras_survive_a_client_managed_history(api: Api, script: Script) -> None:
     script.then(signed()).say("Done")
     body = {"model": script.model, "tools": [LOOK], "store": False}
     first = api.create(input="Hi", **body)
@@ -44,18 +44,18 @@ def test_30_extras_go_back_through_a_client_that_keeps_its_own_history(api: Api,
     assert script.messages[1][1]["tool_calls"][0].items() >= SIGNED.items()
 
 
-def test_30_nobody_reads_extras_on_the_way(api: Api, script: Script) -> None:
+def test_call_extras_are_not_readable_by_clients(api: Api, script: Script) -> None:
     events = api.events(model=script.then(signed()).model, input="Hi", tools=[LOOK])
     assert "c2lnbmVk" not in str(events)
     assert events[-1]["response"]["output"][0]["summary"] == []
 
 
-def test_30_calls_of_the_servers_tools_get_theirs_back(api: Api, script: Script) -> None:
+def test_call_extras_of_hosted_tools_are_returned_to_the_upstream(api: Api, script: Script) -> None:
     script.then(signed("tool_search", arguments='{"query":"look"}')).say("Done")
     api.create(model=script.model, input="Hi", tools=SEARCH)
     assert script.messages[1][-2]["tool_calls"][0].items() >= SIGNED.items()
 
 
-def test_30_calls_without_extras_have_no_reasoning_in_front(api: Api, script: Script) -> None:
+def test_calls_without_extras_have_no_reasoning_item(api: Api, script: Script) -> None:
     response = api.create(model=script.call(look="{}").model, input="Hi", tools=[LOOK])
     assert [item["type"] for item in response["output"]] == ["function_call"]

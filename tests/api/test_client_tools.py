@@ -121,7 +121,7 @@ def test_a_model_that_never_calls_a_tool_as_it_is_fails(api: Api, script: Script
     assert error(answer)[0] == 500
 
 
-def test_27_a_tool_that_is_not_there_is_answered_for_the_model(api: Api, script: Script) -> None:
+def test_a_call_of_an_unknown_tool_is_answered_for_the_model(api: Api, script: Script) -> None:
     script.call(smell="{}").say("Sorry")
     response = api.create(model=script.model, input="Do it", tools=[{"type": "shell"}])
     assert [item["type"] for item in response["output"]] == ["message"]

@@ -81,7 +81,7 @@ def test_an_item_must_not_stand_in_it_twice(api: Api) -> None:
     assert refused(api, {"items": twice}) == (400, "items", None)
 
 
-def test_20_items_are_the_most(api: Api) -> None:
+def test_more_than_20_initial_items_are_rejected(api: Api) -> None:
     assert len(items(api, begin(api, *map(str, range(20))))) == 20
     many = [said("Hi")] * 21
     assert refused(api, {"items": many}) == (400, "items", "array_above_max_length")

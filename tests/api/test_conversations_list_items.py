@@ -48,7 +48,7 @@ def test_an_empty_conversation_is_an_empty_page(api: Api) -> None:
     }
 
 
-def test_20_are_a_page_unless_asked_otherwise(api: Api) -> None:
+def test_the_default_page_has_20_items(api: Api) -> None:
     mine = begin(api, *map(str, range(25)))
     assert (len(page(api, mine)["data"]), len(page(api, mine, limit=100)["data"])) == (20, 25)
 

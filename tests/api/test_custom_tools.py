@@ -119,7 +119,7 @@ def test_it_says_what_is_wrong_with_a_custom_tool(api: Api, tool: dict[str, Any]
 # -- upstreams that know custom tools ----------------------------------------------------------------------------------
 
 
-def test_27_custom_tools_stay_what_they_are_where_they_are_known(api: Api, script: Script) -> None:
+def test_custom_tools_are_forwarded_unchanged_to_models_that_support_them(api: Api, script: Script) -> None:
     call = {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "write", "input": "ye"}}
     more = {"index": 0, "custom": {"input": "s"}}
     describe(script, custom_tools=True).then(

@@ -1,7 +1,4 @@
-"""`encrypted_content`: reasoning that travels through clients sealed, and comes back only to the team it belongs to.
-
-The numbers in the names are those of the list of edge cases in the specification.
-"""
+"""`encrypted_content`: reasoning that clients store encrypted, and that only the same team can send back."""
 
 from typing import Any
 
@@ -32,7 +29,7 @@ def sent_back(script: Script, call: int) -> list[str]:
     return [m["reasoning_content"] for m in script.messages[call] if "reasoning_content" in m]
 
 
-def test_edge_case_18_every_reasoning_item_carries_it_from_its_end_on(api: Api, script: Script) -> None:
+def test_finished_reasoning_items_have_encrypted_content(api: Api, script: Script) -> None:
     events = api.events(model=think(script).model, input="What is 12*7?")
     added = next(event["item"] for event in events if event["type"] == "response.output_item.added")
     done = next(event["item"] for event in events if event["type"] == "response.output_item.done")
@@ -44,9 +41,7 @@ def test_edge_case_18_every_reasoning_item_carries_it_from_its_end_on(api: Api, 
 
 
 @pytest.mark.parametrize("left_out", [(), ("id",), ("content",), ("id", "content", "status"), ("summary", "content")])
-def test_edge_case_18_it_comes_back_without_whatever_else_the_item_had(
-    api: Api, script: Script, left_out: tuple[str, ...]
-) -> None:
+def test_encrypted_content_alone_restores_the_reasoning(api: Api, script: Script, left_out: tuple[str, ...]) -> None:
     think(describe(script, reasoning_field="reasoning_content")).say("Eighty-four.")
     thought = reasoning_of(api.create(model=script.model, input="What is 12*7?", store=False))
     given = {name: value for name, value in thought.items() if name not in left_out}
@@ -79,7 +74,7 @@ def test_an_unstored_turn_takes_it_behind_a_stored_one(api: Api, script: Script)
 
 
 @pytest.mark.parametrize("token", ["gAAAAABm", "s1.AAAA", "s1.", "x" * 10_000])
-def test_edge_case_18_what_was_not_sealed_here_is_refused(api: Api, script: Script, token: str) -> None:
+def test_foreign_encrypted_content_is_rejected(api: Api, script: Script, token: str) -> None:
     given = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": token}
     for path in ("/responses", "/responses/input_tokens"):
         answer = api.post(path, {"model": script.model, "input": [given, ASK]})

@@ -1,4 +1,4 @@
-"""The input side of the list of edge cases; the numbers in the names are those of the list."""
+"""Unusual input: JSON bodies of upstreams, echoed output items, unpaired calls and chains with deleted responses."""
 
 from typing import Any
 
@@ -31,21 +31,21 @@ def completion(**message: Any) -> Answer:
     return whole({"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
 
 
-def test_edge_case_38_a_body_that_is_no_stream_may_have_calls_and_no_content(api: Api, script: Script) -> None:
+def test_a_json_body_may_have_calls_and_null_content(api: Api, script: Script) -> None:
     function = {"name": "look", "arguments": '{"at":1}'}
     script.then(completion(content=None, tool_calls=[{"id": "call_1", "type": "function", "function": function}]))
     (item,) = api.create(model=script.model, input="Look", tools=[TOOL])["output"]
     assert (item["type"], item["call_id"], item["arguments"]) == ("function_call", "call_1", '{"at":1}')
 
 
-def test_edge_case_38_its_content_may_be_a_list_of_parts(api: Api, script: Script) -> None:
+def test_content_of_a_json_body_may_be_a_list_of_parts(api: Api, script: Script) -> None:
     script.then(completion(content=[{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]))
     (item,) = api.create(model=script.model, input="Hi")["output"]
     assert item["content"][0]["text"] == "Hello"
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": None}, {"choices": []}, {"error": {"message": "No.", "code": 500}}])
-def test_edge_case_38_without_choices_it_is_a_failure(api: Api, script: Script, body: dict[str, Any]) -> None:
+def test_a_json_body_without_choices_fails(api: Api, script: Script, body: dict[str, Any]) -> None:
     script.then(whole(body))
     assert error(api.post("/responses", {"model": script.model, "input": "Hi"}))[0] >= 500
     (failed,) = api.get("/responses").json()["data"]
@@ -53,7 +53,7 @@ def test_edge_case_38_without_choices_it_is_a_failure(api: Api, script: Script, 
 
 
 @pytest.mark.parametrize("drop", [(), ("id",), ("status",), ("id", "status")])
-def test_edge_case_39_output_items_come_back_with_and_without_id_and_status(
+def test_output_items_are_accepted_as_input_without_id_or_status(
     api: Api, script: Script, drop: tuple[str, ...]
 ) -> None:
     script.say("So it is.")
@@ -82,19 +82,19 @@ def test_edge_case_39_output_items_come_back_with_and_without_id_and_status(
 @pytest.mark.parametrize(
     "content", ["a cat", [{"type": "input_text", "text": "a "}, {"type": "input_text", "text": "cat"}]]
 )
-def test_edge_case_39_an_output_is_a_string_or_a_list(api: Api, script: Script, content: Any) -> None:
+def test_a_function_call_output_is_a_string_or_a_list(api: Api, script: Script, content: Any) -> None:
     script.say("So it is.")
     api.create(model=script.model, input=[call(1), output(1, content)])
     assert script.messages[0][1]["content"].replace("\n", "") == "a cat"
 
 
-def test_edge_case_39_an_approval_answers_a_request_that_is_there(api: Api) -> None:
+def test_an_approval_without_its_request_is_rejected(api: Api) -> None:
     body = {"model": "m", "input": [SAMPLES["mcpa_1"]]}
     status, param, _ = error(api.post("/responses", body))
     assert (status, param) == (400, "input")
 
 
-def test_edge_case_39_an_unknown_type_is_refused_with_its_place(api: Api) -> None:
+def test_an_unknown_item_type_is_rejected_with_its_index(api: Api) -> None:
     body = {"model": "m", "input": [ASKED, {"type": "telepathy", "id": "tp_1"}]}
     assert error(api.post("/responses", body)) == (400, "input[1]", "invalid_value")
 
@@ -107,13 +107,13 @@ def test_edge_case_39_an_unknown_type_is_refused_with_its_place(api: Api) -> Non
         ([call(1), output(1), call(2)], "No tool output found for function call call_2."),
     ],
 )
-def test_edge_case_40_calls_and_outputs_come_in_pairs(api: Api, items: list[dict[str, Any]], message: str) -> None:
+def test_calls_and_outputs_must_be_paired(api: Api, items: list[dict[str, Any]], message: str) -> None:
     answer = api.post("/responses", {"model": "m", "input": [*items, ASKED]})
     assert error(answer) == (400, "input", None)
     assert answer.json()["error"]["message"] == message
 
 
-def test_edge_case_40_calls_in_a_row_are_one_message_and_their_outputs_follow(api: Api, script: Script) -> None:
+def test_consecutive_calls_become_one_message_followed_by_their_outputs(api: Api, script: Script) -> None:
     script.say("Two cats.")
     items = [{"role": "assistant", "content": "Let me look."}, call(1), call(2), output(2, "B"), output(1, "A")]
     api.create(model=script.model, input=[*items, ASKED])
@@ -126,13 +126,13 @@ def test_edge_case_40_calls_in_a_row_are_one_message_and_their_outputs_follow(ap
     assert asked == said("user", "Well?")
 
 
-def test_edge_case_40_an_asynchronous_call_may_wait(api: Api, script: Script) -> None:
+def test_an_async_call_needs_no_output_yet(api: Api, script: Script) -> None:
     script.say("Later.")
     api.create(model=script.model, input=[call(1, **{"async": True}), ASKED])
     assert script.messages[0][0]["tool_calls"][0]["id"] == "call_1"
 
 
-def test_edge_case_41_instructions_end_with_their_response_and_system_messages_stay(api: Api, script: Script) -> None:
+def test_instructions_are_not_inherited_but_system_messages_are(api: Api, script: Script) -> None:
     script.say("1").say("2")
     items = [said("user", "a"), said("system", "Be kind."), said("developer", "Be short."), said("user", "b")]
     first = api.create(model=script.model, input=items, instructions="Be wise.")
@@ -142,7 +142,7 @@ def test_edge_case_41_instructions_end_with_their_response_and_system_messages_s
     assert script.messages[1] == [*shown, said("assistant", "1"), said("user", "c")]
 
 
-def test_edge_case_42_what_is_not_stored_can_follow_what_is(api: Api, script: Script) -> None:
+def test_an_unstored_response_can_continue_a_stored_one(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     second = api.create(model=script.model, input="b", previous_response_id=first["id"], store=False)
@@ -150,7 +150,7 @@ def test_edge_case_42_what_is_not_stored_can_follow_what_is(api: Api, script: Sc
     assert api.get(f"/responses/{second['id']}").status_code == 404
 
 
-def test_edge_case_42_a_response_that_was_deleted_is_cut_out_of_its_chain(api: Api, script: Script) -> None:
+def test_a_deleted_response_is_cut_out_of_its_chain(api: Api, script: Script) -> None:
     script.say("1").say("2").say("3").say("4")
     ids: list[str | None] = [None]
     for word in "abc":
@@ -162,7 +162,7 @@ def test_edge_case_42_a_response_that_was_deleted_is_cut_out_of_its_chain(api: A
     assert [item["content"][0]["text"] for item in api.input_items(str(ids[3]))] == ["a", "1", "c"]
 
 
-def test_edge_case_42_an_output_whose_call_was_deleted_goes_with_it(api: Api, script: Script) -> None:
+def test_an_output_whose_call_was_deleted_is_dropped(api: Api, script: Script) -> None:
     script.then(stream(*calls(look="{}"))).say("A cat.").say("Yes.")
     first = api.create(model=script.model, input="Look", tools=[TOOL])
     answered = [{"type": "function_call_output", "call_id": "call_look", "output": "a cat"}]

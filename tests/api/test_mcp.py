@@ -39,7 +39,7 @@ def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpSe
     assert (either.lists, either.calls) == (1, [("add", {"a": 2, "b": 3})])
 
 
-def test_33_the_stream_has_the_events_of_the_grammar(reaching: Api, script: Script, either: McpServer) -> None:
+def test_mcp_events_are_streamed_in_order(reaching: Api, script: Script, either: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     events = reaching.events(model=script.model, input="2+3?", tools=[tool(either)])
     names = [kind.removeprefix("response.") for kind in types(events)]
@@ -196,7 +196,7 @@ def test_the_stream_says_which_listing_and_which_call_failed(reaching: Api, scri
     assert events.count("response.mcp_call.failed") == 1
 
 
-def test_28_hosted_and_client_tools_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
+def test_hosted_and_client_tools_can_be_called_in_one_turn(reaching: Api, script: Script, served: McpServer) -> None:
     mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
     script.then(calling(("mine", "{}"), ("box__add", '{"a":1}'))).say("Both.")
     tools = [tool(served), mine]

@@ -105,7 +105,7 @@ def test_an_asynchronous_call_may_stay_unanswered(api: Api, script: Script) -> N
     assert script.messages[2][2]["content"] == "soup"
 
 
-def test_40_other_calls_may_not(api: Api, script: Script) -> None:
+def test_a_follow_up_without_the_output_of_a_function_call_is_rejected(api: Api, script: Script) -> None:
     tool = {"type": "function", "name": "cook"}
     first = api.create(model=script.call(cook="{}").model, input="Cook", tools=[tool])
     answer = api.post("/responses", {"model": script.model, "input": "And?", "previous_response_id": first["id"]})

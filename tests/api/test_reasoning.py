@@ -1,7 +1,4 @@
-"""Reasoning of many servers as items: raw words, summaries, tags in the text, and what goes back to the model.
-
-The numbers in the names are those of the list of edge cases in the specification.
-"""
+"""Reasoning of different upstreams as items: raw text, summaries, think tags, and what is sent back to the model."""
 
 from typing import Any
 
@@ -49,25 +46,25 @@ def types(events: list[dict[str, Any]]) -> list[str]:
         {"reasoning_content": "Hm.", "thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]},
     ],
 )
-def test_edge_case_15_it_stands_in_fields_of_many_names(api: Api, script: Script, thought: dict[str, Any]) -> None:
+def test_reasoning_is_read_from_every_known_field(api: Api, script: Script, thought: dict[str, Any]) -> None:
     script.then(stream(chunk(**thought), *text("84")))
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "", "Hm."), ("message", "84")]
 
 
-def test_edge_case_15_one_chunk_may_have_reasoning_and_text(api: Api, script: Script) -> None:
+def test_one_chunk_may_have_reasoning_and_text(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning_content="Hm.", content="84"), *STOP))
     assert shapes(api.create(model=script.model, input="Hi")) == [("reasoning", "", "Hm."), ("message", "84")]
 
 
-def test_edge_case_16_reasoning_after_something_else_is_another_item(api: Api, script: Script) -> None:
+def test_reasoning_after_text_is_a_new_item(api: Api, script: Script) -> None:
     pieces = [chunk(reasoning="a"), chunk(content="b"), chunk(reasoning="c"), chunk(content="d")]
     script.then(stream(*pieces, *STOP))
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "", "a"), ("message", "b"), ("reasoning", "", "c"), ("message", "d")]
 
 
-def test_edge_case_17_reasoning_alone_is_all_there_is(api: Api, script: Script) -> None:
+def test_reasoning_without_text_has_no_message(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="a"), *STOP)).then(stream(chunk(reasoning="a"), chunk(finish="length")))
     whole, cut = (api.create(model=script.model, input="Hi") for _ in range(2))
     assert (whole["status"], shapes(whole)) == ("completed", [("reasoning", "", "a")])
@@ -123,7 +120,7 @@ def test_a_summary_is_shown_where_raw_words_are_not(api: Api, script: Script) ->
         ["\n", "<think>", "Hm.", "</think>", "84"],
     ],
 )
-def test_edge_case_19_tags_are_told_apart_wherever_they_are_cut(api: Api, script: Script, pieces: list[str]) -> None:
+def test_think_tags_may_be_split_anywhere(api: Api, script: Script, pieces: list[str]) -> None:
     describe(script, think_tags=True).say(*pieces)
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "", "Hm."), ("message", "84")]
@@ -142,19 +139,19 @@ def test_edge_case_19_tags_are_told_apart_wherever_they_are_cut(api: Api, script
     ],
 )
 @pytest.mark.parametrize("chunks", ["one", "many"])
-def test_edge_case_19_what_is_no_tag_is_text(
+def test_text_that_only_resembles_a_think_tag_stays_text(
     api: Api, script: Script, words: str, output: list[Any], chunks: str
 ) -> None:
     describe(script, think_tags=True).say(*(list(words) if chunks == "many" else [words]))
     assert shapes(api.events(model=script.model, input="Hi")[-1]["response"]) == output
 
 
-def test_edge_case_19_tags_are_text_unless_the_model_is_said_to_write_them(api: Api, script: Script) -> None:
+def test_think_tags_are_text_unless_the_model_is_configured_for_them(api: Api, script: Script) -> None:
     script.say("<think>Hm.</think>84")
     assert shapes(api.create(model=script.model, input="Hi")) == [("message", "<think>Hm.</think>84")]
 
 
-def test_edge_case_19_log_probabilities_are_those_of_the_text(api: Api, script: Script) -> None:
+def test_logprobs_of_think_tags_and_reasoning_are_left_out(api: Api, script: Script) -> None:
     describe(script, think_tags=True)
     pieces = []
     for token in ("<th", "ink>", "Hm", "</think>", "8", "4"):

@@ -16,7 +16,7 @@ DUE: dict[str, Any] = {"any": "required", "one": NAMED, "one of some": ALLOWED}
 
 
 @pytest.mark.parametrize("what", DUE)
-def test_29_words_instead_of_the_call_are_not_shown_and_the_call_is_asked_for_again(
+def test_text_instead_of_a_required_call_is_discarded_and_the_turn_repeated(
     api: Api, script: Script, what: str
 ) -> None:
     script.say("I would rather not.").call(listen="{}")
@@ -57,7 +57,7 @@ def test_a_model_that_knows_no_choice_is_asked_in_words(api: Api, script: Script
     assert "'listen'" in script.bodies[0]["messages"][0]["content"]
 
 
-def test_27_a_tool_that_nobody_has_is_answered_for_the_model_alone(api: Api, script: Script) -> None:
+def test_a_call_of_an_unknown_tool_is_answered_for_the_model_only(api: Api, script: Script) -> None:
     script.call(smell="{}").say("I cannot smell.")
     response = api.create(model=script.model, input="Hi", tools=TOOLS)
     assert [item["type"] for item in response["output"]] == ["message"]

@@ -66,7 +66,7 @@ def after(item: dict[str, Any]) -> Answer:
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_34_a_call_that_the_upstream_made_has_its_events(api: Api, relayed: Script, name: str) -> None:
+def test_a_tool_call_run_by_the_upstream_has_its_events(api: Api, relayed: Script, name: str) -> None:
     item, inside = EVENTS[name]
     told = types(api.events(model=relayed.then(after(item)).model, input="Cats?"))
     opened, closed = told.index("response.output_item.added"), told.index("response.output_item.done")

@@ -1,7 +1,7 @@
-"""What real upstreams send, over real HTTP. The numbers are those of the list of edge cases in the specification.
+"""Unusual streams of real upstreams, over real HTTP.
 
-Each case is asked for as JSON and as a stream, which have to say the same; that a stream is well formed and tells what
-is stored is checked wherever one is read.
+Each case is requested as JSON and as a stream, and both must agree. `Api.events` also checks that every stream is well
+formed and equals the stored response.
 """
 
 import re
@@ -90,25 +90,25 @@ def with_choice(given: Chunk, **changes: Any) -> Chunk:
 # -- the shape of chunks -----------------------------------------------------------------------------------------------
 
 
-def test_01_chunks_without_choices_carry_nothing_but_usage(ask: Ask) -> None:
+def test_chunks_without_choices_contribute_only_usage(ask: Ask) -> None:
     preamble = {**usage(prompt_tokens=5, completion_tokens=2), "prompt_filter_results": [{"prompt_index": 0}]}
     response = ask(preamble, chunk(content="Hi"), {"choices": []}, STOP)
     assert (words(response), response["usage"]["input_tokens"]) == (["Hi"], 5)
 
 
 @pytest.mark.parametrize("delta", [None, {}, {"content": None}, {"content": ""}])
-def test_02_deltas_without_content_say_nothing(ask: Ask, delta: Any) -> None:
+def test_deltas_without_content_are_ignored(ask: Ask, delta: Any) -> None:
     empty = with_choice(STOP, delta=delta, finish_reason=None)
     assert words(ask(empty, chunk(content="Hi"), empty, STOP)) == ["Hi"]
 
 
-def test_03_only_the_first_choice_counts(ask: Ask) -> None:
+def test_only_the_first_choice_is_used(ask: Ask) -> None:
     other = with_choice(chunk(content="no", finish="length"), index=1)
     response = ask(chunk(content="yes"), other, STOP)
     assert (words(response), response["status"]) == (["yes"], "completed")
 
 
-def test_04_repeated_roles_and_unknown_fields_are_passed_over(ask: Ask) -> None:
+def test_repeated_roles_and_unknown_fields_are_ignored(ask: Ask) -> None:
     noisy = {**chunk(role="assistant", content="Hi", obfuscation="xyz"), "system_fingerprint": "fp", "x_groq": {"a": 1}}
     assert words(ask(noisy, noisy, {**STOP, "provider": "somebody"})) == ["HiHi"]
 
@@ -125,28 +125,28 @@ def test_04_repeated_roles_and_unknown_fields_are_passed_over(ask: Ask) -> None:
     ],
     ids=["with the last chunk", "apart", "in every chunk"],
 )
-def test_05_usage_is_found_wherever_it_stands(ask: Ask, pieces: list[Chunk]) -> None:
+def test_usage_is_read_from_any_chunk(ask: Ask, pieces: list[Chunk]) -> None:
     found = ask(*pieces)["usage"]
     assert (found["input_tokens"], found["output_tokens"], found["total_tokens"]) == (7, 3, 10)
 
 
-def test_05_without_usage_it_is_estimated(ask: Ask) -> None:
+def test_missing_usage_is_estimated(ask: Ask) -> None:
     found = ask(chunk(content="12345678"), STOP, input="1234")["usage"]
     assert (found["input_tokens"], found["output_tokens"]) == (1, 2)
 
 
-def test_06_done_or_a_finish_reason_ends_a_turn(ask: Ask) -> None:
+def test_done_or_a_finish_reason_completes_a_turn(ask: Ask) -> None:
     assert ask(chunk(content="Hi"), done=True)["status"] == "completed"
     assert ask(chunk(content="Hi"), STOP, done=False)["status"] == "completed"
 
 
-def test_06_neither_of_them_is_a_failure(ask: Ask) -> None:
+def test_a_stream_without_done_or_finish_reason_fails(ask: Ask) -> None:
     response = ask(chunk(content="Hi"), done=False)
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert (words(response), response["output"][0]["status"]) == (["Hi"], "incomplete")
 
 
-def test_07_comments_carriage_returns_and_data_in_many_lines_are_read(ask: Ask) -> None:
+def test_sse_comments_carriage_returns_and_multi_line_data_are_parsed(ask: Ask) -> None:
     spread = orjson.dumps(chunk(content="Hi"), option=orjson.OPT_INDENT_2).split(b"\n")
     raw = b": hello\r\n\r\nevent: x\r\n" + b"".join(b"data: " + line + b"\r\n" for line in spread) + b"\r\n"
     assert words(ask(raw, STOP)) == ["Hi"]
@@ -165,7 +165,7 @@ BROKEN: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_07_a_broken_stream_fails_and_keeps_what_came_before(ask: Ask, what: str) -> None:
+def test_a_broken_stream_fails_and_keeps_earlier_output(ask: Ask, what: str) -> None:
     response = ask.to(BROKEN[what])
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert words(response) in (["Hel"], [])
@@ -174,7 +174,7 @@ def test_07_a_broken_stream_fails_and_keeps_what_came_before(ask: Ask, what: str
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def test_08_a_message_opens_with_its_first_words_and_closes_in_order(ask: Ask) -> None:
+def test_a_message_opens_with_its_first_text_and_closes_in_order(ask: Ask) -> None:
     events = ask.events(chunk(role="assistant", content=""), chunk(content="Hi"), STOP)
     assert [name.removeprefix("response.") for name in types(events)[2:-1]] == [
         "output_item.added",
@@ -186,7 +186,7 @@ def test_08_a_message_opens_with_its_first_words_and_closes_in_order(ask: Ask) -
     ]
 
 
-def test_09_text_before_between_and_after_calls_stands_in_messages_of_its_own(ask: Ask) -> None:
+def test_text_around_tool_calls_becomes_separate_messages(ask: Ask) -> None:
     first, second = call(0, "look"), call(1, "listen")
     said = [chunk(content=word) for word in ("before", "between", "after")]
     response = ask(said[0], first, said[1], second, said[2], STOP, tools=TOOLS)
@@ -194,13 +194,13 @@ def test_09_text_before_between_and_after_calls_stands_in_messages_of_its_own(as
     assert words(response) == ["before", "between", "after"]
 
 
-def test_10_blanks_between_reasoning_and_text_are_the_same_in_deltas_and_text(ask: Ask) -> None:
+def test_whitespace_after_reasoning_is_equal_in_deltas_and_final_text(ask: Ask) -> None:
     events = ask.events(chunk(reasoning_content="Hm."), chunk(content="\n\n"), chunk(content="Hi"), STOP)
     said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     assert words(events[-1]["response"]) == [said] == ["\n\nHi"]
 
 
-def test_11_citations_become_annotations_of_the_text(ask: Ask) -> None:
+def test_citations_become_text_annotations(ask: Ask) -> None:
     cited = {"url": "https://a.example", "title": "A", "start_index": 0, "end_index": 2}
     annotation = {"type": "url_citation", "url_citation": cited}
     events = ask.events(chunk(content="Hi"), chunk(annotations=[annotation]), STOP)
@@ -209,7 +209,7 @@ def test_11_citations_become_annotations_of_the_text(ask: Ask) -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [shown]
 
 
-def test_12_logprobs_are_left_out_unless_they_are_included_and_cut_to_their_number(ask: Ask) -> None:
+def test_logprobs_are_returned_only_if_included_and_limited_to_top_logprobs(ask: Ask) -> None:
     tops = [{"token": token, "logprob": -0.5, "bytes": [72]} for token in ("Hi", "Ho", "Ha")]
     given = {"content": [{**tops[0], "top_logprobs": tops}]}
     written = with_choice(chunk(content="Hi"), logprobs=given)
@@ -218,7 +218,7 @@ def test_12_logprobs_are_left_out_unless_they_are_included_and_cut_to_their_numb
     assert [top["token"] for top in asked[0]["top_logprobs"]] == ["Hi", "Ho"]
 
 
-def test_12_logprobs_without_text_are_not_lost(ask: Ask) -> None:
+def test_logprobs_without_text_are_kept(ask: Ask) -> None:
     given = {"content": [{"token": "\ufffd", "logprob": -0.5, "bytes": [240], "top_logprobs": []}]}
     silent = with_choice(chunk(), logprobs=given)
     (part,) = ask(silent, chunk(content="Hi"), STOP, **LOGPROBS)["output"][0]["content"]
@@ -228,14 +228,14 @@ def test_12_logprobs_without_text_are_not_lost(ask: Ask) -> None:
 # -- refusals and filters ----------------------------------------------------------------------------------------------
 
 
-def test_13_text_and_a_refusal_are_two_parts_of_one_message(ask: Ask) -> None:
+def test_text_and_a_refusal_are_two_parts_of_one_message(ask: Ask) -> None:
     (message,) = ask(chunk(content="Well, "), chunk(refusal="I "), chunk(refusal="won't."), STOP)["output"]
     assert [part["type"] for part in message["content"]] == ["output_text", "refusal"]
     assert message["content"][1]["refusal"] == "I won't."
 
 
 @pytest.mark.parametrize("said", ["Well", ""])
-def test_14_a_filter_never_completes(ask: Ask, said: str) -> None:
+def test_a_content_filter_leaves_the_response_incomplete(ask: Ask, said: str) -> None:
     response = ask(chunk(content=said), chunk(finish="content_filter"))
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
     assert words(response) == [said][: bool(said)]
@@ -260,18 +260,18 @@ def test_14_a_filter_never_completes(ask: Ask, said: str) -> None:
     ],
     ids=["two entries", "another index", "no index", "the id again"],
 )
-def test_20_calls_are_told_apart_by_whatever_there_is(ask: Ask, entries: list[Any]) -> None:
+def test_tool_call_deltas_are_joined_by_index_or_id(ask: Ask, entries: list[Any]) -> None:
     (item,) = ask(chunk(tool_calls=entries), chunk(tool_calls=[]), STOP, tools=TOOLS)["output"]
     assert (item["call_id"], item["name"], item["arguments"]) == ("call_1", "look", "{}")
 
 
-def test_20_the_same_index_under_another_id_is_another_call(ask: Ask) -> None:
+def test_the_same_index_with_a_new_id_starts_another_call(ask: Ask) -> None:
     response = ask(call(0, "look"), call(0, "listen"), STOP, tools=TOOLS)
     assert [item["call_id"] for item in response["output"]] == ["call_look", "call_listen"]
 
 
 @pytest.mark.parametrize("names", [["look"], ["lo", "ok"], ["look", "look"], [None, "look"]])
-def test_21_a_name_comes_whole_in_pieces_again_or_late(ask: Ask, names: list[str | None]) -> None:
+def test_a_function_name_may_arrive_split_repeated_or_late(ask: Ask, names: list[str | None]) -> None:
     deltas = [chunk(tool_calls=[{"index": 0, "id": "call_1", "function": {"name": name}}]) for name in names]
     arguments = chunk(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}])
     (item,) = ask(*deltas, arguments, STOP, tools=TOOLS)["output"]
@@ -281,37 +281,37 @@ def test_21_a_name_comes_whole_in_pieces_again_or_late(ask: Ask, names: list[str
 @pytest.mark.parametrize(
     "pieces", [[None], [""], ['{"a": 1}'], list('{"a": 1}')], ids=["null", "empty", "whole", "pieces"]
 )
-def test_22_arguments_come_in_every_size_and_are_never_empty(ask: Ask, pieces: list[str | None]) -> None:
+def test_arguments_in_any_chunking_are_joined_and_never_empty(ask: Ask, pieces: list[str | None]) -> None:
     opening = chunk(tool_calls=[{"index": 0, "id": "call_1", "function": {"name": "look"}}])
     rest = [chunk(tool_calls=[{"index": 0, "function": {"arguments": piece}}]) for piece in pieces]
     (item,) = ask(opening, *rest, STOP, tools=TOOLS)["output"]
     assert item["arguments"] == ("".join(piece or "" for piece in pieces) or "{}")
 
 
-def test_23_calls_that_interleave_are_told_one_after_the_other(ask: Ask) -> None:
+def test_interleaved_calls_are_emitted_one_after_the_other(ask: Ask) -> None:
     opening = [call(0, "look", arguments="{"), call(1, "listen", arguments="{")]
     rest = [chunk(tool_calls=[{"index": index, "function": {"arguments": "}"}}]) for index in (0, 1)]
     response = ask(*opening, *rest, STOP, tools=TOOLS)
     assert [(item["name"], item["arguments"]) for item in response["output"]] == [("look", "{}"), ("listen", "{}")]
 
 
-def test_24_calls_with_the_wrong_reason_or_in_the_old_shape_are_calls(ask: Ask) -> None:
+def test_calls_with_a_wrong_finish_reason_or_legacy_shape_are_accepted(ask: Ask) -> None:
     old = chunk(function_call={"name": "look", "arguments": "{}"})
     assert kinds(ask(call(0, "look"), STOP, tools=TOOLS)) == ["function_call"]
     assert kinds(ask(old, chunk(finish="function_call"), tools=TOOLS)) == ["function_call"]
 
 
-def test_24_announced_calls_that_never_come_are_a_failure(ask: Ask) -> None:
+def test_a_tool_calls_finish_reason_without_calls_fails(ask: Ask) -> None:
     assert ask(chunk(content="Hm."), chunk(finish="tool_calls"), tools=TOOLS)["status"] == "failed"
 
 
-def test_25_a_call_that_was_cut_is_incomplete(ask: Ask) -> None:
+def test_a_truncated_call_is_incomplete(ask: Ask) -> None:
     response = ask(call(0, "look", arguments='{"a'), chunk(finish="length"), tools=TOOLS)
     assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
     assert response["output"][0]["arguments"] == '{"a'
 
 
-def test_26_broken_arguments_for_a_function_of_the_client_are_its_own_affair(ask: Ask) -> None:
+def test_invalid_json_arguments_of_client_functions_are_passed_through(ask: Ask) -> None:
     response = ask(call(0, "look", arguments="{oops"), chunk(finish="tool_calls"), tools=TOOLS)
     assert (response["status"], response["output"][0]["arguments"]) == ("completed", "{oops")
 
@@ -319,9 +319,7 @@ def test_26_broken_arguments_for_a_function_of_the_client_are_its_own_affair(ask
 # -- the envelope ------------------------------------------------------------------------------------------------------
 
 
-def test_31_created_comes_before_the_upstream_answers_and_the_terminal_event_tells_the_status(
-    api: Api, script: Script
-) -> None:
+def test_created_precedes_the_upstream_and_the_terminal_event_has_the_status(api: Api, script: Script) -> None:
     for finish, status in (("stop", "completed"), ("length", "incomplete")):
         gate = Gate()
         script.then(stream(gate, *text("Hi", finish=finish)))
@@ -331,7 +329,7 @@ def test_31_created_comes_before_the_upstream_answers_and_the_terminal_event_tel
             assert live.rest()[-1]["type"] == f"response.{status}"
 
 
-def test_32_the_first_events_carry_every_parameter_and_nothing_of_the_run(ask: Ask) -> None:
+def test_the_first_events_carry_every_parameter_and_no_output(ask: Ask) -> None:
     created, running, *_, last = ask.events(*text("Hi"), temperature=0.25, metadata={"a": "b"}, tools=TOOLS)
     assert created["response"] == running["response"]
     assert (created["response"]["output"], created["response"]["usage"]) == ([], None)
@@ -339,7 +337,7 @@ def test_32_the_first_events_carry_every_parameter_and_nothing_of_the_run(ask: A
     assert {key for key in last["response"] if last["response"][key] != created["response"][key]} == changed
 
 
-def test_35_what_is_stored_is_what_was_sent_to_the_byte(api: Api, script: Script) -> None:
+def test_a_replayed_stream_is_byte_identical(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Hm."), chunk(content="Hi"), *calls(look="{}")))
     with api.stream(model=script.model, input="Hi", tools=TOOLS) as live:
         events = live.rest()
@@ -347,7 +345,7 @@ def test_35_what_is_stored_is_what_was_sent_to_the_byte(api: Api, script: Script
     assert replay.text == "\n".join([*live.raw, ""])
 
 
-def test_36_a_client_that_leaves_ends_what_is_not_stored_and_nothing_else(api: Api, script: Script) -> None:
+def test_a_disconnect_cancels_only_unstored_responses(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), Gate()), stream(chunk(content="Hel"), gate, *text("lo")))
     body = {"model": script.model, "input": "Hi"}
@@ -362,14 +360,14 @@ def test_36_a_client_that_leaves_ends_what_is_not_stored_and_nothing_else(api: A
 
 
 @pytest.mark.slow
-def test_37_a_silent_upstream_is_bridged_by_comments(api: Api, script: Script) -> None:
+def test_keepalive_comments_are_sent_while_the_upstream_is_silent(api: Api, script: Script) -> None:
     script.then(stream(Pause(11), *text("Hi")))
     with api.stream(model=script.model, input="Hi") as live:
         assert live.rest()[-1]["type"] == "response.completed"
     assert ": ping" in live.raw
 
 
-def test_37_one_that_stays_silent_is_a_failure(impatient: Api, script: Script) -> None:
+def test_an_idle_upstream_times_out(impatient: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
     response = impatient.events(model=script.model, input="Hi")[-1]["response"]
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
@@ -377,14 +375,14 @@ def test_37_one_that_stays_silent_is_a_failure(impatient: Api, script: Script) -
 
 
 @pytest.mark.parametrize("content", ["Hi", [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]])
-def test_38_a_whole_body_in_place_of_a_stream_is_read(ask: Ask, content: Any) -> None:
+def test_a_json_body_instead_of_a_stream_is_accepted(ask: Ask, content: Any) -> None:
     answer = whole(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]}
     )
     assert words(ask.to(answer)) == ["Hi"]
 
 
-def test_38_a_whole_body_with_calls_and_no_content_is_read(ask: Ask) -> None:
+def test_a_json_body_with_calls_and_null_content_is_accepted(ask: Ask) -> None:
     asked = [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     message = {"role": "assistant", "content": None, "tool_calls": asked}
     answer = whole({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
@@ -392,6 +390,6 @@ def test_38_a_whole_body_with_calls_and_no_content_is_read(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": None}, {"error": {"message": "gone"}}])
-def test_38_a_whole_body_without_an_answer_is_a_failure(ask: Ask, body: Any) -> None:
+def test_a_json_body_without_choices_fails(ask: Ask, body: Any) -> None:
     response = ask.to(whole(body))
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")

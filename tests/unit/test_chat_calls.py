@@ -35,24 +35,24 @@ def told(found: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def test_40_calls_in_a_row_are_one_message_and_their_outputs_follow_in_order() -> None:
+def test_consecutive_calls_become_one_message_followed_by_their_outputs() -> None:
     found = written(call("a"), call("b"), output("b"), output("a"))
     assert told(found) == ["assistant a,b", "tool a", "tool b"]
 
 
-def test_40_an_output_that_comes_late_stands_behind_its_call() -> None:
+def test_a_late_output_is_placed_after_its_call() -> None:
     found = written(call("a", **ASYNC), said("assistant", "Wait."), said("user", "And?"), output("a", "done"))
     assert told(found) == ["assistant a", "tool a", "assistant Wait.", "user And?"]
     assert found[1]["content"] == "done"
 
 
-def test_40_a_call_without_an_output_is_said_to_go_on() -> None:
+def test_a_call_without_an_output_is_reported_as_pending() -> None:
     found = written(call("a", **ASYNC), said("user", "And?"))
     assert told(found) == ["assistant a", "tool a", "user And?"]
     assert "no output yet" in found[1]["content"]
 
 
-def test_40_an_id_may_be_used_again_in_a_later_turn() -> None:
+def test_a_call_id_may_be_reused_in_a_later_turn() -> None:
     found = written(call("a"), output("a", "1"), said("user", "Again"), call("a"), output("a", "2"))
     assert [message["content"] for message in found if message["role"] == "tool"] == ["1", "2"]
 
@@ -63,7 +63,7 @@ def test_what_a_model_said_and_called_in_one_turn_is_one_message() -> None:
 
 
 @pytest.mark.parametrize(("known", "role"), [(False, "system"), (True, "developer")])
-def test_41_developers_are_the_system_where_upstreams_do_not_know_them(known: bool, role: str) -> None:
+def test_developer_messages_become_system_messages_for_upstreams_without_the_role(known: bool, role: str) -> None:
     assert written(said("developer", "Be brief."), developer_role=known)[0]["role"] == role
 
 

@@ -1,4 +1,4 @@
-"""From an upstream's bytes to chunks, and how a stream may end. The numbers are those of the list of edge cases."""
+"""Parsing of an upstream's bytes into chunks, and the ways in which a stream may end."""
 
 import orjson
 import pytest
@@ -27,14 +27,14 @@ def read(*pieces: bytes) -> tuple[list[Chunk], EventLines]:
 
 
 @pytest.mark.parametrize(("done", "finish"), [(True, None), (False, "stop"), (True, "stop")])
-def test_06_done_or_a_finish_reason_is_enough(done: bool, finish: str | None) -> None:
+def test_done_or_a_finish_reason_completes_the_turn(done: bool, finish: str | None) -> None:
     converter = ChatConverter(first_output_index=0)
     converter.feed([FIRST, chunk(finish=finish)])
     converter.end(done=done)
     assert converter.result().finish is Finish.STOP
 
 
-def test_06_a_stream_that_ends_with_neither_never_completes() -> None:
+def test_a_stream_without_done_or_finish_reason_fails() -> None:
     converter = ChatConverter(first_output_index=0)
     converter.feed([FIRST])
     converter.end(done=False)
@@ -45,32 +45,32 @@ def test_06_a_stream_that_ends_with_neither_never_completes() -> None:
     assert result.items[0]["status"] == "incomplete"
 
 
-def test_07_bytes_may_be_cut_anywhere() -> None:
+def test_reads_may_split_characters_and_lines() -> None:
     whole = data(chunk(content="Grüße")) + data(SECOND) + b"data: [DONE]\n\n"
     pieces = [whole[i : i + 1] for i in range(len(whole))]
     chunks, lines = read(*pieces)
     assert (chunks, lines.done) == ([chunk(content="Grüße"), SECOND], True)
 
 
-def test_07_comments_other_fields_and_carriage_returns_are_passed_over() -> None:
+def test_comments_other_fields_and_carriage_returns_are_ignored() -> None:
     noisy = b": ping\r\n\r\nevent: x\r\nid: 1\r\n" + data(FIRST).replace(b"\n", b"\r\n") + b"data:[DONE]\r\n\r\n"
     chunks, lines = read(noisy)
     assert (chunks, lines.done, lines.failure) == ([FIRST], True, None)
 
 
-def test_07_data_may_be_spread_over_several_lines() -> None:
+def test_multi_line_data_is_joined() -> None:
     lines = orjson.dumps(FIRST, option=orjson.OPT_INDENT_2).split(b"\n")
     chunks, ended = read(b"".join(b"data: " + line + b"\n" for line in lines) + b"\n", data(SECOND))
     assert (chunks, ended.failure) == ([FIRST, SECOND], None)
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n"])
-def test_07_the_last_line_needs_no_end(end: bytes) -> None:
+def test_the_last_line_needs_no_line_break(end: bytes) -> None:
     chunks, lines = read(data(FIRST), end)
     assert (chunks, lines.done) == ([FIRST], True)
 
 
-def test_07_a_last_chunk_without_line_end_and_without_done_is_read() -> None:
+def test_a_last_chunk_without_line_break_or_done_is_read() -> None:
     chunks, lines = read(data(FIRST), data(SECOND).rstrip())
     assert (chunks, lines.done, lines.failure) == ([FIRST, SECOND], False, None)
 
@@ -78,7 +78,7 @@ def test_07_a_last_chunk_without_line_end_and_without_done_is_read() -> None:
 @pytest.mark.parametrize(
     "broken", [b"data: {oops\n\n", b"data: {oops", b"data: [1]\n\n", b'data: "x"\n\n', b"data: {\ndata: [DONE]\n\n"]
 )
-def test_07_what_is_no_chunk_ends_the_stream_and_keeps_what_came_before(broken: bytes) -> None:
+def test_an_invalid_chunk_ends_the_stream_and_keeps_earlier_chunks(broken: bytes) -> None:
     chunks, lines = read(data(FIRST), broken, data(SECOND))
     assert chunks == [FIRST]
     assert lines.failure is not None
@@ -94,18 +94,18 @@ def test_07_what_is_no_chunk_ends_the_stream_and_keeps_what_came_before(broken: 
         ("just words", "server_error"),
     ],
 )
-def test_07_an_error_inside_the_stream_ends_it(error: object, code: str) -> None:
+def test_an_error_in_the_stream_ends_it(error: object, code: str) -> None:
     chunks, lines = read(data(FIRST), data({"error": error}), data(SECOND))
     assert chunks == [FIRST]
     assert lines.failure is not None
     assert lines.failure.code == code
 
 
-def test_07_nul_characters_are_taken_out() -> None:
+def test_nul_characters_are_removed() -> None:
     chunks, _ = read(data(chunk(content="a\x00b")))
     assert chunks == [chunk(content="ab")]
 
 
-def test_07_nothing_is_read_after_done() -> None:
+def test_nothing_is_read_after_done() -> None:
     chunks, _ = read(data(FIRST) + b"data: [DONE]\n\n" + data(SECOND))
     assert chunks == [FIRST]

@@ -1,7 +1,4 @@
-"""Calls of tools that are no functions: what upstreams send for them, and the items and events that clients get.
-
-The numbers in the names are those of the list of edge cases in the specification.
-"""
+"""Calls of tools other than functions: chunks of the upstream converted to items and events."""
 
 import copy
 from typing import Any
@@ -59,7 +56,7 @@ def shell(**arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-async def test_22_input_is_taken_out_of_its_json_while_it_streams(size: int) -> None:
+async def test_custom_tool_input_is_unwrapped_from_json_while_streaming(size: int) -> None:
     text = 'print("ä😀\\n")\n'
     arguments = orjson.dumps({"input": text}).decode().replace("😀", "\\ud83d\\ude00")
     played = await play(*pieces("write", arguments, size), tools=[CUSTOM])
@@ -69,12 +66,12 @@ async def test_22_input_is_taken_out_of_its_json_while_it_streams(size: int) -> 
     assert item["id"].startswith("ctc_")
 
 
-async def test_22_input_leaves_before_it_is_whole() -> None:
+async def test_custom_tool_input_is_streamed_before_it_is_complete() -> None:
     played = await play(*pieces("write", '{"input":"abcdef"}', 2), tools=[CUSTOM])
     assert len(deltas(played, "custom_tool_call_input")) > 2
 
 
-async def test_22_a_custom_call_without_arguments_has_an_empty_input() -> None:
+async def test_a_custom_call_without_arguments_has_an_empty_input() -> None:
     played = await play(*pieces("write", "", 1), tools=[CUSTOM])
     assert (played.output[0]["input"], played.types[-3:]) == (
         "",
@@ -82,26 +79,26 @@ async def test_22_a_custom_call_without_arguments_has_an_empty_input() -> None:
     )
 
 
-async def test_25_input_that_was_cut_is_shown_and_incomplete() -> None:
+async def test_truncated_custom_tool_input_is_listed_as_incomplete() -> None:
     chunks = [*pieces("write", '{"input":"half\\u00', 3)[:-1], chunk(finish="length")]
     played = await play(*chunks, tools=[CUSTOM])
     assert (played.output[0]["input"], played.output[0]["status"]) == ("half", "incomplete")
     assert played.end.ending.status == "incomplete"
 
 
-async def test_27_deltas_of_native_custom_calls_are_text_as_it_is() -> None:
+async def test_native_custom_call_deltas_are_not_unwrapped() -> None:
     chunks = [native(name="write", input=""), native(input='{"in'), native(input='put":"x"}'), STOP]
     played = await play(*chunks, tools=[CUSTOM])
     assert (played.output[0]["type"], played.output[0]["input"]) == ("custom_tool_call", '{"input":"x"}')
     assert deltas(played, "custom_tool_call_input") == ['{"in', 'put":"x"}']
 
 
-async def test_27_a_native_call_of_an_unknown_tool_is_a_custom_call_all_the_same() -> None:
+async def test_a_native_call_of_an_unknown_tool_is_a_custom_call() -> None:
     played = await play(native(name="other", input="x"), STOP)
     assert (played.output[0]["type"], played.output[0]["name"]) == ("custom_tool_call", "other")
 
 
-async def test_23_native_and_function_calls_do_not_mix_their_deltas() -> None:
+async def test_interleaved_native_and_function_calls_keep_their_own_deltas() -> None:
     function = chunk(tool_calls=[{"index": 1, "id": "call_b", "function": {"name": "look", "arguments": "{}"}}])
     tools = [CUSTOM, {"type": "function", "name": "look"}]
     played = await play(native(name="write", input="a"), function, native(input="b"), STOP, tools=tools)
@@ -203,7 +200,7 @@ async def test_a_call_becomes_the_item_of_its_tool(
         ({"type": "local_shell"}, "local_shell", {"action": {"type": "exec", "command": [], "env": {}}}),
     ],
 )
-async def test_25_a_call_that_was_cut_is_shown_without_its_fields(
+async def test_a_truncated_call_is_listed_without_its_fields(
     tool: dict[str, Any], called: str, fields: dict[str, Any]
 ) -> None:
     chunks = [*pieces(called, '{"commands":["rm -rf', 4)[:-1], chunk(finish="length")]
@@ -212,13 +209,13 @@ async def test_25_a_call_that_was_cut_is_shown_without_its_fields(
     assert played.end.ending.status == "incomplete"
 
 
-async def test_25_a_patch_that_was_cut_is_not_shown_since_it_cannot_be_incomplete() -> None:
+async def test_a_truncated_patch_is_omitted_because_patches_have_no_incomplete_status() -> None:
     chunks = [*pieces("apply_patch", '{"operation":{"type":"upd', 4)[:-1], chunk(finish="length")]
     played = await play(*chunks, tools=[{"type": "apply_patch"}])
     assert (played.output, played.end.ending.status) == ([], "incomplete")
 
 
-async def test_09_text_before_and_after_a_call_keeps_its_place() -> None:
+async def test_text_around_a_shell_call_keeps_its_position() -> None:
     arguments = {"index": 0, "id": "c", "function": {"name": "shell", "arguments": shell(commands=["ls"])}}
     chunks = [chunk(content="before"), chunk(tool_calls=[arguments]), chunk(content="after"), STOP]
     played = await play(*chunks, tools=[SHELL])
@@ -226,7 +223,7 @@ async def test_09_text_before_and_after_a_call_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{}", ""])
-async def test_27_a_tool_that_was_not_declared_is_no_item(arguments: str) -> None:
+async def test_a_call_of_an_undeclared_tool_is_not_an_output_item(arguments: str) -> None:
     converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="look")])
     events = [*converter.feed(calls(smell=arguments, look="{}")), *converter.end(done=True)]
     assert [event.item["name"] for event in events if isinstance(event, OutputItemDone)] == ["look"]
@@ -246,7 +243,7 @@ async def test_hosted_calls_are_no_items_and_keep_nobody_waiting() -> None:
     assert [(call.name, call.arguments) for call in result.calls] == [("ours", '{"a":1}')]
 
 
-async def test_25_a_hosted_call_that_was_cut_is_not_to_be_made() -> None:
+async def test_a_truncated_hosted_call_is_not_run() -> None:
     converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
     converter.feed([*calls(ours='{"a":')[:-2], chunk(finish="length")])
     converter.end(done=True)

@@ -164,7 +164,7 @@ async def test_words_before_the_call_that_is_due_wait_for_it() -> None:
     assert_well_formed(played.events)
 
 
-async def test_29_words_without_the_call_are_discarded_and_the_call_is_forced_once_more() -> None:
+async def test_text_instead_of_a_required_call_is_discarded_and_the_turn_repeated() -> None:
     model = ScriptedModel(text("No."), calls(look="{}"))
     steps = [step async for step in begin(model, **REQUIRED).steps()]
     assert [request.sampling.tool_choice for request in model.requests] == ["required", "required"]
@@ -204,7 +204,7 @@ async def test_a_hosted_call_is_a_call_and_the_next_turn_is_free() -> None:
 # -- calls that are wrong ----------------------------------------------------------------------------------------------
 
 
-async def test_27_a_tool_that_nobody_has_is_answered_and_the_loop_goes_on() -> None:
+async def test_a_call_of_an_unknown_tool_is_answered_and_the_run_continues() -> None:
     model = ScriptedModel(calls(smell="{}"), text("Sorry"))
     end = [step async for step in begin(model, tools=[LOOK]).steps()][-1]
     assert isinstance(end, RunEnded)
@@ -212,7 +212,7 @@ async def test_27_a_tool_that_nobody_has_is_answered_and_the_loop_goes_on() -> N
     assert "no tool named 'smell'" in str(model.requests[1].items[-1].wire()["output"])
 
 
-async def test_27_a_model_that_goes_on_calling_it_fails_the_run() -> None:
+async def test_repeated_calls_of_an_unknown_tool_fail_the_run() -> None:
     played = await play(*[calls(smell="{}")] * 3, tools=[LOOK])
     assert (played.end.ending.status, played.output) == ("failed", [])
     assert "no tool named 'smell'" in played.end.response["error"]["message"]

@@ -133,7 +133,7 @@ async def test_items_of_calls_at_the_same_time_do_not_interleave() -> None:
     assert_well_formed(played.events)
 
 
-async def test_26_arguments_that_are_no_json_are_told_to_the_model_and_the_tool_is_not_called() -> None:
+async def test_invalid_json_arguments_are_reported_to_the_model_without_running_the_tool() -> None:
     tools = ScriptedTools(search=[])
     played = await play(calls(search="{oops"), text("Sorry"), hosted=tools)
     finished = next(step for step in played.steps if isinstance(step, ToolFinished))
@@ -226,7 +226,7 @@ async def test_a_call_that_a_tool_refuses_is_answered_and_the_model_goes_on() ->
     assert [item["type"] for item in played.output] == ["message"]
 
 
-async def test_28_an_approval_and_a_call_of_the_clients_end_the_run_together() -> None:
+async def test_an_approval_request_and_a_client_call_end_the_run_together() -> None:
     tools = ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[])
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[CLIENTS])
     assert [item["type"] for item in played.output] == ["function_call", "mcp_approval_request"]

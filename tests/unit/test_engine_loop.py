@@ -84,7 +84,7 @@ async def test_a_tool_runs_only_after_its_turn_was_told() -> None:
     assert order == [TurnEnded, ToolsStarted, ToolFinished, RunEnded]
 
 
-async def test_28_a_turn_that_calls_hosted_and_client_functions_runs_its_own_and_stops() -> None:
+async def test_hosted_calls_of_a_turn_run_before_it_stops_for_client_calls() -> None:
     tools = ScriptedTools(search=["a page"])
     own = {"type": "function", "name": "get_time", "parameters": {}, "strict": False}
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[own])
@@ -175,7 +175,7 @@ async def test_when_no_tokens_are_left_no_model_is_asked() -> None:
     assert item_types(played) == ["mcp_call"]
 
 
-async def test_29_a_forced_call_is_forced_in_the_first_turn_only() -> None:
+async def test_tool_choice_required_applies_to_the_first_turn_only() -> None:
     tool = {"type": "function", "name": "search", "parameters": {}, "strict": False}
     model, tools = ScriptedModel(calls(search="{}"), text("Done")), ScriptedTools(search=["a page"])
     _ = [step async for step in begin(model, tools, tools=[tool], tool_choice="required").steps()]

@@ -53,7 +53,7 @@ def shown(*tools: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("by_alias", [True, False])
 @pytest.mark.parametrize("tool", SDK_TOOLS, ids=lambda tool: type(tool).__name__)
-def test_39_tools_of_the_sdk_are_read_with_all_their_nulls(tool: BaseModel, by_alias: bool) -> None:
+def test_sdk_tools_with_null_fields_are_accepted(tool: BaseModel, by_alias: bool) -> None:
     dumped = tool.model_dump(by_alias=by_alias)
     (echo,) = shown(dumped)
     kept = tool.model_dump(by_alias=True, exclude_none=True, exclude={"tools"})
@@ -62,7 +62,7 @@ def test_39_tools_of_the_sdk_are_read_with_all_their_nulls(tool: BaseModel, by_a
 
 
 @pytest.mark.parametrize("tool", SDK_TOOLS, ids=lambda tool: type(tool).__name__)
-def test_39_an_echo_is_read_as_what_it_echoes(tool: BaseModel) -> None:
+def test_an_echoed_tool_is_accepted_as_input_unchanged(tool: BaseModel) -> None:
     (echo,) = shown(tool.model_dump())
     assert shown(echo) == [echo]
 
