@@ -13,4 +13,4 @@ class TenantsConfig(AppConfig):
     @override
     def ready(self) -> None:
         """Listen to what happens at the door."""
-        import tenants.signin  # noqa: F401
+        import tenants.sign_in  # noqa: F401

@@ -301,7 +301,7 @@ class SearchEngineVisibility(models.Model):
 class Checker(models.TextChoices):
     """Who looks at what goes into the responses of a team, or comes out of them."""
 
-    NOBODY = "", "Nobody"
+    NONE = "", "None"
     MODEL = "model", "A moderation model"
     HOOK = "hook", "An HTTP hook"
 
@@ -317,9 +317,9 @@ class Guardrail(models.Model):
     """What a team's responses are held to, whatever their requests say."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="guardrail", primary_key=True)
-    input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NOBODY)
+    input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)
     input_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
-    output_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NOBODY)
+    output_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)
     output_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
     model = models.CharField(max_length=200, blank=True, default="", help_text="Judges where a moderation model does.")
     hook_url = models.CharField(max_length=2000, blank=True, default="", help_text="Asked where a hook is.")

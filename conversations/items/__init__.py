@@ -124,14 +124,14 @@ from conversations.items.settings import (
     ConfigurationUpdate,
     ItemReference,
 )
+from conversations.items.text import (
+    image_details,
+    plain_text,
+)
 from conversations.items.union import (
     InputItem,
     StoredItem,
     from_wire,
-)
-from conversations.items.words import (
-    image_details,
-    plain_text,
 )
 
 __all__ = [

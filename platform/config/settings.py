@@ -109,7 +109,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "tenants.signin.admin_context",
+                "tenants.sign_in.admin_context",
             ],
         },
     },
@@ -284,7 +284,7 @@ AUTHENTICATION_BACKENDS = [
 # Counts attempts to sign in, for all web processes together.
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
 ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXIES
-ACCOUNT_ADAPTER = "tenants.signin.AccountAdapter"
+ACCOUNT_ADAPTER = "tenants.sign_in.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]  # closed, see the adapter
 ACCOUNT_EMAIL_VERIFICATION = "none"
@@ -292,13 +292,13 @@ ACCOUNT_EMAIL_NOTIFICATIONS = False
 ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
 ACCOUNT_SESSION_REMEMBER = False
 ACCOUNT_RATE_LIMITS = {"login_failed": "20/m/ip,5/5m/key", "reauthenticate": "10/m/user"}
-MFA_ADAPTER = "tenants.signin.SecondFactorAdapter"
+MFA_ADAPTER = "tenants.sign_in.SecondFactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 MFA_TOTP_ISSUER = "Responses Platform"
 MFA_TOTP_TOLERANCE = 1
-SOCIALACCOUNT_ADAPTER = "tenants.signin.ProviderAdapter"
+SOCIALACCOUNT_ADAPTER = "tenants.sign_in.ProviderAdapter"
 SOCIALACCOUNT_AUTO_SIGNUP = True
 SOCIALACCOUNT_LOGIN_ON_GET = False
 # The provider is the operator's own: an address that it calls verified names a person whom the platform knows.

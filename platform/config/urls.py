@@ -6,13 +6,13 @@ from django.views.generic import RedirectView
 
 from config import health
 from responses.api import docs
-from tenants import signin
+from tenants import sign_in
 from tenants.console.site import page_urls
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
-    path("account/", include("tenants.signin_urls")),
-    path("admin/login/", signin.redirect_to_login, name="enter"),
+    path("account/", include("tenants.sign_in_urls")),
+    path("admin/login/", sign_in.redirect_to_login, name="enter"),
     path("admin/", include((page_urls(), "console"))),
     path("admin/", admin.site.urls),
     path("livez", health.livez, name="livez"),

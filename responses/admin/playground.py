@@ -23,9 +23,9 @@ from responses.models import Response
 from responses.models.vector_stores import VectorStore
 from responses.requests import rebuild
 from tenants import scope, services
-from tenants.console.audited import actor
-from tenants.console.content_access import hidden_notice, may_read, note_read
-from tenants.console.roles import MAKERS, may, teams_for
+from tenants.console.audited_admin import actor
+from tenants.console.content_access import audit_read, hidden_notice, may_read
+from tenants.console.roles import CONTRIBUTORS, may, teams_for
 from tenants.console.site import page, render
 from tenants.models import ApiKey, KeySource, Model, Scope, Team
 
@@ -38,15 +38,15 @@ _NAME_LENGTH = 120
 _GONE = "There is no response of this id that you can open here."
 
 
-@page("playground/", name="playground", viewers=MAKERS)
+@page("playground/", name="playground", viewers=CONTRIBUTORS)
 def playground(request: HttpRequest) -> HttpResponse:
     """The page; `?from=` fills it with the request of a response, `?team=` chooses for whom to ask."""
-    teams = list(teams_for(request, MAKERS)[:_SHOWN_TEAMS])
+    teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
     opened = _opened(request)
     wanted = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
     team = next((each for each in teams if each.pk == wanted), None)
     if team is None and wanted:
-        team = teams_for(request, MAKERS).filter(pk=wanted).first()
+        team = teams_for(request, CONTRIBUTORS).filter(pk=wanted).first()
     team = team or (teams[0] if teams else None)
     data = {
         "team": team.pk if team else "",
@@ -71,12 +71,12 @@ def playground(request: HttpRequest) -> HttpResponse:
     )
 
 
-@page("playground/key/", name="playground_key", viewers=MAKERS)
+@page("playground/key/", name="playground_key", viewers=CONTRIBUTORS)
 def mint(request: HttpRequest) -> HttpResponse:
     """A key for the page, whose secret is in this answer and nowhere else."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    team = teams_for(request, MAKERS).filter(pk=request.POST.get("team", "")).first()
+    team = teams_for(request, CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
     if team is None:
         raise PermissionDenied
     made = services.create_key(
@@ -92,7 +92,7 @@ def mint(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIVES.total_seconds())})
 
 
-@page("playground/revoke/", name="playground_revoke", viewers=MAKERS)
+@page("playground/revoke/", name="playground_revoke", viewers=CONTRIBUTORS)
 def revoke(request: HttpRequest) -> HttpResponse:
     """Revoke a key that this page was given; of nobody else's and of no other kind."""
     if request.method != "POST":
@@ -105,7 +105,7 @@ def revoke(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-@page("playground/render/", name="playground_render", viewers=MAKERS)
+@page("playground/render/", name="playground_render", viewers=CONTRIBUTORS)
 def rendered(request: HttpRequest) -> HttpResponse:
     """The Markdown of an answer that has ended, as HTML that is safe to show. Nothing is kept."""
     if request.method != "POST":
@@ -113,7 +113,7 @@ def rendered(request: HttpRequest) -> HttpResponse:
     return HttpResponse(markdown.render(request.POST.get("text", "")))
 
 
-@page("playground/ended/<str:response_id>/", name="playground_ended", viewers=MAKERS)
+@page("playground/ended/<str:response_id>/", name="playground_ended", viewers=CONTRIBUTORS)
 def ended(request: HttpRequest, response_id: str) -> HttpResponse:
     """What is known of a response behind its end: what it cost."""
     row = rows_of(request, Response).filter(pk=response_id).first()
@@ -128,7 +128,7 @@ def _opened(request: HttpRequest) -> dict[str, Any] | None:
     if not wanted:
         return None
     row: Response | None = rows_of(request, Response).defer(None).filter(pk=wanted).first()
-    if row is None or not may(request, MAKERS, row):
+    if row is None or not may(request, CONTRIBUTORS, row):
         return {"problem": _GONE}
     if not may_read(request, row.team_id):
         return {"team_id": row.team_id, "hidden": hidden_notice(request, row.team_id)}
@@ -139,7 +139,7 @@ def _opened(request: HttpRequest) -> dict[str, Any] | None:
     length = len(json.dumps(body))
     if length > MOST_OPENED:
         return {"team_id": row.team_id, "problem": f"Its request has {size(length)}: too much for a page."}
-    note_read(request, row, team_id=row.team_id)
+    audit_read(request, row, team_id=row.team_id)
     return {"team_id": row.team_id, "body": body, "id": row.pk, "url": cells.url(row.pk)}
 
 

@@ -19,8 +19,8 @@ from console.widgets import copyable, json_block, when
 from kernel.errors import BadRequest
 from responses.models import PromptTemplate, PromptVersion
 from responses.requests import prompts
-from tenants.console.audited import Audited
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import LEADS, ByRole, TeamScoped, teams_for
 
 _CONTENT = ("messages", "model", "parameters")
@@ -137,7 +137,7 @@ class VersionInline(ByRole, TabularInline):
 
 
 @register(PromptTemplate)
-class PromptAdmin(Audited, TeamScoped):
+class PromptAdmin(AuditedAdmin, TeamScoped):
     """A team lead writes the prompts of the team; everybody in it sees them."""
 
     managers = LEADS
@@ -181,7 +181,7 @@ class PromptAdmin(Audited, TeamScoped):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         prompt = kwargs.get("obj") or (args[3] if len(args) > 3 else None)
         if prompt is not None and may_read(request, prompt.team_id):
-            note_read(request, prompt, team_id=prompt.team_id)
+            audit_read(request, prompt, team_id=prompt.team_id)
         elif prompt is not None:
             context["hidden"] = hidden_notice(request, prompt.team_id)
         answer: HttpResponse = super().render_change_form(request, context, *args, **kwargs)

@@ -33,7 +33,7 @@ from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped
 from tenants.models import ApiKey, Team
 
@@ -107,7 +107,7 @@ class StoreAdmin(LogAdmin, TeamScoped):
         reads = may_read(request, row.team_id)
         shown = self.payloads(row) if reads else []
         if shown:
-            note_read(request, row, team_id=row.team_id)
+            audit_read(request, row, team_id=row.team_id)
         has_content = type(self).payloads is not StoreAdmin.payloads
         context = {
             **self.admin_site.each_context(request),

@@ -16,7 +16,7 @@ from responses.rollups import histograms
 from responses.rollups.reading import Question, Sums, ask
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
-from tenants.admin.team_parts import linked, list_of
+from tenants.admin.team_pages import linked, list_of
 from tenants.admin.team_tabs import tab
 from tenants.models import ApiKey, KeySource, Membership, Team
 

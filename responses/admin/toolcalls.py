@@ -41,7 +41,7 @@ from responses.rollups import reading
 from responses.rollups.histograms import quantile
 from responses.rollups.reading import Question, Sums
 from responses.rollups.sources import TOOLS
-from tenants.console.content_access import HIDDEN, hidden_notice, may_read, note_read
+from tenants.console.content_access import HIDDEN, audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
 
 _TONES = {
@@ -177,7 +177,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         readable = may_read(request, call.team_id)
         if readable:
-            note_read(request, call, team_id=call.team_id)
+            audit_read(request, call, team_id=call.team_id)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

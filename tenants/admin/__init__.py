@@ -1,18 +1,30 @@
-"""The admin's pages of the tenancy."""
+"""Admin pages for teams, members, keys, upstreams and models, usage records and the audit log."""
 
-from tenants.admin import auditlog, connectors, guardrails, keys, ledger, search, team_parts, teams, upstreams, users
+from tenants.admin import (
+    audit_log,
+    connectors,
+    guardrails,
+    keys,
+    search_engines,
+    team_pages,
+    teams,
+    upstreams,
+    usage_records,
+    users,
+)
 from tenants.console import content_access
 
+# Importing these modules registers their pages with the admin site.
 __all__ = [
-    "auditlog",
+    "audit_log",
     "connectors",
     "content_access",
     "guardrails",
     "keys",
-    "ledger",
-    "search",
-    "team_parts",
+    "search_engines",
+    "team_pages",
     "teams",
     "upstreams",
+    "usage_records",
     "users",
 ]

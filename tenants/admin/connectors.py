@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from console.widgets import badge
 from kernel.addresses import parse_url
 from kernel.errors import EgressRefused
-from tenants.admin.visibility import SharedObjectAdmin, TeamsInline
+from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
 from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Connector, ConnectorVisibility
 

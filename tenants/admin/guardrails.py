@@ -15,8 +15,8 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
 from kernel import egress
 from kernel.errors import EgressRefused
-from tenants.console.audited import Audited
-from tenants.console.content_access import HIDDEN, marked
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.content_access import HIDDEN, with_readable
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, teams_for
 from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Checker, Guardrail, GuardrailDecision
@@ -83,7 +83,7 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
 
 
 @register(Guardrail)
-class GuardrailAdmin(WriteOnlySecrets, Audited, TeamScoped):
+class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
     """One for each team that has any. The column of secrets is never read."""
 
     form = GuardrailForm
@@ -158,7 +158,7 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return marked(request, super().get_queryset(request))
+        return with_readable(request, super().get_queryset(request))
 
     # By id, not by time: rows come in the order of time, and this order has an index.
     ordering = ["-id"]

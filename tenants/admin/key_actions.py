@@ -15,8 +15,8 @@ from unfold.enums import ActionVariant
 
 from tenants import services
 from tenants.admin.key_forms import RotateKeyForm, model_names_of
-from tenants.console.audited import actor
-from tenants.console.roles import LEADS, MAKERS, OPERATORS, may
+from tenants.console.audited_admin import actor
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, may
 from tenants.models import ApiKey, Role
 
 KEY_MANAGERS = LEADS | OPERATORS
@@ -43,7 +43,7 @@ class KeyActions(ModelAdmin):
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """For one key: whether there is anything left to revoke."""
         if object_id is None:
-            return may(request, KEY_MANAGERS | MAKERS)
+            return may(request, KEY_MANAGERS | CONTRIBUTORS)
         key = self._unrevoked(request, object_id)
         return key is not None and may_manage_key(request, key)
 
@@ -65,7 +65,7 @@ class KeyActions(ModelAdmin):
     def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Whether the user may make a key for the same team."""
         key = self.get_object(request, unquote(str(object_id)))
-        return key is not None and may(request, MAKERS, key)
+        return key is not None and may(request, CONTRIBUTORS, key)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER

@@ -21,8 +21,8 @@ from kernel.clock import now
 from tenants import services
 from tenants.admin.key_actions import KEY_MANAGERS, KeyActions, may_manage_key
 from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_like, model_names_of
-from tenants.console.audited import Audited, actor
-from tenants.console.roles import MAKERS, TeamScoped, everywhere, may, teams_for, teams_of
+from tenants.console.audited_admin import AuditedAdmin, actor
+from tenants.console.roles import CONTRIBUTORS, TeamScoped, everywhere, may, teams_for, teams_of
 from tenants.models import ApiKey, KeySource, Scope, ToolKind
 
 
@@ -162,7 +162,7 @@ def _shortened(words: str, most: int = 60) -> str:
 
 
 @register(ApiKey)
-class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
+class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
     """Leads keep the keys of the team, developers those that they made; operators stop any, and make none."""
 
     managers = KEY_MANAGERS
@@ -196,7 +196,7 @@ class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, MAKERS)
+        return may(request, CONTRIBUTORS)
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -205,7 +205,7 @@ class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         if obj is None:
-            return may(request, KEY_MANAGERS | MAKERS)
+            return may(request, KEY_MANAGERS | CONTRIBUTORS)
         return obj.revoked_at is None and may_manage_key(request, obj)
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
         """The form, and on success the page with the secret: it is in that answer and nowhere else."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        names = model_names_of(None if everywhere(request, MAKERS) else teams_of(request, MAKERS))
-        teams, initial = teams_for(request, MAKERS), self._initial(request)
+        names = model_names_of(None if everywhere(request, CONTRIBUTORS) else teams_of(request, CONTRIBUTORS))
+        teams, initial = teams_for(request, CONTRIBUTORS), self._initial(request)
         form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
         if request.method == "POST" and form.is_valid():
             return self.show_secret(request, self._create(request, form), "Copy your new key")
@@ -225,7 +225,7 @@ class KeyAdmin(KeyActions, KeyColumns, Audited, TeamScoped):
     def _initial(self, request: HttpRequest) -> dict[str, Any]:
         """What the form begins with: another key, where the user may make one like it."""
         model = self.get_object(request, request.GET.get("clone", ""))
-        if model is not None and may(request, MAKERS, model):
+        if model is not None and may(request, CONTRIBUTORS, model):
             return initial_like(model)
         return {"team": request.GET.get("team")}
 

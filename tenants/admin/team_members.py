@@ -13,7 +13,7 @@ from unfold.admin import ModelAdmin
 
 from tenants import members
 from tenants.admin.team_tabs import tab
-from tenants.console.audited import actor
+from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, may
 from tenants.models import Membership, Role, Team
 

@@ -21,8 +21,8 @@ from tenants import members, services
 from tenants.admin.key_forms import tool_kinds
 from tenants.admin.team_members import MemberActions, tab_url
 from tenants.admin.team_tabs import SETTINGS, tabs_for
-from tenants.console.audited import Audited, actor
-from tenants.console.roles import LEADS, NOBODY, OPERATORS, TeamScoped, may
+from tenants.console.audited_admin import AuditedAdmin, actor
+from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS, TeamScoped, may
 from tenants.models import Membership, Role, Team
 
 ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
@@ -69,7 +69,7 @@ class MembershipForm(forms.ModelForm[Membership]):
 
 
 @register(Team)
-class TeamAdmin(MemberActions, Audited, TeamScoped):
+class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
     """Teams: a page of tabs for each. They are never deleted here: their responses, ledger and audit log stay."""
 
     managers = OPERATORS
@@ -188,7 +188,7 @@ class TeamAdmin(MemberActions, Audited, TeamScoped):
 
 
 @register(Membership)
-class MemberAdmin(Audited, TeamScoped):
+class MemberAdmin(AuditedAdmin, TeamScoped):
     """Who belongs to which team, and as what. Leads change and remove members here, and add them on the team's page,
     where people are named and not listed."""
 
@@ -206,7 +206,7 @@ class MemberAdmin(Audited, TeamScoped):
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, NOBODY)
+        return may(request, ADMINISTRATORS_ONLY)
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

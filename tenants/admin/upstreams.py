@@ -20,8 +20,8 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from console.widgets import badge, copyable, two_lines, when
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from tenants.admin.health import health_by_route, health_cell
-from tenants.admin.visibility import SharedObjectAdmin, TeamsInline
-from tenants.console.audited import Audited
+from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
+from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.roles import OPERATORS, PlatformOnly, may
 from tenants.console.secrets import WriteOnlySecrets
 from tenants.models import Model, ModelVisibility, Upstream
@@ -107,7 +107,7 @@ class HealthColumn(UnfoldAdmin):
 
 
 @register(Upstream)
-class UpstreamAdmin(HealthColumn, WriteOnlySecrets, Audited, PlatformOnly):
+class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     """Servers that answer for models. The key column is never read: not decrypted, not sent to a page."""
 
     form = UpstreamForm

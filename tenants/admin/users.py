@@ -24,8 +24,8 @@ from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from console.widgets import badge, when
-from tenants.console.audited import Audited, note
-from tenants.console.roles import NOBODY, ByRole, PlatformOnly, may
+from tenants.console.audited_admin import AuditedAdmin, audit_row
+from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly, may
 from tenants.models import Membership, StaffMember
 
 # What a person signs in with is shown and taken away on the person's page, and nowhere else.
@@ -38,7 +38,7 @@ _FACTORS = {Authenticator.Type.TOTP: "app", Authenticator.Type.WEBAUTHN: "passke
 class TeamInline(ByRole, TabularInline):
     """The teams of a person."""
 
-    viewers = NOBODY
+    viewers = ADMINISTRATORS_ONLY
     model = Membership
     extra = 0
     autocomplete_fields = ["team"]
@@ -49,7 +49,7 @@ class TeamInline(ByRole, TabularInline):
 class StaffInline(ByRole, TabularInline):
     """The role of a person on the whole platform."""
 
-    viewers = NOBODY
+    viewers = ADMINISTRATORS_ONLY
     model = StaffMember
     extra = 0
     max_num = 1
@@ -58,10 +58,10 @@ class StaffInline(ByRole, TabularInline):
 
 
 @register(User)
-class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
     """Administrators, staff, and members of teams. Roles are given by administrators alone."""
 
-    managers = NOBODY
+    managers = ADMINISTRATORS_ONLY
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -98,7 +98,7 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
         response = super().user_change_password(request, id, form_url)
         changed = self.get_object(request, id) if request.method == "POST" and response.status_code == 302 else None
         if changed is not None:
-            note(request, changed, "password_changed")
+            audit_row(request, changed, "password_changed")
         return response
 
     @display(description="Access")
@@ -122,7 +122,7 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
     # -- signing somebody out ------------------------------------------------------------------------------------------
 
     def has_sign_out_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return may(request, NOBODY)
+        return may(request, ADMINISTRATORS_ONLY)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Sign out and reset", url_path="sign-out", icon="logout", permissions=["sign_out"]
@@ -141,7 +141,7 @@ class UserAdmin(Audited, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-ar
             session.end()
             ended += 1
         factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
-        note(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
+        audit_row(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
         messages.success(request, f"{ended} sessions ended, {factors} second factors removed.")
         return HttpResponseRedirect(reverse("admin:auth_user_change", args=[user.pk]))
 

@@ -21,7 +21,7 @@ from kernel.clock import now
 from kernel.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.audit import audit
-from tenants.console.audited import actor, note
+from tenants.console.audited_admin import actor, audit_row
 from tenants.console.roles import EVERY_ROLE, may
 from tenants.console.site import page, render
 from tenants.console.viewer import Viewer, viewer
@@ -42,7 +42,7 @@ def words(request: HttpRequest, team_id: str, text: str) -> str:
     return text if not text or may_read(request, team_id) else HIDDEN
 
 
-def marked(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+def with_readable(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
     """The rows, each with `readable`: columns of a list know no request."""
     reading = viewer(request).reading
     readable = Value(value=True) if EVERY_TEAM in reading else Q(team_id__in=reading)
@@ -56,7 +56,7 @@ def hidden_notice(request: HttpRequest, team_id: str) -> SafeString:
     return render_to_string("console/hidden.html", context, request=request)
 
 
-def note_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
+def audit_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
     """Note in the audit log that somebody reads the content of a team without being its member: once in a while for
     each object. To be called by whatever page shows content."""
     if team_id in viewer(request).roles:
@@ -64,10 +64,10 @@ def note_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
     since = now() - REVEALED_FOR
     lately = AuditEvent.objects.filter(team_id=team_id, occurred_at__gte=since, action=_READ, actor=actor(request))
     if not lately.filter(target=str(row.pk)).exists():
-        note(request, row, "viewed", action=_READ, team_id=team_id)
+        audit_row(request, row, "viewed", action=_READ, team_id=team_id)
 
 
-def note_teams_read(who: Viewer, team_ids: Iterable[str]) -> None:
+def audit_team_reads(who: Viewer, team_ids: Iterable[str]) -> None:
     """The same for somebody who reads a little of whatever these teams do: a line for each team, once in a while."""
     strange = {team_id for team_id in team_ids if team_id not in who.roles}
     if not strange:
@@ -103,7 +103,7 @@ def reveal(request: HttpRequest) -> HttpResponse:
             until = now() + REVEALED_FOR
             row = Reveal.objects.create(team=team, user_id=request.user.pk or 0, reason=wanted["reason"], until=until)
             after = {"reason": row.reason, "until": until.isoformat()}
-            note(request, row, "revealed", action="content.revealed", after=after, target=team.pk)
+            audit_row(request, row, "revealed", action="content.revealed", after=after, target=team.pk)
     onward = wanted["next"]
     is_ours = url_has_allowed_host_and_scheme(onward, allowed_hosts={request.get_host()})
     return HttpResponseRedirect(onward if is_ours else "/admin/")

@@ -22,10 +22,10 @@ Roles = AbstractSet[AnyRole]
 STAFF: frozenset[AnyRole] = frozenset(StaffRole)
 MEMBERS: frozenset[AnyRole] = frozenset(Role)
 EVERY_ROLE: frozenset[AnyRole] = STAFF | MEMBERS
-NOBODY: frozenset[AnyRole] = frozenset()
+ADMINISTRATORS_ONLY: frozenset[AnyRole] = frozenset()
 LEADS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD})
 OPERATORS: frozenset[AnyRole] = frozenset({StaffRole.OPERATOR})
-MAKERS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD, Role.DEVELOPER})
+CONTRIBUTORS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD, Role.DEVELOPER})
 
 
 def everywhere(request: HttpRequest, roles: Roles = EVERY_ROLE) -> bool:
@@ -64,7 +64,7 @@ class ByRole:
     """The permissions of a page or an inline by role; comes before Django's class in the bases."""
 
     viewers: Roles = EVERY_ROLE
-    managers: Roles = NOBODY
+    managers: Roles = ADMINISTRATORS_ONLY
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, self.viewers)
@@ -79,7 +79,7 @@ class ByRole:
         return may(request, self.managers, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, NOBODY, obj)
+        return may(request, ADMINISTRATORS_ONLY, obj)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, *args: Any) -> HttpResponse:
         """What is not there, or not for the user, is a 404; Django would lead to the home page."""

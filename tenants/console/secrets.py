@@ -6,7 +6,7 @@ from typing import Any
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
-from tenants.console.roles import NOBODY, Roles, may
+from tenants.console.roles import ADMINISTRATORS_ONLY, Roles, may
 
 _SET = "Set. Only those who keep secrets may change it."
 _NOT_SET = "Not set. Only those who keep secrets may enter it."
@@ -20,7 +20,7 @@ class WriteOnlySecrets(ModelAdmin):
     the form field with the address that receives the secret.
     """
 
-    secret_managers: Roles = NOBODY
+    secret_managers: Roles = ADMINISTRATORS_ONLY
     secret_fields: tuple[str, ...] = ()
     destination_field = ""
     is_set_annotation = "has_key"

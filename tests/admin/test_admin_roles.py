@@ -8,7 +8,7 @@ from django.test import Client, RequestFactory
 
 from kernel.clock import now
 from tenants import scope
-from tenants.console.content_access import may_read, note_read
+from tenants.console.content_access import audit_read, may_read
 from tenants.models import AuditEvent, Membership, Reveal, Role, StaffMember, StaffRole, Team
 from tests.admin.rows import add_response, sign_in, text
 from tests.support.api import Caller
@@ -109,7 +109,7 @@ def test_who_reads_the_content_of_a_team_without_being_in_it_is_noted_once(
     response = add_response(caller)
     with scope.every_team():
         for client in (admin, admin, developer):
-            note_read(request_of(client), response, team_id=caller.team.pk)  # type: ignore[arg-type]
+            audit_read(request_of(client), response, team_id=caller.team.pk)  # type: ignore[arg-type]
         noted = AuditEvent.objects.filter(action="content.viewed", target=response.pk)
         assert [event.actor for event in noted] == [f"user:{User.objects.get(pk=admin.session['_auth_user_id'])}"]
 

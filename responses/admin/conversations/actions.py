@@ -16,9 +16,9 @@ from django.utils.http import content_disposition_header
 from conversations import export, selectors, services
 from conversations.models import Conversation
 from kernel.errors import ApiError, NotFound
-from tenants.console.audited import actor, note
-from tenants.console.content_access import may_read, note_read
-from tenants.console.roles import LEADS, MAKERS, OPERATORS, may
+from tenants.console.audited_admin import actor, audit_row
+from tenants.console.content_access import audit_read, may_read
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, may
 
 _PAGE = "admin/conversations/conversation/confirm.html"
 _MOST_AT_ONCE = 20
@@ -33,7 +33,7 @@ class ReasonForm(forms.Form):
 
 def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
     """A new conversation with the items up to and with `after`; all of them without it."""
-    if not may(request, MAKERS | OPERATORS, conversation):
+    if not may(request, CONTRIBUTORS | OPERATORS, conversation):
         raise PermissionDenied
     after = request.POST.get("after") or request.GET.get("after") or None
     if request.method == "POST":
@@ -44,7 +44,7 @@ def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
         except NotFound as gone:
             messages.error(request, gone.message)
             return HttpResponseRedirect(url_of(conversation))
-        note(request, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
+        audit_row(request, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
         messages.success(request, f"This is the fork; it began as {conversation.pk}.")
         return HttpResponseRedirect(url_of(made))
     what = f"the items up to {after}" if after else "all of its items"
@@ -99,7 +99,7 @@ def export_items(request: HttpRequest, conversation: Conversation) -> StreamingH
     """All of it as JSON Lines or as Markdown, a few items at a time."""
     if not may_read(request, conversation.team_id):
         raise PermissionDenied
-    note_read(request, conversation, team_id=conversation.team_id)
+    audit_read(request, conversation, team_id=conversation.team_id)
     form = "md" if request.GET.get("format") == "md" else "jsonl"
     content_type, written = _FORMATS[form]
     name = content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.{form}") or "attachment"

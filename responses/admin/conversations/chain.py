@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from console.widgets import when
 from responses.admin import cells
 from responses.models import Response
-from tenants.console.content_access import HIDDEN, may_read, note_read
+from tenants.console.content_access import HIDDEN, audit_read, may_read
 
 MOST_NODES = 200
 _MOST_ABOVE = 100
@@ -74,7 +74,7 @@ def chain_view(request: HttpRequest, response: Response) -> HttpResponse:
     """The page of the tree in which a response stands."""
     is_readable = may_read(request, response.team_id)
     if is_readable:
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
     top, has_earlier = _top(response)
     rows, has_more = _tree(response, top)
     context: dict[str, Any] = {

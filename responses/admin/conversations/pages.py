@@ -28,8 +28,8 @@ from responses.admin.conversations import actions as conversation_actions
 from responses.admin.conversations.summaries import Facts, facts_of, lately_active, owners_of
 from responses.admin.transcript.entries import Entry, beside, entries
 from responses.models import Response, ToolCall
-from tenants.console.content_access import HIDDEN, hidden_notice, may_read, note_read, note_teams_read
-from tenants.console.roles import LEADS, MAKERS, OPERATORS, TeamScoped, everywhere, may, teams_of
+from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, hidden_notice, may_read
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, TeamScoped, everywhere, may, teams_of
 from tenants.console.viewer import viewer
 
 SHOWN_ITEMS = 50
@@ -38,7 +38,7 @@ _SHOWN_RESPONSES = 10
 _MOST_CALLS = 500
 _MOST_SPOKEN = 2000
 _ACTIVE = {"1h": ("in the last hour", timedelta(hours=1)), "24h": ("in the last 24 hours", timedelta(hours=24))}
-FORKERS = MAKERS | OPERATORS
+FORKERS = CONTRIBUTORS | OPERATORS
 DELETERS = LEADS | OPERATORS
 
 
@@ -176,7 +176,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         for row in rows:
             row.facts = facts[row.pk]
             row.is_readable = row.team_id in readable
-        note_teams_read(viewer(request), {row.team_id for row in rows if row.is_readable and row.facts.preview})
+        audit_team_reads(viewer(request), {row.team_id for row in rows if row.is_readable and row.facts.preview})
         changelist.result_list = rows
         return changelist
 
@@ -268,7 +268,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         placements = newest[:SHOWN_ITEMS][::-1]
         is_readable = may_read(request, conversation.team_id)
         if is_readable:
-            note_read(request, conversation, team_id=conversation.team_id)
+            audit_read(request, conversation, team_id=conversation.team_id)
         rows, first_owner, last_owner = _rows(conversation, placements, is_readable=is_readable)
         return {
             "original": conversation,

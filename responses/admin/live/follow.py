@@ -17,7 +17,7 @@ from responses.engine.events.fold import read_frames
 from responses.models import Response
 from responses.runs import follow
 from tenants import scope
-from tenants.console.content_access import note_teams_read
+from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import DONE, NOT_ALLOWED, AdminSocket
 
 _NOT_THERE = 4404
@@ -49,7 +49,7 @@ class FollowSocket(AdminSocket):
             return _NOT_THERE
         if not self.viewer.may_read(response.team_id):
             return NOT_ALLOWED
-        await in_db_thread(lambda: note_teams_read(self.viewer, [response.team_id]))
+        await in_db_thread(lambda: audit_team_reads(self.viewer, [response.team_id]))
         async with aclosing(follow.watch(response)) as pieces:
             async for data in pieces:
                 if events := [*told(event for _, event in read_frames(data))]:

@@ -19,9 +19,9 @@ from responses.lifecycle import cancel
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Response
 from responses.runs.ledger import RequestInfo
-from tenants.console.audited import actor
-from tenants.console.content_access import note_teams_read
-from tenants.console.roles import EVERY_ROLE, MAKERS, OPERATORS, everywhere, may
+from tenants.console.audited_admin import actor
+from tenants.console.content_access import audit_team_reads
+from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, OPERATORS, everywhere, may
 from tenants.console.site import page, render
 from tenants.console.viewer import viewer
 
@@ -80,7 +80,7 @@ def live_rows(request: HttpRequest) -> JsonResponse:
     return JsonResponse(_everything(request))
 
 
-@page("live/<str:response_id>/<str:what>/", name="live_steer", viewers=MAKERS | OPERATORS)
+@page("live/<str:response_id>/<str:what>/", name="live_steer", viewers=CONTRIBUTORS | OPERATORS)
 def steer(request: HttpRequest, response_id: str, what: str) -> HttpResponse:
     """Cancel a run, have another worker go on with it, or end it as failed; asked for with GET, it asks back."""
     response, deed = _steered(request, response_id), _DEEDS.get(what)
@@ -113,7 +113,7 @@ def _everything(request: HttpRequest) -> dict[str, Any]:
         rows.shown(row, who, team=seen.teams.get(row.response.team_id, ""), at=at) for row in seen.look.rows.values()
     ]
     spoken = {row.response.team_id for row in seen.look.rows.values() if row.heard.words and row.response.stored}
-    note_teams_read(who, [team_id for team_id in spoken if who.may_read(team_id)])
+    audit_team_reads(who, [team_id for team_id in spoken if who.may_read(team_id)])
     return {
         "type": "everything",
         "at": round(at.timestamp() * 1000),
@@ -127,7 +127,7 @@ def _everything(request: HttpRequest) -> dict[str, Any]:
 def _steered(request: HttpRequest, response_id: str) -> Response | None:
     """The response; None for one that this user may not steer, as for an unknown id."""
     found = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
-    is_theirs = found is not None and (everywhere(request, OPERATORS) or may(request, MAKERS, found))
+    is_theirs = found is not None and (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, found))
     return found if is_theirs else None
 
 

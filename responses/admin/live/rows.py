@@ -13,7 +13,7 @@ from responses.admin.cells import STATUS_TONES, url
 from responses.admin.live.queries import Look, RunRow, Step
 from responses.models import Mode, Status
 from tenants.console.content_access import HIDDEN
-from tenants.console.roles import MAKERS, OPERATORS
+from tenants.console.roles import CONTRIBUTORS, OPERATORS
 from tenants.console.viewer import Viewer
 
 STUCK_AFTER = timedelta(seconds=60)
@@ -107,7 +107,7 @@ def renewed_at(lease_until: datetime) -> datetime:
 
 def may_steer(viewer: Viewer, team_id: str) -> bool:
     """Whether somebody may cancel the runs of a team, requeue them, and give them up."""
-    return viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(team_id) in MAKERS
+    return viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(team_id) in CONTRIBUTORS
 
 
 def _allowed(row: RunRow, viewer: Viewer, *, is_stuck: bool) -> Mapping[str, bool]:

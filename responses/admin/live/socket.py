@@ -12,7 +12,7 @@ from kernel.db_threads import in_db_thread
 from responses.admin.live import rows
 from responses.admin.live.poller import Board, Seen
 from responses.runs.runner import heard_within
-from tenants.console.content_access import note_teams_read
+from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import AdminSocket
 
 # The page knows by it that the connection lives, and what time it is here.
@@ -87,4 +87,4 @@ class _Sent:
         new = {team for team in read if viewer.may_read(team) and team not in viewer.roles} - self._noted
         if new:
             self._noted |= new
-            await in_db_thread(partial(note_teams_read, viewer, new))
+            await in_db_thread(partial(audit_team_reads, viewer, new))

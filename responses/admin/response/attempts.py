@@ -8,7 +8,7 @@ from console.widgets import badge, copyable, duration, tone, when
 from responses.admin import cells
 from responses.admin.response.timeline import claims_of
 from responses.models import RUNNING, Response, Turn
-from tenants.admin.ledger import OUTCOME_TONES
+from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.console.content_access import may_read
 from tenants.models import Upstream
 

@@ -9,7 +9,7 @@ from console.widgets import duration, size
 from responses.admin.response import event_log
 from responses.admin.response.span_details import download
 from responses.models import Response
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 
 SPEEDS = (1, 4, 16)
 
@@ -40,7 +40,7 @@ def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
     """
     can_read = may_read(request, response.team_id)
     if can_read:
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
     first = number(request, "from")
     if request.GET.get("whole"):
         found = event_log.read(response, first=first, most=1)

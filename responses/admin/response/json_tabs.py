@@ -23,7 +23,7 @@ from responses.engine.events.types import Body
 from responses.models import Mode, Response
 from responses.requests import rebuild
 from responses.runs import selectors
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 
 SHOWN_ON_DEMAND = 1_000_000
 _INLINE_ITEMS = 200
@@ -104,7 +104,7 @@ def document(request: HttpRequest, response: Response, name: str) -> HttpRespons
         raise Http404
     if not may_read(request, response.team_id):
         raise PermissionDenied
-    note_read(request, response, team_id=response.team_id)
+    audit_read(request, response, team_id=response.team_id)
     try:
         text = _text(found.make(response))
     except ApiError as failed:

@@ -12,7 +12,7 @@ from responses.admin.redaction import without_secrets
 from responses.admin.response.json_tabs import asked
 from responses.engine.events.types import Body
 from responses.models import Response
-from tenants.console.content_access import may_read, note_read
+from tenants.console.content_access import audit_read, may_read
 
 KEY = "RESPONSES_API_KEY"
 # What the SDK's method has no parameters for.
@@ -31,7 +31,7 @@ def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse
         raise Http404
     if not may_read(request, response.team_id):
         raise PermissionDenied
-    note_read(request, response, team_id=response.team_id)
+    audit_read(request, response, team_id=response.team_id)
     try:
         body = without_secrets(asked(response))
     except ApiError as failed:

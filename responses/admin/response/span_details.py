@@ -7,7 +7,7 @@ from django.template.response import TemplateResponse
 
 from console.widgets import duration, pretty
 from responses.models import Approval, Response, ToolCall, Turn
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 
 _PAYLOADS = ("arguments", "output")
 
@@ -24,10 +24,10 @@ def span(request: HttpRequest, response: Response, key: str) -> HttpResponse:
     can_read = may_read(request, response.team_id)
     whole = request.GET.get("whole")
     if whole in _PAYLOADS and can_read and told.get(whole) is not None:
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
         return download(told[whole], f"{response.pk}-{key}-{whole}.txt")
     if can_read and told["has_content"]:
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
     context = {
         **told,
         "key": key,

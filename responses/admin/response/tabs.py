@@ -14,7 +14,7 @@ from responses.admin.response.timeline import timeline
 from responses.admin.response.transcript_tab import read_transcript
 from responses.admin.response.usage import usage
 from responses.models import Response
-from tenants.admin.auditlog import AuditAdmin
+from tenants.admin.audit_log import AuditAdmin
 from tenants.console.roles import EVERY_ROLE, Roles, may
 
 Reader = Callable[[HttpRequest, Response], Mapping[str, Any]]

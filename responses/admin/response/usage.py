@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from console.widgets import badge, duration, tone, when
 from responses.models import Response
-from tenants.admin.ledger import OUTCOME_TONES
+from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.models import UsageRecord
 from tenants.prices import Prices, amount
 

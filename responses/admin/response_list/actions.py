@@ -27,10 +27,10 @@ from responses.models import RUNNING, Mode, Response
 from responses.requests import rebuild
 from responses.runs.ledger import RequestInfo
 from tenants import directory
-from tenants.console.audited import actor, note
-from tenants.console.roles import MAKERS, OPERATORS, Roles, may
+from tenants.console.audited_admin import actor, audit_row
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, may
 
-CANCELLERS: Roles = MAKERS | OPERATORS
+CANCELLERS: Roles = CONTRIBUTORS | OPERATORS
 _PAGE = "admin/responses/response/confirm.html"
 _LEAST_REASON, _LONGEST_REASON = 5, 500
 
@@ -81,7 +81,7 @@ def _retry(request: HttpRequest, response: Response, _: str) -> str:
         new_id = async_to_sync(_queue)(response.api_key_id, body, _request_info(request))
     except ApiError as failed:
         raise NotDone(failed.message) from failed
-    note(request, response, "retried", after={"response": new_id})
+    audit_row(request, response, "retried", after={"response": new_id})
     return new_id
 
 
@@ -116,7 +116,7 @@ RETRY = Deed(
     button="Ask again",
     icon="replay",
     done="asked again",
-    roles=MAKERS,
+    roles=CONTRIBUTORS,
     fits=lambda response: response.stored and response.status not in RUNNING,
     unfit="It is still running, or was not stored.",
     act=_retry,
@@ -130,7 +130,7 @@ DELETE = Deed(
     button="Delete for good",
     icon="delete",
     done="deleted",
-    roles=MAKERS,
+    roles=CONTRIBUTORS,
     fits=lambda _: True,
     unfit="",
     act=_delete,
@@ -220,7 +220,7 @@ class ActingList(ResponseList):
 
     def has_make_permission(self, request: HttpRequest, *_: Any) -> bool:
         """Whether there is a team in whose name the user may ask."""
-        return may(request, MAKERS)
+        return may(request, CONTRIBUTORS)
 
     def _selected(self, request: HttpRequest, deed: Deed, queryset: QuerySet[Response]) -> HttpResponse:
         chosen = list(queryset.select_related("team", "api_key").defer(None))

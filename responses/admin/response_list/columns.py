@@ -20,7 +20,7 @@ from responses.admin.response_list.export import may_export
 from responses.admin.response_list.summary import summary
 from responses.admin.response_list.time_range import near
 from responses.models import Response
-from tenants.console.content_access import note_teams_read
+from tenants.console.content_access import audit_team_reads
 from tenants.console.roles import TeamScoped
 from tenants.console.viewer import viewer
 
@@ -107,7 +107,7 @@ class ResponseList(LogAdmin, TeamScoped):
         answer = super().changelist_view(request, context)
         shown = getattr(answer, "context_data", None) or {}
         if "cl" in shown:
-            note_teams_read(viewer(request), {row.team_id for row in shown["cl"].result_list if row.readable})
+            audit_team_reads(viewer(request), {row.team_id for row in shown["cl"].result_list if row.readable})
         return answer  # type: ignore[no-any-return]  # Unfold has no types
 
     # -- beside the rows -----------------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from kernel.db_threads import in_db_thread
 from responses.models import Response
 from responses.runs import selectors
 from tenants import scope
-from tenants.console.audited import note
-from tenants.console.content_access import note_teams_read
-from tenants.console.roles import MAKERS, OPERATORS, Roles, everywhere, may, teams_of
+from tenants.console.audited_admin import audit_row
+from tenants.console.content_access import audit_team_reads
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, everywhere, may, teams_of
 from tenants.console.viewer import Viewer, viewer
 from tenants.models import Team
 
-EXPORTERS: Roles = MAKERS | OPERATORS
+EXPORTERS: Roles = CONTRIBUTORS | OPERATORS
 MOST_ROWS = 10_000
 _AT_ONCE = 25
 _COLUMNS = (
@@ -54,8 +54,8 @@ def export(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
     counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
     for team_id, count in sorted(counts.items()):
         after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
-        note(request, Team(pk=team_id), "exported", action="responses.exported", after=after, target="responses")
-    note_teams_read(who, {team_id for team_id in counts if who.may_read(team_id)})
+        audit_row(request, Team(pk=team_id), "exported", action="responses.exported", after=after, target="responses")
+    audit_team_reads(who, {team_id for team_id in counts if who.may_read(team_id)})
     known = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
     name = f"responses-{now():%Y%m%d-%H%M%S}.jsonl"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

@@ -20,7 +20,7 @@ from responses.admin.response.span_details import span
 from responses.admin.response.tabs import chosen, tabs_for
 from responses.admin.response_list.actions import ActingList
 from responses.models import Response
-from tenants.console.content_access import may_read, note_read
+from tenants.console.content_access import audit_read, may_read
 from tenants.console.roles import TeamScoped
 
 Piece = Callable[..., HttpResponse]
@@ -62,7 +62,7 @@ class ResponseAdmin(ActingList):
         tabs = tabs_for(request, response)
         tab = chosen(request, tabs)
         if tab.has_content and response.stored and may_read(request, response.team_id):
-            note_read(request, response, team_id=response.team_id)
+            audit_read(request, response, team_id=response.team_id)
         panel = {"original": response, "tab": tab, **tab.read(request, response)}
         if is_piece(request):
             return TemplateResponse(request, tab.template, panel)

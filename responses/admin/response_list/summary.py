@@ -12,7 +12,7 @@ from responses.admin import cells
 from responses.models import Response, ToolCall
 from responses.runs import selectors
 from responses.runs.recorder import preview
-from tenants.console.content_access import may_read, note_read, words
+from tenants.console.content_access import audit_read, may_read, words
 
 SHOWN = 20
 _ICONS = {
@@ -44,7 +44,7 @@ def summary(request: HttpRequest, response: Response) -> dict[str, Any]:
     answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN)
     calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("turn", "id")[:SHOWN]
     if may_read(request, response.team_id) and (asked or answered):
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
     return {
         "response": response,
         "url": cells.url(response.pk),

@@ -18,7 +18,7 @@ from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.clients import client_for, close_clients, failure_of
 from responses.providers.routing import model_for
 from tenants import directory
-from tenants.console.audited import note
+from tenants.console.audited_admin import audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
 from tenants.models import Model, Upstream
@@ -59,7 +59,7 @@ def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
         return HttpResponseRedirect(back)
     trial = _now(_try(directory.route_of(model, name)))
     after = {"model": name, "error": trial.error, "took_ms": trial.took_ms}
-    note(request, model, "tested", after=after)
+    audit_row(request, model, "tested", after=after)
     context = {"model": model, "name": name, "trial": trial, "back": back, "most": MOST_TOKENS}
     return render(request, "admin/tenants/model/trial.html", title=f"Test call of {name}", **context)
 
@@ -75,7 +75,7 @@ def upstream_models(request: HttpRequest, upstream_id: str) -> HttpResponseBase:
         if name:
             model, made = Model.objects.get_or_create(name=name, upstream=upstream)
             if made:
-                note(request, model, "created", after={"name": name, "upstream": upstream.pk})
+                audit_row(request, model, "created", after={"name": name, "upstream": upstream.pk})
             messages.success(request, f"{name} is routed to {upstream.name}." if made else f"{name} was there before.")
         return HttpResponseRedirect(request.get_full_path())
     listed, error = _now(_list(directory.upstream_of(upstream)))

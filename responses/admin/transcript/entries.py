@@ -21,7 +21,7 @@ from responses.admin.transcript.cards import Deed, Word, read_deed, with_row
 from responses.admin.transcript.parts import MEDIA, Piece, data_in, read_part
 from responses.models import Approval, Response, ToolCall
 from responses.runs import selectors
-from tenants.console.content_access import hidden_notice, may_read, note_read
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.models import ApiKey
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -154,7 +154,7 @@ def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall
     answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
     is_readable = may_read(request, response.team_id)
     if is_readable:
-        note_read(request, response, team_id=response.team_id)
+        audit_read(request, response, team_id=response.team_id)
     known = beside([*asked, *answered], rows, team_id=response.team_id)
     return {
         "content_hidden": "" if is_readable else hidden_notice(request, response.team_id),

@@ -23,7 +23,7 @@ from kernel.clock import now
 from responses.admin.transcript.entries import PICTURES, pieces_of
 from responses.admin.transcript.parts import MEDIA, Piece, data_in
 from responses.models import ToolCall
-from tenants.console.content_access import may_read, note_read
+from tenants.console.content_access import audit_read, may_read
 from tenants.console.site import page
 
 _SAFE = {
@@ -103,7 +103,7 @@ def _piece(request: HttpRequest, key: UUID, number: int) -> Piece:
 def _check(request: HttpRequest, row: Any, team_id: str) -> None:
     if not may_read(request, team_id):
         raise PermissionDenied
-    note_read(request, row, team_id=team_id)
+    audit_read(request, row, team_id=team_id)
 
 
 def _text(request: HttpRequest, text: str) -> HttpResponse:

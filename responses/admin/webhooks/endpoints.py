@@ -37,7 +37,7 @@ from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor, NewSecret
 from responses.webhooks.signing import hint
-from tenants.console.audited import actor
+from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
 from tenants.models import Team
 

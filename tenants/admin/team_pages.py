@@ -12,7 +12,7 @@ from console.widgets import badge, two_lines, when
 from tenants import scope
 from tenants.admin.keys import state_of
 from tenants.admin.team_tabs import tab
-from tenants.console.roles import MAKERS, OPERATORS, STAFF, may
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, STAFF, may
 from tenants.models import ApiKey, AuditEvent, Connector, KeySource, Model, Role, SearchEngine, Team, ToolKind
 from tenants.prices import amount
 
@@ -41,7 +41,7 @@ def keys_of(request: HttpRequest, team: Team) -> dict[str, Any]:
         "table": {"headers": ["Name", "Key", "Status", "Made by", "Last used", "Expires"], "rows": rows},
         "empty": "No key yet.",
         "all": (list_of("tenants_apikey", team__id__exact=team.pk), "All keys"),
-        "more": [(add, "Create a key")] if may(request, MAKERS, team) else [],
+        "more": [(add, "Create a key")] if may(request, CONTRIBUTORS, team) else [],
     }
 
 

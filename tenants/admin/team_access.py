@@ -9,21 +9,21 @@ from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
 from console.widgets import badge, when
-from tenants.console.audited import Audited
-from tenants.console.roles import NOBODY, ByRole, PlatformOnly
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly
 
 
 class TeamsInline(ByRole, TabularInline):
     """The teams that may use it; none: every team."""
 
-    viewers = NOBODY
+    viewers = ADMINISTRATORS_ONLY
     extra = 0
     autocomplete_fields = ["team"]
     verbose_name = "team"
     verbose_name_plural = "teams that may use it (none: every team)"
 
 
-class SharedObjectAdmin(Audited, PlatformOnly):
+class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
     """Columns that say who may use a row, and whether anybody may. The list fetches `teams` beforehand."""
 
     actions = None

@@ -23,7 +23,7 @@ from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, json_b
 from kernel.clock import now
 from tenants import audit_seals
 from tenants.audit import audit
-from tenants.console.audited import actor
+from tenants.console.audited_admin import actor
 from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.models import AuditEvent, AuditSeal, Role
 

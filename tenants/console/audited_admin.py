@@ -22,7 +22,7 @@ def actor(request: HttpRequest) -> str:
     return f"user:{request.user.get_username()}"
 
 
-def note(
+def audit_row(
     request: HttpRequest,
     row: Model,
     verb: str,
@@ -46,13 +46,13 @@ def note(
     )
 
 
-class Audited(ModelAdmin):
+class AuditedAdmin(ModelAdmin):
     """Notes what its forms save and delete: the changed fields with their old and new values, secrets masked."""
 
     def save_model(self, request: HttpRequest, obj: Model, form: BaseModelForm[Any], change: Any) -> None:
         super().save_model(request, obj, form, change)
         before = _values(form.initial, form.changed_data) if change else {}
-        note(request, obj, "updated" if change else "created", before=before, after=_cleaned(form))
+        audit_row(request, obj, "updated" if change else "created", before=before, after=_cleaned(form))
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: Any) -> None:
         # Django empties the primary keys of the rows that it deletes.
@@ -60,10 +60,10 @@ class Audited(ModelAdmin):
         super().save_formset(request, form, formset, change)
         forms = {id(row_form.instance): row_form for row_form in formset.forms}
         for row in formset.new_objects:
-            note(request, row, "created", after=_cleaned(forms[id(row)]))
+            audit_row(request, row, "created", after=_cleaned(forms[id(row)]))
         for row, fields in formset.changed_objects:
             row_form = forms[id(row)]
-            note(request, row, "updated", before=_values(row_form.initial, fields), after=_cleaned(row_form))
+            audit_row(request, row, "updated", before=_values(row_form.initial, fields), after=_cleaned(row_form))
         for row in formset.deleted_objects:
             audit_deleted(request, row, row_pk=formset_keys[id(row)])
 
@@ -80,7 +80,7 @@ class Audited(ModelAdmin):
 def audit_deleted(request: HttpRequest, row: Model, *, row_pk: Any) -> None:
     """Write that a row is gone; Django has emptied its primary key by then."""
     row.pk = row_pk
-    note(request, row, "deleted", before={"object": str(row)})
+    audit_row(request, row, "deleted", before={"object": str(row)})
 
 
 def _cleaned(form: BaseModelForm[Any]) -> dict[str, Any]:
