@@ -26,8 +26,8 @@ from responses.schema.tools import ToolParam
 from responses.schema.web_search import SEARCHES
 from responses.tools import approvals
 from responses.tools.approvals import Answered, Granted
-from responses.tools.code_interpreter.rooms import Place, Room, places, rooms
-from responses.tools.code_interpreter.rooms import check as check_rooms
+from responses.tools.code_interpreter.run_container import Place, Room, places, rooms
+from responses.tools.code_interpreter.run_container import check as check_rooms
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox

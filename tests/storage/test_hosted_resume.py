@@ -19,7 +19,7 @@ from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder
-from responses.tools.code_interpreter.rooms import rooms
+from responses.tools.code_interpreter.run_container import rooms
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox

@@ -12,7 +12,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.rooms import Room, trouble, written_files
+from responses.tools.code_interpreter.run_container import Room, trouble, written_files
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 NAME = "shell"
