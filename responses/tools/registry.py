@@ -52,7 +52,7 @@ from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosted:
+class RunTools:
     """The tools of a run; what becomes of the calls that waited for the request's word; and what a successor of a
     background run needs to know, encrypted."""
 
@@ -62,7 +62,7 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ToolRequest:
     """What a run is to have. `tools` and `choice` are as the response shows them, `items` is what the model reads.
 
     `servers` and `granted` are what the response does not show. `answers_http`: the client waits for one JSON body.
@@ -80,8 +80,8 @@ class Asked:
     account: Account
 
 
-def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
-    if not asked.servers:
+def _mcp(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+    if not request.servers:
         return []
     approved = [
         Approved(
@@ -91,51 +91,51 @@ def _mcp(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
             arguments=one.request.arguments,
             definition=one.definition,
         )
-        for one in asked.granted
+        for one in request.granted
     ]
     sessions = Sessions(egress.default())
-    return [McpToolbox(asked.servers, sessions, approved=approved, answers_http=asked.answers_http)]
+    return [McpToolbox(request.servers, sessions, approved=approved, answers_http=request.answers_http)]
 
 
-def _web_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
-    if asked.search is None:
+def _web_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+    if request.search is None:
         return []
-    make, public = ENGINES[asked.search.kind]
-    base_url = asked.search.base_url or public
-    engine = make(base_url=base_url, key=asked.search.api_key, egress=egress.default())
-    shown = [tool for tool in asked.tools if tool["type"] in SEARCHES and tool_offer.allows(asked.choice, tool["type"])]
+    make, public = ENGINES[request.search.kind]
+    base_url = request.search.base_url or public
+    engine = make(base_url=base_url, key=request.search.api_key, egress=egress.default())
+    shown = [tool for tool in request.tools if tool["type"] in SEARCHES and tool_offer.allows(request.choice, tool["type"])]
     return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
 
 
-def _file_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
-    return [FileSearchToolbox(searcher) for searcher in asked.files]
+def _file_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+    return [FileSearchToolbox(searcher) for searcher in request.files]
 
 
-def _containers(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _containers(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     """The code interpreter and the shell, which may share a container."""
     return [
         HostedShell(room) if place.kind == "shell" else CodeInterpreter(room, kind=place.kind)
-        for place, room in asked.rooms
-        if tool_offer.allows(asked.choice, place.kind)
+        for place, room in request.rooms
+        if tool_offer.allows(request.choice, place.kind)
     ]
 
 
-def _images(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
-    account = asked.account
+def _images(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+    account = request.account
     return [
         ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamAttachments(account.team_id))
-        for tool in asked.tools
-        if tool["type"] == IMAGES and tool_offer.allows(asked.choice, IMAGES)
+        for tool in request.tools
+        if tool["type"] == IMAGES and tool_offer.allows(request.choice, IMAGES)
     ]
 
 
-def _tool_search(asked: Asked, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _tool_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
     shelves = [box for box in before if isinstance(box, Shelf)]
-    return [*searches([{**tool} for tool in asked.tools], asked.choice, asked.items, shelves)]
+    return [*searches([{**tool} for tool in request.tools], request.choice, request.items, shelves)]
 
 
-KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
+KINDS: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (
     _mcp,
     _file_search,
     _web_search,
@@ -147,15 +147,15 @@ KINDS: Sequence[Callable[[Asked, Sequence[Toolbox]], list[Toolbox]]] = (
 
 async def hosted(
     *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
-) -> Hosted:
+) -> RunTools:
     """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
     _require_tools(principal, body.tools or ())
     answers = approvals.answered(input_items(body), items)
     if not body.generates:
         _refuse_approval(answers)
-        return Hosted(toolbox=NoTools())
+        return RunTools(toolbox=NoTools())
     if not (body.tools or answers):
-        return Hosted(toolbox=NoTools())
+        return RunTools(toolbox=NoTools())
     tools = body.tools or []
     servers = await mcp.servers(tools, principal=principal)
     approvals.check_labels(answers, [server.label for server in servers])
@@ -167,7 +167,7 @@ async def hosted(
     files = await _files(account, tools, shown, choice)
     take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
     word = await in_db_thread(take) if answers else approvals.Word()
-    asked = Asked(
+    request = ToolRequest(
         tools=shown,
         choice=choice,
         items=items,
@@ -180,7 +180,7 @@ async def hosted(
         account=account,
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
-    return Hosted(toolbox=_toolbox(asked), calls=word.calls, secrets=secrets)
+    return RunTools(toolbox=_toolbox(request), calls=word.calls, secrets=secrets)
 
 
 _KINDS = {
@@ -263,7 +263,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     search = directory.search_engine(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
     account = Account(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(
-        Asked(
+        ToolRequest(
             tools=tools,
             choice=choice,
             items=items,
@@ -277,8 +277,8 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     )
 
 
-def _toolbox(asked: Asked) -> Toolbox:
+def _toolbox(request: ToolRequest) -> Toolbox:
     boxes: list[Toolbox] = []
     for kind in KINDS:
-        boxes += kind(asked, boxes)
+        boxes += kind(request, boxes)
     return combined(boxes)
