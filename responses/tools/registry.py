@@ -38,7 +38,7 @@ from responses.tools.mcp import request as mcp
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import Sessions
 from responses.tools.mcp.toolbox import Approved, McpToolbox
-from responses.tools.tool_search.toolbox import Shelf, searches
+from responses.tools.tool_search.toolbox import DeferredTools, searches
 from responses.tools.web_search.engines import ENGINES
 from responses.tools.web_search.pages import Reader
 from responses.tools.web_search.toolbox import WebSearchToolbox
@@ -131,8 +131,8 @@ def _images(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
 
 def _tool_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
-    shelves = [box for box in before if isinstance(box, Shelf)]
-    return [*searches([{**tool} for tool in request.tools], request.choice, request.items, shelves)]
+    deferred_tools = [box for box in before if isinstance(box, DeferredTools)]
+    return [*searches([{**tool} for tool in request.tools], request.choice, request.items, deferred_tools)]
 
 
 KINDS: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (

@@ -34,7 +34,7 @@ _CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
 
 
 @runtime_checkable
-class Shelf(Protocol):
+class DeferredTools(Protocol):
     """A toolbox that has tools which the model does not hear of before a search has found them."""
 
     def deferred(self) -> list[Offer]:
@@ -47,11 +47,11 @@ class Shelf(Protocol):
 
 
 def searches(
-    tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem], shelves: Sequence[Shelf] = ()
+    tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem], deferred_tools: Sequence[DeferredTools] = ()
 ) -> "list[ToolSearch]":
     """The search that a request asked for, if it did; `allowed_tools` may leave it out.
 
-    `tools` and `choice` are those that the response shows, `items` what the model reads. `shelves` are prepared first.
+    `tools` and `choice` are those that the response shows, `items` what the model reads. `deferred_tools` are prepared first.
     """
     search = next((tool for tool in tools if tool["type"] == NAME and tool["execution"] == "server"), None)
     if search is None:
@@ -59,7 +59,7 @@ def searches(
     if isinstance(choice, dict) and choice["type"] == "allowed_tools" and {"type": NAME} not in choice["tools"]:
         return []
     deferred = [offer for offer in tool_offer.known(tools, choice, items) if offer.deferred]
-    return [ToolSearch(deferred, description=search["description"] or "", shelves=shelves)]
+    return [ToolSearch(deferred, description=search["description"] or "", deferred_tools=deferred_tools)]
 
 
 class ToolSearch:
@@ -67,16 +67,16 @@ class ToolSearch:
 
     concurrency = 1
 
-    def __init__(self, deferred: Sequence[Offer], *, description: str = "", shelves: Sequence[Shelf] = ()) -> None:
+    def __init__(self, deferred: Sequence[Offer], *, description: str = "", deferred_tools: Sequence[DeferredTools] = ()) -> None:
         self._deferred = {offer.tool.name: offer for offer in deferred}
-        self._shelves = shelves
+        self._deferred_tools = deferred_tools
         self._found: dict[str, FunctionTool] = {}
         self._description = description
         self._words = {name: _words_of(offer) for name, offer in self._deferred.items()}
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run that was taken over has found before what its output says."""
-        late = {offer.tool.name: offer for shelf in self._shelves for offer in shelf.deferred()}
+        late = {offer.tool.name: offer for shelf in self._deferred_tools for offer in shelf.deferred()}
         self._deferred = {**late, **self._deferred}
         self._words |= {name: _words_of(offer) for name, offer in late.items() if name not in self._words}
         for item in state.output:
@@ -141,7 +141,7 @@ class ToolSearch:
 
     def _load(self, names: Iterable[str]) -> None:
         tools = [self._deferred[name].tool for name in names if name in self._deferred]
-        for shelf in self._shelves:
+        for shelf in self._deferred_tools:
             shelf.load(tool.name for tool in tools)
         self._found |= {tool.name: tool for tool in tools if tool.form is not CallForm.HOSTED}
 
