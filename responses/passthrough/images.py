@@ -106,14 +106,14 @@ async def forward_images(
         return [answer async for answer in answers][-1]
 
 
-class TeamPainter:
+class TeamImageGenerator:
     """Draws for one response, with the model that its tool names, or with the team's."""
 
     def __init__(self, account: Account, model: str | None) -> None:
         self._account = account
         self._model = model
 
-    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """The picture; `partial` is told those that come before it. Raises `ApiError`."""
         account = self._account
         model = self._model or await directory.aimage_model(account.team_id)

@@ -14,7 +14,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, UnsupportedValue
 from responses.engine.calls.port import NoTools, Toolbox
 from responses.models import Response
-from responses.passthrough.images import TeamPainter, check_images
+from responses.passthrough.images import TeamImageGenerator, check_images
 from responses.requests import tool_offer
 from responses.requests.attachments import TeamAttachments
 from responses.requests.parameters import input_items
@@ -26,8 +26,8 @@ from responses.schema.tools import ToolParam
 from responses.schema.web_search import SEARCHES
 from responses.tools import approvals
 from responses.tools.approvals import Answered, Granted
-from responses.tools.code_interpreter.run_container import Place, Room, places, rooms
-from responses.tools.code_interpreter.run_container import check as check_rooms
+from responses.tools.code_interpreter.run_container import Place, RunContainer, places, run_containers
+from responses.tools.code_interpreter.run_container import check as check_containers
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox
@@ -76,7 +76,7 @@ class ToolRequest:
     answers_http: bool = False
     search: SearchEngineSettings | None = None
     files: Sequence[StoreSearcher] = ()
-    rooms: Sequence[tuple[Place, Room]] = ()
+    containers: Sequence[tuple[Place, RunContainer]] = ()
     account: Account
 
 
@@ -103,7 +103,9 @@ def _web_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox
     make, public = ENGINES[request.search.kind]
     base_url = request.search.base_url or public
     engine = make(base_url=base_url, key=request.search.api_key, egress=egress.default())
-    shown = [tool for tool in request.tools if tool["type"] in SEARCHES and tool_offer.allows(request.choice, tool["type"])]
+    shown = [
+        tool for tool in request.tools if tool["type"] in SEARCHES and tool_offer.allows(request.choice, tool["type"])
+    ]
     return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
 
 
@@ -114,8 +116,8 @@ def _file_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbo
 def _containers(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     """The code interpreter and the shell, which may share a container."""
     return [
-        HostedShell(room) if place.kind == "shell" else CodeInterpreter(room, kind=place.kind)
-        for place, room in request.rooms
+        HostedShell(container) if place.kind == "shell" else CodeInterpreter(container, kind=place.kind)
+        for place, container in request.containers
         if tool_offer.allows(request.choice, place.kind)
     ]
 
@@ -123,7 +125,9 @@ def _containers(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox
 def _images(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     account = request.account
     return [
-        ImageToolbox(tool, painter=TeamPainter(account, tool.get("model")), content=TeamAttachments(account.team_id))
+        ImageToolbox(
+            tool, generator=TeamImageGenerator(account, tool.get("model")), content=TeamAttachments(account.team_id)
+        )
         for tool in request.tools
         if tool["type"] == IMAGES and tool_offer.allows(request.choice, IMAGES)
     ]
@@ -161,7 +165,7 @@ async def hosted(
     approvals.check_labels(answers, [server.label for server in servers])
     search = await _searching(principal, tools)
     shown, choice = [tool.shown() for tool in tools], tool_offer.shown_choice(body)
-    await check_rooms(shown, principal=principal)
+    await check_containers(shown, principal=principal)
     account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
     await _check_images(principal, tools)
     files = await _files(account, tools, shown, choice)
@@ -176,7 +180,7 @@ async def hosted(
         answers_http=answers_http,
         search=search,
         files=files,
-        rooms=rooms(shown, team_id=principal.team_id, key_id=principal.key_id),
+        containers=run_containers(shown, team_id=principal.team_id, key_id=principal.key_id),
         account=account,
     )
     secrets = mcp.sealed(servers) if servers and body.background else ""
@@ -271,7 +275,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
             granted=granted,
             search=search,
             files=searchers(account, tools, choice),
-            rooms=rooms(tools, team_id=response.team_id, key_id=response.api_key_id),
+            containers=run_containers(tools, team_id=response.team_id, key_id=response.api_key_id),
             account=account,
         )
     )

@@ -19,7 +19,7 @@ from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder
-from responses.tools.code_interpreter.run_container import rooms
+from responses.tools.code_interpreter.run_container import run_containers
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox
@@ -112,10 +112,10 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
     turns = (calls(code_interpreter=program), calls(shell=commands), text("Done."))
     outcomes = set()
     for cut in itertools.count():
-        room = await services.create_container(team_id=caller.team.pk, key_id=None, wanted=Wanted(name="log"))
+        container = await services.create_container(team_id=caller.team.pk, key_id=None, wanted=Wanted(name="log"))
         shown: list[Json] = [
-            {"type": "code_interpreter", "container": room.pk},
-            {"type": "shell", "environment": {"type": "container_reference", "container_id": room.pk}},
+            {"type": "code_interpreter", "container": container.pk},
+            {"type": "shell", "environment": {"type": "container_reference", "container_id": container.pk}},
         ]
         begun = await abegin(caller, input="Go.", tools=shown)
         tools = partial(both, shown, caller.team.pk)
@@ -123,14 +123,16 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
             break
         status = (await in_db_thread(partial(body_of, begun)))["status"]
         outcomes.add(status)
-        written = await sandbox.client.read(room.pk, f"{DATA}/log") if await sandbox.client.files(room.pk) else b""
+        written = (
+            await sandbox.client.read(container.pk, f"{DATA}/log") if await sandbox.client.files(container.pk) else b""
+        )
         assert b"cs".startswith(written)
         assert status == "failed" or written == b"cs"
-        await sandbox.client.end(room.pk)
+        await sandbox.client.end(container.pk)
     assert outcomes == {"completed", "failed"}
 
 
 def both(shown: Sequence[Json], team_id: str) -> Toolbox:
     """The code interpreter and the shell, as a run has them."""
-    (_, cells), (_, commands) = rooms(shown, team_id=team_id, key_id=None)
+    (_, cells), (_, commands) = run_containers(shown, team_id=team_id, key_id=None)
     return combined([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])

@@ -25,13 +25,13 @@ TOOL: dict[str, Any] = {"type": "image_generation", "partial_images": 1}
 TURNS = (calls(image_generation='{"prompt":"A cat"}'), text("Done."))
 
 
-class Painter:
+class FakeImageGenerator:
     """Tells one partial picture of each order; `drawn` is how many orders it has had."""
 
     def __init__(self) -> None:
         self.drawn = 0
 
-    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture."""
         self.drawn += 1
         partial(0, GeneratedImage(content="SEFMRg=="))
@@ -51,9 +51,9 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     return ended
 
 
-def taken(begun: Begun, painter: Painter) -> resume.ResumedRun:
+def taken(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
     """The rest of the run."""
-    tools = ImageToolbox(TOOL, painter=painter, content=TeamAttachments(begun.who.team_id))
+    tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
         model = ScriptedModel(*TURNS[done:])
@@ -62,17 +62,17 @@ def taken(begun: Begun, painter: Painter) -> resume.ResumedRun:
 
 async def test_a_picture_stands_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:
     for cut in itertools.count():
-        painter = Painter()
+        generator = FakeImageGenerator()
         begun = await abegin(caller, input="Draw.", tools=[TOOL])
-        tools = ImageToolbox(TOOL, painter=painter, content=TeamAttachments(begun.who.team_id))
+        tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
         if await lived(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
             break
-        rest = await in_db_thread(partial(taken, begun, painter))
+        rest = await in_db_thread(partial(taken, begun, generator))
         assert await lived(begun, rest.run, rest.recorder, 1000)
         body = await in_db_thread(partial(body_of, begun))
         pictures = [item for item in body["output"] if item["type"] == "image_generation_call"]
         assert [item["result"] for item in pictures if item["status"] == "completed"] == ["V0hPTEU="]
         # One that was being drawn is drawn again; what was cut of it is shown as failed.
         assert {item["status"] for item in pictures} <= {"completed", "failed"}
-        assert painter.drawn <= 2
+        assert generator.drawn <= 2
     assert cut > 4

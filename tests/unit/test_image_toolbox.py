@@ -38,13 +38,13 @@ class NoContent:
         return []
 
 
-class Painter:
+class FakeImageGenerator:
     """Tells two partial pictures of each order, and ends it when its door is open."""
 
     def __init__(self) -> None:
         self.doors = {"A": asyncio.Event(), "B": asyncio.Event()}
 
-    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture whose content is its prompt."""
         for index in range(2):
             partial(index, GeneratedImage(content=f"{order.prompt}{index}"))
@@ -52,10 +52,10 @@ class Painter:
         return GeneratedImage(content=order.prompt)
 
 
-def drawing(painter: Painter, **options: Any) -> tuple[Run, list[Any]]:
+def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[Any]]:
     """A run that draws two pictures at once, beside another tool; and its first events."""
     given = context(tools=[TOOL], **options)
-    images = ImageToolbox(TOOL, painter=painter, content=NoContent())
+    images = ImageToolbox(TOOL, generator=generator, content=NoContent())
     tools = combined([ScriptedTools(), images])
     run = Run(given, RunState(), model=ScriptedModel(TWO, text("Done.")), tools=tools, now=now)
     return run, opening(given.parameters)
@@ -68,20 +68,20 @@ def told(events: Sequence[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_picture_that_is_ready_early_tells_of_itself_in_its_turn() -> None:
-    painter, steps = Painter(), list[Step]()
-    run, first = drawing(painter)
-    painter.doors["B"].set()
+    generator, steps = FakeImageGenerator(), list[Step]()
+    run, first = drawing(generator)
+    generator.doors["B"].set()
     async for step in run.steps():
         steps.append(step)
         if isinstance(step, ToolsReturned):
-            painter.doors["A"].set()
+            generator.doors["A"].set()
     events = on_the_wire([*first, *events_of(steps)])
     assert_well_formed(events)
     assert told(events) == ["A0", "A1", "A", "B0", "B1", "B"]
 
 
 async def test_a_picture_that_is_cut_ends_as_failed() -> None:
-    run, first = drawing(Painter())
+    run, first = drawing(FakeImageGenerator())
     steps = run.steps()
     begun: list[Step] = []
     async for step in steps:

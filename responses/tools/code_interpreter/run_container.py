@@ -71,7 +71,7 @@ def _look(place: Place, principal: Principal) -> None:
     services.find_files(team_id=principal.team_id, file_ids=place.file_ids, param=f"{place.param}.file_ids")
 
 
-class Room:
+class RunContainer:
     """The container of one run, for one or several tools. Its id is known before it is made."""
 
     def __init__(self, place: Place, *, team_id: str, key_id: str | None) -> None:
@@ -163,7 +163,7 @@ class Room:
         return row
 
 
-def rooms(tools: Sequence[Shown], *, team_id: str, key_id: str | None) -> list[tuple[Place, Room]]:
+def run_containers(tools: Sequence[Shown], *, team_id: str, key_id: str | None) -> list[tuple[Place, RunContainer]]:
     """A room for each tool; those that name no container share one."""
     found = places(tools)
     free = [place for place in found if place.named is None]
@@ -171,9 +171,14 @@ def rooms(tools: Sequence[Shown], *, team_id: str, key_id: str | None) -> list[t
     if free:
         memory = max((place.memory for place in free), key=lambda size: int(size.removesuffix("g")))
         file_ids = [*dict.fromkeys(file_id for place in free for file_id in place.file_ids)]
-        shared = Room(replace(free[0], memory=memory, file_ids=file_ids), team_id=team_id, key_id=key_id)
+        shared = RunContainer(replace(free[0], memory=memory, file_ids=file_ids), team_id=team_id, key_id=key_id)
     return [
-        (place, shared if shared is not None and place.named is None else Room(place, team_id=team_id, key_id=key_id))
+        (
+            place,
+            shared
+            if shared is not None and place.named is None
+            else RunContainer(place, team_id=team_id, key_id=key_id),
+        )
         for place in found
     ]
 

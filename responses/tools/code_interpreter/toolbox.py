@@ -15,7 +15,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.run_container import CODE, Room, trouble, written_files
+from responses.tools.code_interpreter.run_container import CODE, RunContainer, trouble, written_files
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 PYTHON = "python"
@@ -34,14 +34,14 @@ class CodeInterpreter:
 
     concurrency = 1
 
-    def __init__(self, room: Room, *, kind: str) -> None:
-        self._room = room
+    def __init__(self, container: RunContainer, *, kind: str) -> None:
+        self._container = container
         self._kind = kind
         self._name = qualified(CODE, PYTHON) if kind == "mcp" else CODE
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
-        await self._room.settle([*context.items, *state.context_items()])
+        await self._container.settle([*context.items, *state.context_items()])
         nothing: tuple[Prepared, ...] = ()
         for step in nothing:
             yield step
@@ -58,9 +58,9 @@ class CodeInterpreter:
         return (FunctionTool(name=self._name, description=self._about(), parameters=schema, form=form),)
 
     def _about(self) -> str:
-        known = self._room.ability.modules.strip("[]").replace("'", "") if self._room.ability else ""
+        known = self._container.ability.modules.strip("[]").replace("'", "") if self._container.ability else ""
         modules = f"Beside the standard library there are {known}. " if known else "There is the standard library. "
-        return _ABOUT.format(seconds=self._room.seconds, modules=modules, files="")
+        return _ABOUT.format(seconds=self._container.seconds, modules=modules, files="")
 
     def kind(self, name: str) -> str | None:
         """The type that the request gave to the tool."""
@@ -72,7 +72,7 @@ class CodeInterpreter:
 
     def limits(self, name: str) -> ToolLimits:
         """The container keeps to the time; making it takes some more."""
-        return ToolLimits(seconds=self._room.seconds + 45, characters=2 * _MAX_LOGS)
+        return ToolLimits(seconds=self._container.seconds + 45, characters=2 * _MAX_LOGS)
 
     def admit(self, call: Call) -> Admission:
         """Anybody may."""
@@ -97,7 +97,7 @@ class CodeInterpreter:
             "type": "code_interpreter_call",
             "status": "in_progress",
             "code": "",
-            "container_id": self._room.container_id,
+            "container_id": self._container.container_id,
             "outputs": None,
         }
 
@@ -116,7 +116,7 @@ class CodeInterpreter:
         if code is None:
             return ToolResult(output="error: 'code' has to be a text", error="invalid_arguments")
         try:
-            return _result(await self._room.run(code))
+            return _result(await self._container.run(code))
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=trouble(error), error="failed")
 

@@ -12,7 +12,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, Prepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.run_container import Room, trouble, written_files
+from responses.tools.code_interpreter.run_container import RunContainer, trouble, written_files
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 NAME = "shell"
@@ -30,12 +30,12 @@ class HostedShell:
 
     concurrency = 1
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, container: RunContainer) -> None:
+        self._container = container
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
-        await self._room.settle([*context.items, *state.context_items()])
+        await self._container.settle([*context.items, *state.context_items()])
         nothing: tuple[Prepared, ...] = ()
         for step in nothing:
             yield step
@@ -56,7 +56,7 @@ class HostedShell:
 
     def limits(self, name: str) -> ToolLimits:
         """The container keeps to the time of each command; making it takes some more."""
-        return ToolLimits(seconds=_MOST_COMMANDS * self._room.seconds + 45, characters=4 * _MAX_OUTPUT)
+        return ToolLimits(seconds=_MOST_COMMANDS * self._container.seconds + 45, characters=4 * _MAX_OUTPUT)
 
     def admit(self, call: Call) -> Admission:
         """Anybody may."""
@@ -75,7 +75,7 @@ class HostedShell:
             "status": status,
             "call_id": call.call_id,
             "action": {"commands": commands, **limits},
-            "environment": {"type": "container_reference", "container_id": self._room.container_id},
+            "environment": {"type": "container_reference", "container_id": self._container.container_id},
         }
 
     def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
@@ -92,7 +92,7 @@ class HostedShell:
         outputs, files = [], []
         try:
             for command in commands:
-                outcome = await self._room.shell(command, seconds=timeout / 1000 if timeout else None)
+                outcome = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
                 outputs.append(_output(outcome.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
                 files += written_files(outcome)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:

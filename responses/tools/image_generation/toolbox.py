@@ -27,10 +27,10 @@ _ABOUT = "Makes an image, which the user gets to see."
 _EDITS = " It can also change the images of this conversation, of which it is given the latest."
 
 
-class Painter(Protocol):
+class ImageGenerator(Protocol):
     """Asks an image model."""
 
-    async def paint(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """The picture; `partial` is told those that come before it. Raises `ApiError`."""
         ...
 
@@ -44,12 +44,12 @@ class ImageToolbox:
 
     concurrency = 2
 
-    def __init__(self, shown: Mapping[str, Any], *, painter: Painter, content: Content) -> None:
+    def __init__(self, shown: Mapping[str, Any], *, generator: ImageGenerator, content: Content) -> None:
         self._action: str = shown.get("action", "auto")
         self._settings = {name: shown[name] for name in FORWARDED if name in shown}
         self._partial_images: int = shown.get("partial_images", 0)
         self._mask: Mapping[str, Any] = shown.get("input_image_mask") or {}
-        self._painter = painter
+        self._generator = generator
         self._content = content
         self._read: Callable[[], Sequence[StoredItem]] = tuple
         self._tell: Callable[[str, News], None] | None = None
@@ -109,7 +109,7 @@ class ImageToolbox:
         """Ask for the picture; whatever goes wrong is a result."""
         try:
             order = await self._order(call)
-            picture = await self._painter.paint(order, lambda index, part: self._partial(call, index, part))
+            picture = await self._generator.generate(order, lambda index, part: self._partial(call, index, part))
         except _Wrong as error:
             return _failed(str(error), code="invalid_request")
         except ApiError as error:

@@ -51,7 +51,8 @@ def searches(
 ) -> "list[ToolSearch]":
     """The search that a request asked for, if it did; `allowed_tools` may leave it out.
 
-    `tools` and `choice` are those that the response shows, `items` what the model reads. `deferred_tools` are prepared first.
+    `tools` and `choice` are those that the response shows, `items` what the model reads. The toolboxes in
+    `deferred_tools` are prepared first.
     """
     search = next((tool for tool in tools if tool["type"] == NAME and tool["execution"] == "server"), None)
     if search is None:
@@ -67,7 +68,9 @@ class ToolSearch:
 
     concurrency = 1
 
-    def __init__(self, deferred: Sequence[Offer], *, description: str = "", deferred_tools: Sequence[DeferredTools] = ()) -> None:
+    def __init__(
+        self, deferred: Sequence[Offer], *, description: str = "", deferred_tools: Sequence[DeferredTools] = ()
+    ) -> None:
         self._deferred = {offer.tool.name: offer for offer in deferred}
         self._deferred_tools = deferred_tools
         self._found: dict[str, FunctionTool] = {}
@@ -76,7 +79,7 @@ class ToolSearch:
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
         """Nothing comes first; a run that was taken over has found before what its output says."""
-        late = {offer.tool.name: offer for shelf in self._deferred_tools for offer in shelf.deferred()}
+        late = {offer.tool.name: offer for box in self._deferred_tools for offer in box.deferred()}
         self._deferred = {**late, **self._deferred}
         self._words |= {name: _words_of(offer) for name, offer in late.items() if name not in self._words}
         for item in state.output:
@@ -141,8 +144,8 @@ class ToolSearch:
 
     def _load(self, names: Iterable[str]) -> None:
         tools = [self._deferred[name].tool for name in names if name in self._deferred]
-        for shelf in self._deferred_tools:
-            shelf.load(tool.name for tool in tools)
+        for box in self._deferred_tools:
+            box.load(tool.name for tool in tools)
         self._found |= {tool.name: tool for tool in tools if tool.form is not CallForm.HOSTED}
 
     def _ranked(self, query: str) -> list[str]:
