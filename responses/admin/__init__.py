@@ -1,9 +1,9 @@
 """The admin's pages of inference."""
 
-from responses.admin import live, playground, prompts, storage, system, team_tabs, toolcalls
+from responses.admin import live, playground, prompts, storage, system, team_tabs, tool_calls
 from responses.admin.conversations import pages as conversations
 from responses.admin.response_list import pages
-from responses.admin.routing import health, trials
+from responses.admin.routing import health, test_calls
 from responses.admin.search import full_text, go, palette
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
@@ -25,8 +25,8 @@ __all__ = [
     "storage",
     "system",
     "team_tabs",
-    "toolcalls",
-    "trials",
+    "test_calls",
+    "tool_calls",
     "usage",
     "webhooks",
 ]

@@ -11,7 +11,7 @@ from django.test import Client
 from kernel import heartbeats
 from kernel.addresses import AllowList
 from kernel.clock import now
-from responses.admin.system import configuration, facts
+from responses.admin.system import configuration, metrics
 from responses.models import Status
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, text
@@ -37,18 +37,18 @@ def test_members_have_no_entry_of_it(operator: Client, lead: Client) -> None:
 
 def test_it_names_versions_and_migrations(admin: Client) -> None:
     page = text(admin.get(PAGE))
-    named = dict(facts.versions())
+    named = dict(metrics.versions())
     assert all(version in page for version in named.values())
     assert named["Platform"] == settings.VERSION
     assert named["PostgreSQL"].split(".")[0].isdigit()
-    told = facts.migrations()
+    told = metrics.migrations()
     assert (told["pending"], told["applied"] > 50) == ([], True)
 
 
 def test_it_tells_sizes_and_connections(admin: Client) -> None:
     page = text(admin.get(PAGE))
     assert "responses_response" in page
-    assert f"of {dict(facts.database())['Connections'].split()[-1]}" in page
+    assert f"of {dict(metrics.database())['Connections'].split()[-1]}" in page
     assert "Keys evicted" in page
 
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from kernel.clock import now
-from responses.admin.system import configuration, facts, health
+from responses.admin.system import configuration, health, metrics
 from tenants.console.roles import STAFF
 from tenants.console.site import page, render
 
@@ -15,8 +15,8 @@ from tenants.console.site import page, render
 def system(request: HttpRequest) -> HttpResponse:
     """Versions and configuration, which stay, around what changes."""
     context = {
-        "versions": facts.versions(),
-        "migrations": facts.migrations(),
+        "versions": metrics.versions(),
+        "migrations": metrics.migrations(),
         "groups": configuration.groups(),
     }
     return render(request, "console/system/page.html", title="System", **context, **_changing())
@@ -36,10 +36,10 @@ def system_health(request: HttpRequest) -> HttpResponse:
 
 def _changing() -> dict[str, Any]:
     return {
-        "processes": facts.processes(),
-        "queues": facts.queues(),
-        "database": facts.database(),
-        "tables": facts.tables(),
-        "broker": facts.broker(facts.redis_info()),
+        "processes": metrics.processes(),
+        "queues": metrics.queues(),
+        "database": metrics.database(),
+        "tables": metrics.tables(),
+        "broker": metrics.broker(metrics.redis_info()),
         "at": now(),
     }

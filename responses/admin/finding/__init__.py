@@ -1,1 +1,0 @@
-"""From an id, a word or a text to the page that has it."""
