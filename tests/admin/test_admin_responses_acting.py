@@ -49,7 +49,7 @@ def test_a_run_is_cancelled_by_a_developer(
     developer: Client, api: Api, script: Script, caller: Caller, worker: WorkerProcess
 ) -> None:
     response = running(api, script, caller)
-    assert "The run ends where it stands" in text(developer.get(acting_on(response, "cancel")))
+    assert "Stops the run." in text(developer.get(acting_on(response, "cancel")))
     assert developer.post(acting_on(response, "cancel")).status_code == 302
     assert api.retrieve(response.pk)["status"] == "cancelled"
     (event,) = audited(caller, "response.cancelled")
@@ -65,7 +65,7 @@ def test_an_operator_cancels(operator: Client, api: Api, script: Script, caller:
 def test_what_has_ended_is_not_cancelled(developer: Client, caller: Caller) -> None:
     response = add_response(caller)
     page = developer.post(acting_on(response, "cancel"), follow=True)
-    assert "It has ended already." in text(page)
+    assert "The response has already ended." in text(page)
 
 
 def test_asking_again_makes_another_response_of_the_same_key(
@@ -111,7 +111,7 @@ def test_deleting_wants_a_reason(developer: Client, caller: Caller) -> None:
         page = developer.post(acting_on(response, "delete"), {"post": "yes", **reason})
         assert page.status_code == 200
         assert fresh(response) is not None
-    assert "characters or more" in text(page)
+    assert "at least 5 characters" in text(page)
 
 
 def test_what_is_deleted_is_gone_and_the_reason_stays(developer: Client, caller: Caller) -> None:
@@ -160,7 +160,7 @@ def test_a_selection_is_deleted_after_it_was_shown(developer: Client, caller: Ca
 def test_a_selection_leaves_out_what_does_not_fit(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller), add_response(caller, stored=False)]
     page = text(lead.post(LIST, chosen("retry_selected", *rows)))
-    assert "1 of the selection stay as they are" in page
+    assert "1 of the selected responses will be skipped" in page
 
 
 def test_the_actions_are_offered_by_role(

@@ -11,7 +11,7 @@ from django.test import Client
 
 from conversations.models import Section
 from kernel.clock import now
-from responses.admin.response_list.changelist import Aim, look
+from responses.admin.response_list.changelist import ScanPlan, scan
 from responses.models import Mode, Response, Status
 from responses.rollups import rolling
 from tenants import scope
@@ -107,10 +107,10 @@ def test_members_read_without_a_note(lead: Client, caller: Caller) -> None:
         assert not AuditEvent.objects.filter(action="content.viewed").exists()
 
 
-def newest(caller: Caller, choose: Q | None, **options: int) -> tuple[int, bool]:
+def newest(caller: Caller, condition: Q | None, **options: int) -> tuple[int, bool]:
     """How many are found, and whether the look was stopped."""
     with scope.team(caller.team.pk):
-        found = look(Aim(led=Response.objects.filter(team=caller.team), choose=choose), **options)
+        found = scan(ScanPlan(indexed=Response.objects.filter(team=caller.team), condition=condition), **options)
     return len(found.ids), found.stopped_at is not None
 
 

@@ -8,7 +8,7 @@ from django.utils.http import urlencode
 
 from console.widgets import copyable, duration
 from responses.admin import cells
-from responses.admin.response_list.actions import DEEDS
+from responses.admin.response_list.actions import RESPONSE_ACTIONS
 from responses.models import Response
 from tenants.console.content_access import may_read
 from tenants.console.site import may_open
@@ -22,9 +22,12 @@ def head(request: HttpRequest, response: Response) -> dict[str, Any]:
     can_copy = response.stored and may_read(request, response.team_id)
     return {
         "deeds": [
-            {"deed": deed, "url": reverse(f"admin:responses_response_{deed.name}", args=[response.pk])}
-            for deed in DEEDS
-            if deed.may(request, response)
+            {
+                "deed": response_action,
+                "url": reverse(f"admin:responses_response_{response_action.name}", args=[response.pk]),
+            }
+            for response_action in RESPONSE_ACTIONS
+            if response_action.may(request, response)
         ],
         "playground_url": _playground(request, response) if can_copy else None,
         "snippets": [

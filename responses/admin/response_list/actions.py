@@ -1,6 +1,8 @@
 # mypy: allow-subclassing-any
-"""What people do to responses: cancel, ask again, delete, one of them or a selection. Each is a POST behind a page that
-asks, and a line in the audit log."""
+"""Actions on responses in the admin: cancel, retry and delete, for one response or a selection.
+
+Each action is a POST from a confirmation page and writes a row to the audit log.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from unfold.decorators import action
 from kernel.errors import ApiError
 from responses.admin import cells
 from responses.admin.response_list import export
-from responses.admin.response_list.changelist import AimedList, look
+from responses.admin.response_list.changelist import FilteredChangeList, scan
 from responses.admin.response_list.columns import ResponseList
 from responses.lifecycle import cancel, create
 from responses.models import RUNNING, Mode, Response
@@ -32,33 +34,37 @@ from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, may
 
 CANCELLERS: Roles = CONTRIBUTORS | OPERATORS
 _PAGE = "admin/responses/response/confirm.html"
-_LEAST_REASON, _LONGEST_REASON = 5, 500
+_MIN_REASON, _MAX_REASON = 5, 500
 
 
-class NotDone(Exception):
-    """Why something could not be done to a response, in words for people."""
+class ActionFailed(Exception):
+    """An action that a response refused; the message is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
-    """Something that people do to responses. `act` answers the id of the response to go to, empty for the list."""
+class ResponseAction:
+    """An action on a response, with its texts and permissions.
+
+    `perform` returns the id of the response to open afterwards, or an empty string for the list. It raises
+    ActionFailed. `done` is the past participle used in messages ("3 responses cancelled").
+    """
 
     name: str
     title: str
-    lead: str
+    description: str
     button: str
     icon: str
     done: str
     roles: Roles
-    fits: Callable[[Response], bool]
-    unfit: str
-    act: Callable[[HttpRequest, Response, str], str]
-    wants_reason: bool = False
+    is_applicable: Callable[[Response], bool]
+    not_applicable: str
+    perform: Callable[[HttpRequest, Response, str], str]
+    requires_reason: bool = False
     variant: str = "danger"
 
     def may(self, request: HttpRequest, response: Response) -> bool:
-        """Whether the user may do it to this response, as it is now."""
-        return may(request, self.roles, response) and self.fits(response)
+        """Return whether the user's roles and the state of the response allow the action."""
+        return may(request, self.roles, response) and self.is_applicable(response)
 
 
 def _request_info(request: HttpRequest) -> RequestInfo:
@@ -70,17 +76,17 @@ def _cancel(request: HttpRequest, response: Response, _: str) -> str:
         team_id=response.team_id, actor=actor(request), response_id=response.pk, request=_request_info(request)
     )
     if has_ended:
-        raise NotDone("It had ended already.")
+        raise ActionFailed("The response has already ended.")
     return response.pk
 
 
 def _retry(request: HttpRequest, response: Response, _: str) -> str:
-    """Ask again in the background, in the name of the same key: its team pays, and its limits hold."""
+    # The same key, and not the user, makes the new request: its team is billed and its limits apply.
     try:
         body = rebuild.parsed(rebuild.request_of(response))
         new_id = async_to_sync(_queue)(response.api_key_id, body, _request_info(request))
     except ApiError as failed:
-        raise NotDone(failed.message) from failed
+        raise ActionFailed(failed.message) from failed
     audit_row(request, response, "retried", after={"response": new_id})
     return new_id
 
@@ -96,176 +102,191 @@ def _delete(request: HttpRequest, response: Response, reason: str) -> str:
     return ""
 
 
-CANCEL = Deed(
+CANCEL = ResponseAction(
     name="cancel",
     title="Cancel",
-    lead="The run ends where it stands. What it has said so far is kept, and paid for.",
-    button="Cancel the run",
+    description="Stops the run. Partial output is kept and billed.",
+    button="Cancel run",
     icon="cancel",
     done="cancelled",
     roles=CANCELLERS,
-    fits=lambda response: response.status in RUNNING,
-    unfit="It has ended already.",
-    act=_cancel,
+    is_applicable=lambda response: response.status in RUNNING,
+    not_applicable="The response has already ended.",
+    perform=_cancel,
 )
-RETRY = Deed(
+RETRY = ResponseAction(
     name="retry",
     title="Retry as new",
-    lead="A new response with the same parameters and input is run in the background, in the name of the same key. "
-    "It costs what the first one cost. Secrets of tools are not kept, and so not sent again.",
-    button="Ask again",
+    description="Runs a new background response with the same parameters, input and API key. It is billed like the "
+    "original. Tool secrets are never stored, so they are not sent again.",
+    button="Retry",
     icon="replay",
-    done="asked again",
+    done="retried",
     roles=CONTRIBUTORS,
-    fits=lambda response: response.stored and response.status not in RUNNING,
-    unfit="It is still running, or was not stored.",
-    act=_retry,
+    is_applicable=lambda response: response.stored and response.status not in RUNNING,
+    not_applicable="The response is still running or was not stored.",
+    perform=_retry,
     variant="primary",
 )
-DELETE = Deed(
+DELETE = ResponseAction(
     name="delete",
     title="Delete",
-    lead="What was asked and answered is deleted for good, with its turns, tool calls and events. The ledger and the "
-    "audit log keep their numbers; what followed it follows what it followed itself.",
-    button="Delete for good",
+    description="Permanently deletes the input and output with their turns, tool calls and events. Usage records and "
+    "audit events are kept. Responses that continue this one are linked to the response before it.",
+    button="Delete permanently",
     icon="delete",
     done="deleted",
     roles=CONTRIBUTORS,
-    fits=lambda _: True,
-    unfit="",
-    act=_delete,
-    wants_reason=True,
+    is_applicable=lambda _: True,
+    not_applicable="",
+    perform=_delete,
+    requires_reason=True,
 )
-DEEDS = (CANCEL, RETRY, DELETE)
+RESPONSE_ACTIONS = (CANCEL, RETRY, DELETE)
 
 
-class ActingList(ResponseList):
-    """The list with its actions, and the pages that ask before one of them is done to a single response."""
+class ResponseListWithActions(ResponseList):
+    """Response list with bulk actions and a confirmation page for each action on a single response."""
 
     actions = ("export_selected", "cancel_selected", "retry_selected", "erase_selected")
 
     @override
     def get_urls(self) -> list[URLPattern]:
-        one = [
+        single = [
             path(
-                f"<path:object_id>/{deed.name}/",
-                self.admin_site.admin_view(self._page_of(deed)),
-                name=f"responses_response_{deed.name}",
+                f"<path:object_id>/{response_action.name}/",
+                self.admin_site.admin_view(self._view_for(response_action)),
+                name=f"responses_response_{response_action.name}",
             )
-            for deed in DEEDS
+            for response_action in RESPONSE_ACTIONS
         ]
         exports = self.admin_site.admin_view(self.export_view)
-        return [path("export/", exports, name="responses_response_export"), *one, *super().get_urls()]
+        return [path("export/", exports, name="responses_response_export"), *single, *super().get_urls()]
 
     def export_view(self, request: HttpRequest) -> StreamingHttpResponse:
-        """What the filters choose as JSON Lines, the newest first, up to a bound."""
+        """Export the filtered responses as JSON Lines, newest first, at most `export.MOST_ROWS`."""
         if not export.may_export(request):
             raise PermissionDenied
-        rows = cast("AimedList", self.get_changelist_instance(request))
-        return export.export(request, look(rows.aimed, limit=export.MOST_ROWS).ids)
+        rows = cast("FilteredChangeList", self.get_changelist_instance(request))
+        return export.export(request, scan(rows.plan, limit=export.MOST_ROWS).ids)
 
-    def _page_of(self, deed: Deed) -> Callable[..., HttpResponse]:
+    def _view_for(self, response_action: ResponseAction) -> Callable[..., HttpResponse]:
         def serve(request: HttpRequest, object_id: str) -> HttpResponse:
-            response = self.seen(request, object_id)
-            if not may(request, deed.roles, response):
+            response = self.get_visible(request, object_id)
+            if not may(request, response_action.roles, response):
                 raise PermissionDenied
-            if request.method == "POST" and _is_told(request, deed):
-                return self._do(request, deed, response)
-            return self._ask(request, deed, [response], back=cells.url(response.pk))
+            # A POST without the required reason shows the page again, with an error.
+            if request.method == "POST" and _has_required_reason(request, response_action):
+                return self._perform(request, response_action, response)
+            return self._confirm(request, response_action, [response], back=cells.url(response.pk))
 
         return serve
 
-    def _do(self, request: HttpRequest, deed: Deed, response: Response) -> HttpResponse:
+    def _perform(self, request: HttpRequest, response_action: ResponseAction, response: Response) -> HttpResponse:
         response_id = response.pk
-        if not deed.fits(response):
-            messages.error(request, f"{response_id}: {deed.unfit}")
+        if not response_action.is_applicable(response):
+            messages.error(request, f"{response_id}: {response_action.not_applicable}")
             return HttpResponseRedirect(cells.url(response_id))
         try:
-            onward = deed.act(request, response, _reason(request))
-        except NotDone as failed:
+            next_id = response_action.perform(request, response, _reason(request))
+        except ActionFailed as failed:
             messages.error(request, f"{response_id}: {failed}")
             return HttpResponseRedirect(cells.url(response_id))
-        messages.success(request, f"{response_id} is {deed.done}.")
-        return HttpResponseRedirect(cells.url(onward) if onward else reverse("admin:responses_response_changelist"))
+        messages.success(request, f"{response_id} {response_action.done}.")
+        return HttpResponseRedirect(cells.url(next_id) if next_id else reverse("admin:responses_response_changelist"))
 
     # -- a selection ---------------------------------------------------------------------------------------------------
 
     @action(description="Export as JSONL", icon="download", permissions=["export"])  # type: ignore[untyped-decorator]
     def export_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> StreamingHttpResponse:
-        """Take them away as JSON Lines."""
+        """Export the selection as JSON Lines."""
         return export.export(request, queryset.values_list("pk", flat=True))
 
     def has_export_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Whether there is a team whose responses the user may take away."""
+        """Return whether the user may export responses of at least one team."""
         return export.may_export(request)
 
     @action(description="Cancel", icon="cancel", permissions=["cancel"])  # type: ignore[untyped-decorator]  # Unfold
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Cancel those that run."""
+        """Cancel the selected responses that are running."""
         return self._selected(request, CANCEL, queryset)
 
     @action(description="Retry as new", icon="replay", permissions=["make"])  # type: ignore[untyped-decorator]  # as above
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Ask those again that have ended."""
+        """Retry the selected responses that have ended."""
         return self._selected(request, RETRY, queryset)
 
     @action(description="Delete", icon="delete", permissions=["make"])  # type: ignore[untyped-decorator]  # as above
     def erase_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Delete them."""
+        """Delete the selected responses."""
         return self._selected(request, DELETE, queryset)
 
     def has_cancel_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Whether there is a team whose runs the user may cancel."""
+        """Return whether the user may cancel runs of at least one team."""
         return may(request, CANCELLERS)
 
     def has_make_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Whether there is a team in whose name the user may ask."""
+        """Return whether the user may create responses for at least one team."""
         return may(request, CONTRIBUTORS)
 
-    def _selected(self, request: HttpRequest, deed: Deed, queryset: QuerySet[Response]) -> HttpResponse:
+    def _selected(
+        self, request: HttpRequest, response_action: ResponseAction, queryset: QuerySet[Response]
+    ) -> HttpResponse:
+        # `defer(None)`: the list defers parameters and metadata, which a retry needs; without it each row is read
+        # again.
         chosen = list(queryset.select_related("team", "api_key").defer(None))
-        fit = [response for response in chosen if deed.may(request, response)]
-        if "confirmed" not in request.POST or not _is_told(request, deed):
-            return self._ask(request, deed, fit, left=len(chosen) - len(fit), back=request.get_full_path())
-        done, told = 0, ""
-        for response in fit:
-            name = response.pk
+        permitted = [response for response in chosen if response_action.may(request, response)]
+        # Django posts the bulk action first without `confirmed`; the confirmation page posts the same action with it.
+        if "confirmed" not in request.POST or not _has_required_reason(request, response_action):
+            return self._confirm(
+                request, response_action, permitted, skipped=len(chosen) - len(permitted), back=request.get_full_path()
+            )
+        done, last_error = 0, ""
+        for response in permitted:
+            response_id = response.pk
             try:
-                deed.act(request, response, _reason(request))
+                response_action.perform(request, response, _reason(request))
                 done += 1
-            except NotDone as failed:
-                told = f"{name}: {failed}"
+            except ActionFailed as failed:
+                last_error = f"{response_id}: {failed}"
         if done:
-            messages.success(request, f"{done} {'response is' if done == 1 else 'responses are'} {deed.done}.")
-        if done < len(fit):
-            messages.error(request, f"{len(fit) - done} could not be {deed.done}. {told}")
+            messages.success(request, f"{done} {'response' if done == 1 else 'responses'} {response_action.done}.")
+        if done < len(permitted):
+            messages.error(request, f"{len(permitted) - done} could not be {response_action.done}. {last_error}")
         return HttpResponseRedirect(request.get_full_path())
 
-    def _ask(
-        self, request: HttpRequest, deed: Deed, chosen: Sequence[Response], *, back: str, left: int = 0
+    def _confirm(
+        self,
+        request: HttpRequest,
+        response_action: ResponseAction,
+        chosen: Sequence[Response],
+        *,
+        back: str,
+        skipped: int = 0,
     ) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": deed.title if len(chosen) == 1 else f"{deed.title}: {len(chosen)} responses",
-            "deed": deed,
+            "title": response_action.title if len(chosen) == 1 else f"{response_action.title}: {len(chosen)} responses",
+            "response_action": response_action,
             "chosen": chosen,
-            "left": left,
+            "skipped": skipped,
             "back": back,
             "is_selection": "action" in request.POST,
             "action": request.POST.get("action", ""),
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
-            "error": request.method == "POST" and "reason" in request.POST and not _is_told(request, deed),
-            "least": _LEAST_REASON,
-            "longest": _LONGEST_REASON,
+            "error": request.method == "POST"
+            and "reason" in request.POST
+            and not _has_required_reason(request, response_action),
+            "min_reason": _MIN_REASON,
+            "max_reason": _MAX_REASON,
         }
         return TemplateResponse(request, _PAGE, context)
 
 
 def _reason(request: HttpRequest) -> str:
-    return request.POST.get("reason", "").replace("\x00", "").strip()[:_LONGEST_REASON]
+    return request.POST.get("reason", "").replace("\x00", "").strip()[:_MAX_REASON]
 
 
-def _is_told(request: HttpRequest, deed: Deed) -> bool:
-    """Whether there is a reason, where there has to be one."""
-    return not deed.wants_reason or len(_reason(request)) >= _LEAST_REASON
+def _has_required_reason(request: HttpRequest, response_action: ResponseAction) -> bool:
+    return not response_action.requires_reason or len(_reason(request)) >= _MIN_REASON

@@ -1,9 +1,9 @@
 # mypy: allow-subclassing-any
-"""Looks through the responses of a list, from the newest on and never further than a bound.
+"""Bounded scans for the response list: newest rows first, at most `SCAN_LIMIT` of them.
 
-One of the filters is looked up by its index; what it leads to is read in the order of time, and the others choose from
-that. Whoever asks for what hardly ever happens gets what there is among the newest, and a way to go on from there: no
-choice of filters makes a page read millions of rows.
+One filter is looked up by its index, and the remaining filters are evaluated on the rows that it returns, in order of
+time. A search for something rare shows the matches among the newest rows and a link to continue from there. No
+combination of filters makes a page read millions of rows.
 """
 
 from collections.abc import Sequence
@@ -24,26 +24,28 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from console.widgets import TimeFilter
-from responses.admin.response_list.filters import Lead, Narrowing
-from responses.admin.response_list.time_range import Span
+from responses.admin.response_list.filters import ConditionFilter, IndexHint
+from responses.admin.response_list.time_range import TimeRange
 from tenants.console.content_access import may_read
 
 _TIME = ("period", "created_at_")
-# What is there so often among the newest rows needs no index.
-_GLANCE, _FREQUENT = 20_000, 20
-MOST = 30_000
-"""How many rows are looked through."""
+# A filter with 20 matches among the newest 20,000 rows is frequent: a scan in order of time fills a page without its
+# index.
+_SAMPLE_ROWS, _FREQUENT_MATCHES = 20_000, 20
+SCAN_LIMIT = 30_000
+"""Rows that one page reads at most."""
 
-_IN_ORDER = """
+_SET_PLANNER = """
 SELECT set_config('enable_bitmapscan', %s, true), set_config('enable_seqscan', %s, true),
        set_config('enable_sort', %s, true)
 """
-_ORDERED = {None, Lead.KEY, Lead.STATUS, Lead.MODEL, Lead.TEAM}
-_LOOK = """
+# Hints whose index is ordered by time, so that the planner needs no sort.
+_ORDERED_BY_TIME = {None, IndexHint.KEY, IndexHint.STATUS, IndexHint.MODEL, IndexHint.TEAM}
+_SCAN = """
 SELECT id, created_at, matches, place FROM (
     SELECT id, created_at, matches, row_number() OVER (ORDER BY created_at DESC, id DESC) AS place
     FROM ({rows}) AS newest
-) AS looked
+) AS scanned
 WHERE matches OR place = %s
 ORDER BY created_at DESC, id DESC
 LIMIT %s
@@ -51,119 +53,138 @@ LIMIT %s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """The filters of a request, told apart: `led` is looked up, `choose` looks through it. `in_order`: there is an
-    index that brings what is looked up in the order of time."""
+class ScanPlan:
+    """Filters of a request, split into an index lookup (`indexed`) and a condition evaluated on its rows.
 
-    led: QuerySet[Any]
-    choose: Q | None
+    `in_order`: an index returns the rows of the lookup ordered by time.
+    """
+
+    indexed: QuerySet[Any]
+    condition: Q | None
     in_order: bool = False
 
     def rows(self, statement: str, *before: Any, most: int, after: Sequence[Any] = ()) -> list[Any]:
-        """What a statement finds in `{rows}`: the newest `most`, in order, each with `matches`: is it wanted?"""
+        """Execute a statement over `{rows}`: the newest `most` rows in order, with a boolean column `matches`."""
         try:
             sql, parameters = self._newest(most).query.sql_with_params()
         except EmptyResultSet:
             return []
         with connection.cursor() as cursor:
-            # PostgreSQL plans for all of the rows up to the bound, and would rather sort whatever a frequent value has
-            # than follow its index, though a page is full after a few of them.
-            cursor.execute(_IN_ORDER, ["off" if self.in_order else "on"] * 3)
+            # PostgreSQL costs the plan for all rows up to the limit. For a frequent value it prefers a sort of all its
+            # rows over the ordered index scan, although the scan can stop after a page.
+            cursor.execute(_SET_PLANNER, ["off" if self.in_order else "on"] * 3)
             cursor.execute(statement.format(rows=sql), [*before, *parameters, *after])
             found = list(cursor.fetchall())
-            cursor.execute(_IN_ORDER, ["on"] * 3)
+            # The settings last for the transaction, and the request runs other statements in it.
+            cursor.execute(_SET_PLANNER, ["on"] * 3)
         return found
 
     def _newest(self, most: int) -> QuerySet[Any, Any]:
-        choose = self.choose
-        matches = Value(value=True) if choose is None else ExpressionWrapper(choose, BooleanField())
-        newest = self.led.order_by("-created_at", "-id").annotate(matches=matches)
+        condition = self.condition
+        matches = Value(value=True) if condition is None else ExpressionWrapper(condition, BooleanField())
+        newest = self.indexed.order_by("-created_at", "-id").annotate(matches=matches)
         rows: QuerySet[Any, Any] = newest.values_list("id", "created_at", "status", "matches")
         return rows[:most]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What was found, the newest first; `stopped_at` is where the look ended for its bound, None where all was seen."""
+class ScanResult:
+    """Ids of the matching rows, newest first.
+
+    `stopped_at` is the time of the oldest scanned row if the scan reached its limit, None if it saw all rows.
+    """
 
     ids: Sequence[str]
     stopped_at: datetime | None = None
 
 
-def look(aimed: Aim, *, limit: int, most: int = MOST) -> Found:
-    """The newest `limit` rows that are wanted, among the newest `most`."""
-    rows = aimed.rows(_LOOK, most=most, after=[most, limit])
-    ids = [row_id for row_id, _, is_wanted, _ in rows if is_wanted]
-    # The row at the bound comes back even where nobody wants it.
-    return Found(ids=ids, stopped_at=rows[-1][1] if rows and rows[-1][3] == most else None)
+def scan(plan: ScanPlan, *, limit: int, most: int = SCAN_LIMIT) -> ScanResult:
+    """Return the newest `limit` matching rows among the newest `most` rows."""
+    rows = plan.rows(_SCAN, most=most, after=[most, limit])
+    ids = [row_id for row_id, _, matches, _ in rows if matches]
+    # The statement returns the row at the limit even if it does not match: its time is where the next scan continues.
+    return ScanResult(ids=ids, stopped_at=rows[-1][1] if rows and rows[-1][3] == most else None)
 
 
-def aim(rows: QuerySet[Any], specs: Sequence[Any], span: Span) -> Aim:
-    """Tell the filters apart. A team always leads beside another: its rows are one index away from each.
+def plan_scan(rows: QuerySet[Any], specs: Sequence[Any], span: TimeRange) -> ScanPlan:
+    """Split the filters into an index lookup and a condition.
 
-    The index of metadata knows no time: it leads to what is rare, and what is frequent is found without it.
+    A team filter always joins the lookup, so that only rows of the team count towards the scan limit.
     """
-    wanted = [(spec.leads, found) for spec in specs if isinstance(spec, Narrowing) and (found := spec.condition(span))]
-    first = min((lead for lead, _ in wanted if lead is not None), default=None)
-    if first is Lead.METADATA and span.since is not None:
-        unled = [(None if lead is Lead.METADATA else lead, found) for lead, found in wanted]
-        aimed = _aimed(rows, unled, min((lead for lead, _ in unled if lead is not None), default=None), span)
-        if len(look(aimed, limit=_FREQUENT, most=_GLANCE).ids) == _FREQUENT:
-            return aimed
-    return _aimed(rows, wanted, first, span)
+    active = [
+        (spec.index_hint, found)
+        for spec in specs
+        if isinstance(spec, ConditionFilter) and (found := spec.condition(span))
+    ]
+    first = min((hint for hint, _ in active if hint is not None), default=None)
+    # The metadata index is not ordered by time. It pays off for rare values only, and frequent ones are recognised by a
+    # sample of the newest rows.
+    if first is IndexHint.METADATA and span.since is not None:
+        unhinted = [(None if hint is IndexHint.METADATA else hint, found) for hint, found in active]
+        plan = _plan(rows, unhinted, min((hint for hint, _ in unhinted if hint is not None), default=None), span)
+        if len(scan(plan, limit=_FREQUENT_MATCHES, most=_SAMPLE_ROWS).ids) == _FREQUENT_MATCHES:
+            return plan
+    return _plan(rows, active, first, span)
 
 
-def _aimed(rows: QuerySet[Any], wanted: Sequence[tuple[Lead | None, Q]], first: Lead | None, span: Span) -> Aim:
-    leading = [found for lead, found in wanted if lead is not None and lead in {first, Lead.TEAM}]
-    others = [found for lead, found in wanted if lead is None or lead not in {first, Lead.TEAM}]
-    choose = reduce(and_, others) if others else None
-    return Aim(led=rows.filter(*leading), choose=choose, in_order=first in _ORDERED and span.since is not None)
+def _plan(
+    rows: QuerySet[Any], active: Sequence[tuple[IndexHint | None, Q]], first: IndexHint | None, span: TimeRange
+) -> ScanPlan:
+    lookups = [found for hint, found in active if hint is not None and hint in {first, IndexHint.TEAM}]
+    others = [found for hint, found in active if hint is None or hint not in {first, IndexHint.TEAM}]
+    condition = reduce(and_, others) if others else None
+    return ScanPlan(
+        indexed=rows.filter(*lookups),
+        condition=condition,
+        in_order=first in _ORDERED_BY_TIME and span.since is not None,
+    )
 
 
-class AimedList(ChangeList):
-    """The filters of a request without the rows: for those who count them, or send them elsewhere."""
+class FilteredChangeList(ChangeList):
+    """Parse the filters of a request without reading rows, for views that count or export."""
 
     span: TimeFilter
     page_num: int
-    most = f"{MOST:,}"
-    active: list[Narrowing]
+    scan_limit = f"{SCAN_LIMIT:,}"
+    active: list[ConditionFilter]
 
     @override
     def get_results(self, request: HttpRequest) -> None:
         self.request = request
         self.span = next(spec for spec in self.filter_specs if isinstance(spec, TimeFilter))
-        within = Span(request=request, since=self.span.since, until=self.span.until)
-        self.aimed = aim(self.queryset, self.filter_specs, within)
-        narrowing = [spec for spec in self.filter_specs if isinstance(spec, Narrowing)]
-        self.active = [spec for spec in narrowing if spec.condition(within) is not None]
+        within = TimeRange(request=request, since=self.span.since, until=self.span.until)
+        self.plan = plan_scan(self.queryset, self.filter_specs, within)
+        condition_filters = [spec for spec in self.filter_specs if isinstance(spec, ConditionFilter)]
+        self.active = [spec for spec in condition_filters if spec.condition(within) is not None]
         self.result_list: list[Model] = []
 
     @property
-    def here(self) -> str:
-        """The filters and the time as they are."""
+    def query_string(self) -> str:
+        """Return the current filters and time range as a query string."""
         return str(self.get_query_string())
 
     def link(self, **query: Any) -> str:
-        """The list with its filters, and another time."""
+        """Return a link to the list with the current filters and another time range."""
         kept = {name: values for name, values in self.filter_params.items() if not name.startswith(_TIME)}
         return f"?{urlencode({**kept, **query}, doseq=True)}"
 
 
-class KnownEnd(InfinitePaginator):
-    """Pages without a count, whose last has no link to another."""
+class UncountedPaginator(InfinitePaginator):
+    """Paginator without a total count; the last page has no link to a next one."""
 
     template_name = "console/pagination.html"
 
 
-class LookingList(AimedList):
-    """A page of the list."""
+class ResponseChangeList(FilteredChangeList):
+    """One page of the response list."""
 
     @override
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.page_num = max(1, self.page_num)
         start = (self.page_num - 1) * self.list_per_page
-        found = look(self.aimed, limit=start + self.list_per_page + 1)
+        # One row more than the page shows: its presence says that there is a next page.
+        found = scan(self.plan, limit=start + self.list_per_page + 1)
         ids = found.ids[start : start + self.list_per_page]
         rows = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)} if ids else {}
         self.result_list = [rows[row_id] for row_id in ids if row_id in rows]
@@ -171,33 +192,32 @@ class LookingList(AimedList):
             row.readable = may_read(request, row.team_id)  # type: ignore[attr-defined]  # the columns have no request
         self.has_next = len(found.ids) > start + self.list_per_page
         self.stopped_at = found.stopped_at
-        self.onward = self._onward(found.stopped_at)
-        # What Django's templates ask for; nothing is ever counted, and nothing said of how many there are.
+        self.continue_url = self._continue_url(found.stopped_at)
+        # Django's templates read these attributes. A total is never counted, because that would read every row.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.show_admin_actions = False
         self.multi_page = True
-        self.paginator = KnownEnd(self.result_list, self.list_per_page)
+        self.paginator = UncountedPaginator(self.result_list, self.list_per_page)
 
     @property
     def previous_link(self) -> str:
-        """The page of newer ones."""
+        """Return a link to the page of newer responses."""
         return str(self.get_query_string({PAGE_VAR: self.page_num - 1}))
 
     @property
     def next_link(self) -> str:
-        """The page of older ones."""
+        """Return a link to the page of older responses."""
         return str(self.get_query_string({PAGE_VAR: self.page_num + 1}))
 
-    def _onward(self, stopped_at: datetime | None) -> str:
-        """The list of what is older than the bound; empty where nothing is."""
+    def _continue_url(self, stopped_at: datetime | None) -> str:
         if stopped_at is None or self.span.since is None or self.has_next:
             return ""
-        # Bounds have whole seconds; the last one is looked through once more.
+        # The filter has a resolution of one second, so the second in which the scan stopped is scanned again.
         last = stopped_at + timedelta(seconds=1)
-        return self.link(**moments("from", self.span.since), **moments("to", last))
+        return self.link(**bound_params("from", self.span.since), **bound_params("to", last))
 
 
-def moments(end: str, moment: datetime) -> dict[str, str]:
-    """One end of a range, as the filter of time takes it."""
+def bound_params(end: str, moment: datetime) -> dict[str, str]:
+    """Return one end of a time range as query parameters of the time filter."""
     at = moment.astimezone(UTC)
     return {f"created_at_{end}_0": f"{at:%Y-%m-%d}", f"created_at_{end}_1": f"{at:%H:%M:%S}"}

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The list of responses: what the agents asked and what they got, row by row."""
+"""Response list: columns, filters and search."""
 
 from typing import Any, cast
 
@@ -15,15 +15,16 @@ from unfold.sections import TemplateSection
 from console.widgets import LogAdmin, TimeFilter, made_at
 from responses.admin import cells
 from responses.admin.response_list import filters, histogram
-from responses.admin.response_list.changelist import AimedList, LookingList
+from responses.admin.response_list.changelist import FilteredChangeList, ResponseChangeList
 from responses.admin.response_list.export import may_export
 from responses.admin.response_list.summary import summary
-from responses.admin.response_list.time_range import near
+from responses.admin.response_list.time_range import creation_window
 from responses.models import Response
 from tenants.console.content_access import audit_team_reads
 from tenants.console.roles import TeamScoped
 from tenants.console.viewer import viewer
 
+# Views that need the parsed filters but render no rows.
 _WITHOUT_ROWS = {"responses_response_histogram", "responses_response_export"}
 
 
@@ -33,18 +34,18 @@ _PARAMETERS = {
     "status__exact",
     "team__id__exact",
     "api_key__id__exact",
-    *(one.parameter_name for one in filters.SIMPLE),
+    *(spec.parameter_name for spec in filters.PLAIN_FILTERS),
 }
 
 
 class ItemsSection(TemplateSection):
-    """What a row shows when it is opened, fetched then."""
+    """Expanded row; its content is loaded when the row is opened."""
 
     template_name = "admin/responses/response/row.html"
 
 
 class ResponseList(LogAdmin, TeamScoped):
-    """The columns, the filters and the search of the list."""
+    """Read-only change list of the responses of the user's teams."""
 
     list_display = [
         "time",
@@ -64,53 +65,57 @@ class ResponseList(LogAdmin, TeamScoped):
     list_before_template = "admin/responses/response/above.html"
     list_filter = [
         ("created_at", TimeFilter),
-        ("status", filters.ByStatus),
-        ("team", filters.ByTeam),
-        ("api_key", filters.ByKey),
-        *filters.SIMPLE,
+        ("status", filters.StatusFilter),
+        ("team", filters.TeamFilter),
+        ("api_key", filters.ApiKeyFilter),
+        *filters.PLAIN_FILTERS,
     ]
     search_fields = ["id"]
-    search_help_text = "An exact id: resp_…, the response before it, or a request's req_…"
+    search_help_text = "Exact id: resp_… (also finds responses that continue it) or req_…"
     ordering = ["-created_at", "-id"]
     sortable_by = ()
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # The list shows previews; bodies of requests stay where they are.
+        # The list shows previews only. The request bodies may be large, so they are not fetched.
         return super().get_queryset(request).defer("parameters", "options", "metadata")
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Nothing but the filters: whoever may not read what was said must not find out by asking for its words."""
+        """Allow only the lookups of the filters."""
+        # Django would accept any local field. A user without access to the content could guess it with a lookup such as
+        # `input_preview__contains`.
         return lookup in _PARAMETERS
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[AimedList]:
-        """What looks for the rows; without rows for those who only want the filters."""
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[FilteredChangeList]:
+        """Return the change list class: without rows for the histogram and the export."""
         match = request.resolver_match
-        return AimedList if match is not None and match.url_name in _WITHOUT_ROWS else LookingList
+        return FilteredChangeList if match is not None and match.url_name in _WITHOUT_ROWS else ResponseChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        wanted = search_term.strip().replace("\x00", "")
-        if not wanted:
+        term = search_term.strip().replace("\x00", "")
+        if not term:
             return queryset, False
-        if wanted.startswith("resp_"):
-            return queryset.filter(Q(pk=wanted) | Q(previous_response_id=wanted)), False
-        moment = made_at(wanted) if wanted.startswith("req_") else None
+        if term.startswith("resp_"):
+            return queryset.filter(Q(pk=term) | Q(previous_response_id=term)), False
+        # Request ids have no index. The time stamp in the id limits the search to a range of the time index.
+        moment = made_at(term) if term.startswith("req_") else None
         if moment is None:
             return queryset.none(), False
-        return queryset.filter(created_at__range=near(moment), request_id=wanted), False
+        return queryset.filter(created_at__range=creation_window(moment), request_id=term), False
 
     @override
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {"may_export": may_export(request), **(extra_context or {})}
-        answer = super().changelist_view(request, context)
-        shown = getattr(answer, "context_data", None) or {}
+        page = super().changelist_view(request, context)
+        # A redirect has no context data.
+        shown = getattr(page, "context_data", None) or {}
         if "cl" in shown:
             audit_team_reads(viewer(request), {row.team_id for row in shown["cl"].result_list if row.readable})
-        return answer  # type: ignore[no-any-return]  # Unfold has no types
+        return page  # type: ignore[no-any-return]  # Unfold has no types
 
-    # -- beside the rows -----------------------------------------------------------------------------------------------
+    # -- loaded by the page --------------------------------------------------------------------------------------------
 
     @override
     def get_urls(self) -> list[URLPattern]:
@@ -122,18 +127,18 @@ class ResponseList(LogAdmin, TeamScoped):
         ]
 
     def histogram_view(self, request: HttpRequest) -> HttpResponse:
-        """The responses of the list by time and outcome, which the page asks for once it is there."""
-        rows = cast("AimedList", self.get_changelist_instance(request))
-        found = histogram.drawn(rows)
+        """Render the histogram, which the page loads after the list."""
+        rows = cast("FilteredChangeList", self.get_changelist_instance(request))
+        found = histogram.build_histogram(rows)
         return TemplateResponse(request, "admin/responses/response/histogram.html", {"histogram": found})
 
     def summary_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The items and calls of a response in short, which a row asks for when it is opened."""
-        response = self.seen(request, object_id)
+        """Render the items and tool calls of a response, loaded when its row is opened."""
+        response = self.get_visible(request, object_id)
         return TemplateResponse(request, "admin/responses/response/summary.html", summary(request, response))
 
-    def seen(self, request: HttpRequest, object_id: str) -> Response:
-        """A response that the user may see; the 404 of an unknown id for any other."""
+    def get_visible(self, request: HttpRequest, object_id: str) -> Response:
+        """Return a response that the user may see. Raises Http404 for an unknown id or another team's response."""
         rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
         found: Response | None = rows.filter(pk=unquote(object_id).replace("\x00", "")).first()
         if found is None or not self.has_view_permission(request, found):

@@ -1,8 +1,9 @@
 # mypy: allow-subclassing-any
-"""The filters of the list of responses.
+"""Filters of the response list.
 
-Each says what it wants as a condition, and whether an index leads to it (`leads`): of those that are set, one is looked
-up, and the others look through what it leads to, up to a bound (`responses.admin.response_list.changelist`).
+A filter is a condition and a hint whether an index serves it (`index_hint`). Of the active filters, one is looked up by
+its index and the others are evaluated on the rows it returns, up to a limit
+(`responses.admin.response_list.changelist`).
 """
 
 from collections.abc import Callable
@@ -22,16 +23,16 @@ from unfold.contrib.filters.admin import (
 )
 
 from console.widgets import made_at
-from responses.admin.response_list.time_range import Span, near
+from responses.admin.response_list.time_range import TimeRange, creation_window
 from responses.models import RUNNING, UNWELL, Mode, ToolCall
 from tenants.console.roles import everywhere, teams_of
 
-NEWEST_CALLS = 5_000
-"""How many of a tool's calls are looked at, from the newest on."""
+MAX_CALLS = 5_000
+"""Newest tool calls that a filter by tool considers."""
 
 
-class Lead(IntEnum):
-    """How far an index takes a filter: the first of those that are set is looked up."""
+class IndexHint(IntEnum):
+    """Index that serves a filter, most selective first: of the active filters, the lowest hint is looked up."""
 
     RUNNING = 0
     REQUEST = 1
@@ -49,38 +50,39 @@ class Lead(IntEnum):
 _RUNNING, _UNWELL = ({status.value for status in kind} for kind in (RUNNING, UNWELL))
 
 
-class Narrowing:
-    """A filter that is a condition. Mixed into Unfold's, before them."""
+class ConditionFilter:
+    """Mixin for filters that return a condition. Comes before Unfold's filter class in the bases."""
 
-    leads: Lead | None = None
-    value: Callable[[], Any]  # what is chosen; Unfold's
+    index_hint: IndexHint | None = None
+    value: Callable[[], Any]  # provided by Unfold's filter
 
-    def condition(self, span: Span) -> Q | None:
-        """What rows must be like; None where the filter is not set."""
+    def condition(self, span: TimeRange) -> Q | None:
+        """Return the condition of the filter, or None if it is not set."""
         raise NotImplementedError
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Nothing: the list asks for the conditions, and looks by them."""
+        """Return the query set unchanged."""
+        # The change list collects the conditions itself, to decide which of them is the index lookup.
         return queryset
 
 
-class Words(Narrowing, TextFilter):
-    """A text box that wants the exact value of a column."""
+class ExactValueFilter(ConditionFilter, TextFilter):
+    """Text box that matches the exact value of a column."""
 
     column = ""
 
     @override
-    def condition(self, span: Span) -> Q | None:
+    def condition(self, span: TimeRange) -> Q | None:
         value = (self.value() or "").strip().replace("\x00", "")
-        return self.wanted(value, span) if value else None
+        return self.condition_for(value, span) if value else None
 
-    def wanted(self, value: str, span: Span) -> Q:
-        """What rows with this value are like."""
+    def condition_for(self, value: str, span: TimeRange) -> Q:
+        """Return the condition for rows with this value."""
         return Q(**{self.column: value})
 
 
-class Choice(Narrowing, DropdownFilter):
-    """A choice among conditions."""
+class ChoiceFilter(ConditionFilter, DropdownFilter):
+    """Drop-down list of conditions."""
 
     choices_of: tuple[tuple[str, str], ...] = ()
 
@@ -89,137 +91,134 @@ class Choice(Narrowing, DropdownFilter):
         return self.choices_of
 
     @override
-    def condition(self, span: Span) -> Q | None:
+    def condition(self, span: TimeRange) -> Q | None:
         chosen = self.value()
-        return self.wanted(chosen) if chosen in dict(self.choices_of) else None
+        return self.condition_for(chosen) if chosen in dict(self.choices_of) else None
 
-    def wanted(self, chosen: str) -> Q:
-        """What rows of this choice are like."""
+    def condition_for(self, chosen: str) -> Q:
+        """Return the condition for this choice."""
         raise NotImplementedError
 
 
-class ByTeam(Narrowing, AutocompleteSelectFilter):
-    """The rows of a team."""
-
-    leads = Lead.TEAM
+class TeamFilter(ConditionFilter, AutocompleteSelectFilter):
+    index_hint = IndexHint.TEAM
 
     @override
-    def condition(self, span: Span) -> Q | None:
+    def condition(self, span: TimeRange) -> Q | None:
         return Q(team_id=self.value()) if self.value() else None
 
 
-class ByKey(Narrowing, AutocompleteSelectFilter):
-    """What was asked with a key."""
-
-    leads = Lead.KEY
+class ApiKeyFilter(ConditionFilter, AutocompleteSelectFilter):
+    index_hint = IndexHint.KEY
 
     @override
-    def condition(self, span: Span) -> Q | None:
+    def condition(self, span: TimeRange) -> Q | None:
         return Q(api_key_id=self.value()) if self.value() else None
 
 
-class ByStatus(Narrowing, MultipleChoicesDropdownFilter):
-    """The rows in one of some states. Those that ended well are no rarity, and have no index."""
+class StatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
+    """Responses with one of the chosen statuses."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         chosen = set(self.value() or ())
-        is_running, is_unwell = chosen <= _RUNNING, chosen <= _UNWELL
-        self.leads = None if not chosen else Lead.RUNNING if is_running else Lead.STATUS if is_unwell else None
+        is_running, is_unsuccessful = chosen <= _RUNNING, chosen <= _UNWELL
+        # There are partial indexes for running and for unsuccessful responses; completed ones are too frequent to need
+        # one.
+        self.index_hint = (
+            None if not chosen else IndexHint.RUNNING if is_running else IndexHint.STATUS if is_unsuccessful else None
+        )
 
     @override
-    def condition(self, span: Span) -> Q | None:
+    def condition(self, span: TimeRange) -> Q | None:
         return Q(status__in=self.value()) if self.value() else None
 
 
-class ByModel(Words):
-    """The model that was asked for."""
-
-    title, parameter_name, column, leads = "model", "model", "model", Lead.MODEL
+class ModelFilter(ExactValueFilter):
+    title, parameter_name, column, index_hint = "model", "model", "model", IndexHint.MODEL
 
 
-class ByErrorCode(Words):
-    """Why it failed."""
-
-    title, parameter_name, column, leads = "error code", "error_code", "error_code", Lead.ERROR
+class ErrorCodeFilter(ExactValueFilter):
+    title, parameter_name, column, index_hint = "error code", "error_code", "error_code", IndexHint.ERROR
 
 
-class ByConversation(Words):
-    """The responses of one conversation."""
-
-    title, parameter_name, column, leads = "conversation id", "conversation", "conversation_id", Lead.CONVERSATION
-
-
-class ByEndUser(Words):
-    """Whom the client named as its user."""
-
-    title, parameter_name, column, leads = "end user", "end_user", "end_user", Lead.END_USER
+class ConversationFilter(ExactValueFilter):
+    title, parameter_name, column, index_hint = (
+        "conversation id",
+        "conversation",
+        "conversation_id",
+        IndexHint.CONVERSATION,
+    )
 
 
-class ByRequest(Words):
-    """The HTTP request that made it. Request ids have no index, but they tell their time, which has one."""
+class EndUserFilter(ExactValueFilter):
+    """The `user` or `safety_identifier` that the client sent."""
 
-    title, parameter_name, leads = "request id", "request", Lead.REQUEST
+    title, parameter_name, column, index_hint = "end user", "end_user", "end_user", IndexHint.END_USER
+
+
+class RequestFilter(ExactValueFilter):
+    """HTTP request that created the response."""
+
+    title, parameter_name, index_hint = "request id", "request", IndexHint.REQUEST
 
     @override
-    def wanted(self, value: str, span: Span) -> Q:
+    def condition_for(self, value: str, span: TimeRange) -> Q:
+        # Request ids have no index, but they contain a time stamp, and the creation time has one.
         moment = made_at(value) if value.startswith("req_") else None
-        return Q(created_at__range=near(moment), request_id=value) if moment else Q(pk__in=[])
+        return Q(created_at__range=creation_window(moment), request_id=value) if moment else Q(pk__in=[])
 
 
-class ByMetadata(Words):
-    """A pair of the metadata. Its index is of use behind row-level security where the server's superuser has vouched
-    for the comparison (`launcher.database`)."""
+class MetadataFilter(ExactValueFilter):
+    """Metadata pair (`key=value`) or key."""
 
     title, parameter_name = "metadata (key=value)", "metadata"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Under row-level security PostgreSQL uses the index only if the containment operator is marked leakproof. Only
+        # a superuser can do that (`launcher.database`).
         if self.value() and _containment_is_leakproof():
-            self.leads = Lead.METADATA
+            self.index_hint = IndexHint.METADATA
 
     @override
-    def wanted(self, value: str, span: Span) -> Q:
-        key, equals, wanted = value.partition("=")
-        return Q(metadata__contains={key.strip(): wanted.strip()}) if equals else Q(metadata__has_key=value)
+    def condition_for(self, value: str, span: TimeRange) -> Q:
+        key, equals, expected = value.partition("=")
+        return Q(metadata__contains={key.strip(): expected.strip()}) if equals else Q(metadata__has_key=value)
 
 
-class ByMode(Choice):
-    """How the client waited for its answer."""
-
+class ModeFilter(ChoiceFilter):
     title, parameter_name = "mode", "mode"
     choices_of = (("sync", "Sync"), ("stream", "Stream"), ("background", "Background"))
 
     @override
-    def wanted(self, chosen: str) -> Q:
+    def condition_for(self, chosen: str) -> Q:
         if chosen == "background":
             return Q(background=True)
         return Q(background=False, mode=Mode.STREAM if chosen == "stream" else Mode.JSON)
 
 
-class InConversation(Choice):
-    """Whether it continues a conversation."""
-
+class InConversationFilter(ChoiceFilter):
     title, parameter_name = "in a conversation", "in_conversation"
     choices_of = (("yes", "Yes"), ("no", "No"))
 
     @override
-    def wanted(self, chosen: str) -> Q:
+    def condition_for(self, chosen: str) -> Q:
         return Q(conversation_id__isnull=chosen == "no")
 
 
-class Least(Choice):
-    """A column that is at least this."""
+class MinimumFilter(ChoiceFilter):
+    """Lower bound of a numeric column."""
 
     column = ""
 
     @override
-    def wanted(self, chosen: str) -> Q:
+    def condition_for(self, chosen: str) -> Q:
         return Q(**{f"{self.column}__gte": int(chosen)})
 
 
-class LeastDuration(Least):
-    """It took at least so long, in milliseconds."""
+class MinimumDurationFilter(MinimumFilter):
+    """Lower bound of the total duration in milliseconds."""
 
     title, parameter_name, column = "latency", "least_ms", "duration_ms"
     choices_of = tuple(
@@ -231,75 +230,68 @@ class LeastDuration(Least):
 _TOKENS = tuple((str(count), f"{count:,} or more") for count in (1_000, 10_000, 50_000, 100_000, 500_000))
 
 
-class LeastInput(Least):
-    """So many tokens went in."""
-
+class MinimumInputFilter(MinimumFilter):
     title, parameter_name, column, choices_of = "tokens in", "least_input", "input_tokens", _TOKENS
 
 
-class LeastOutput(Least):
-    """So many tokens came out."""
-
+class MinimumOutputFilter(MinimumFilter):
     title, parameter_name, column, choices_of = "tokens out", "least_output", "output_tokens", _TOKENS
 
 
-class LeastCost(Least):
-    """It cost at least so many US dollars."""
+class MinimumCostFilter(MinimumFilter):
+    """Lower bound of the cost in US dollars."""
 
     title, parameter_name, column = "cost", "least_cost", "cost"
     choices_of = tuple((step, f"${step} or more") for step in ("0.001", "0.01", "0.1", "1", "10"))
 
     @override
-    def wanted(self, chosen: str) -> Q:
+    def condition_for(self, chosen: str) -> Q:
         return Q(cost__gte=Decimal(chosen))
 
 
-class _ByCall(Words):
-    """What called a tool, by way of the newest calls of that."""
+class _ToolCallFilter(ExactValueFilter):
+    """Responses that called a tool, found through the newest calls of that tool."""
 
-    leads = Lead.TOOL
+    index_hint = IndexHint.TOOL
 
     @override
-    def wanted(self, value: str, span: Span) -> Q:
+    def condition_for(self, value: str, span: TimeRange) -> Q:
         calls = ToolCall.objects.filter(**{self.column: value})
         if not everywhere(span.request):
             calls = calls.filter(team_id__in=teams_of(span.request))
         if span.since is not None:
             calls = calls.filter(started_at__gte=span.since)
         if span.until is not None:
+            # A run that began at the end of the range may call the tool long after it.
             calls = calls.filter(started_at__lte=span.until + span.longest_run)
-        return Q(pk__in=calls.order_by("-started_at").values("response_id")[:NEWEST_CALLS])
+        return Q(pk__in=calls.order_by("-started_at").values("response_id")[:MAX_CALLS])
 
 
-class ByToolKind(_ByCall):
-    """What kind of tool it called."""
-
+class ToolKindFilter(_ToolCallFilter):
     title, parameter_name, column = "tool type", "tool_type", "kind"
 
 
-class ByToolName(_ByCall):
-    """Which tool it called."""
-
+class ToolNameFilter(_ToolCallFilter):
     title, parameter_name, column = "tool name", "tool", "name"
 
 
-SIMPLE: tuple[type[Words | Choice], ...] = (
-    ByModel,
-    ByMode,
-    ByErrorCode,
-    ByToolKind,
-    ByToolName,
-    InConversation,
-    ByConversation,
-    ByEndUser,
-    ByMetadata,
-    LeastDuration,
-    LeastInput,
-    LeastOutput,
-    LeastCost,
-    ByRequest,
+PLAIN_FILTERS: tuple[type[ExactValueFilter | ChoiceFilter], ...] = (
+    ModelFilter,
+    ModeFilter,
+    ErrorCodeFilter,
+    ToolKindFilter,
+    ToolNameFilter,
+    InConversationFilter,
+    ConversationFilter,
+    EndUserFilter,
+    MetadataFilter,
+    MinimumDurationFilter,
+    MinimumInputFilter,
+    MinimumOutputFilter,
+    MinimumCostFilter,
+    RequestFilter,
 )
-"""The filters that are no column of a form of Django's, as they stand beside the list."""
+"""Filters that do not belong to a model field, in the order of the sidebar."""
 
 
 def _containment_is_leakproof() -> bool:

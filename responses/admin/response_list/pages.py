@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The pages of responses: the list, and the page of one with what its tabs load."""
+"""Admin pages of responses: the list, the page of a response, and the fragments that its tabs load."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,42 +18,40 @@ from responses.admin.response.json_tabs import document
 from responses.admin.response.snippets import snippet
 from responses.admin.response.span_details import span
 from responses.admin.response.tabs import chosen, tabs_for
-from responses.admin.response_list.actions import ActingList
+from responses.admin.response_list.actions import ResponseListWithActions
 from responses.models import Response
 from tenants.console.content_access import audit_read, may_read
 from tenants.console.roles import TeamScoped
 
-Piece = Callable[..., HttpResponse]
-PIECES: tuple[tuple[str, str, Piece], ...] = (
+FragmentView = Callable[..., HttpResponse]
+FRAGMENTS: tuple[tuple[str, str, FragmentView], ...] = (
     ("span", "spans/<str:key>/", span),
     ("log", "log/", event_log_json),
     ("chain", "chain/", chain_view),
     ("document", "documents/<str:name>/", document),
     ("snippet", "snippets/<str:name>/", snippet),
 )
-"""What the page of a response loads: name, address below it, view."""
+"""Fragments of the response page: name, route below the page, view."""
 
 
 @register(Response)
-class ResponseAdmin(ActingList):
-    """What the agents asked, and what they got."""
-
+class ResponseAdmin(ResponseListWithActions):
     @override
     def get_urls(self) -> list[URLPattern]:
-        pieces = [
+        fragments = [
             path(
                 f"<path:object_id>/{route}",
-                self.admin_site.admin_view(self._about(view)),
+                self.admin_site.admin_view(self._fragment_view(view)),
                 name=f"responses_response_{name}",
             )
-            for name, route, view in PIECES
+            for name, route, view in FRAGMENTS
         ]
-        return [*pieces, *super().get_urls()]
+        return [*fragments, *super().get_urls()]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """The head of the page and the tab that `?tab=` names; for htmx the tab alone."""
+        """Render the page with the tab named by `?tab=`, or only the tab for an htmx request."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         response = self._visible(request, object_id)
@@ -64,7 +62,7 @@ class ResponseAdmin(ActingList):
         if tab.has_content and response.stored and may_read(request, response.team_id):
             audit_read(request, response, team_id=response.team_id)
         panel = {"original": response, "tab": tab, **tab.read(request, response)}
-        if is_piece(request):
+        if is_fragment_request(request):
             return TemplateResponse(request, tab.template, panel)
         context = {
             **self.admin_site.each_context(request),
@@ -78,14 +76,14 @@ class ResponseAdmin(ActingList):
         }
         return TemplateResponse(request, "admin/responses/response/detail.html", context)
 
-    def _about(self, view: Piece) -> Piece:
-        def serve(request: HttpRequest, object_id: str, **named: str) -> HttpResponse:
+    def _fragment_view(self, view: FragmentView) -> FragmentView:
+        def serve(request: HttpRequest, object_id: str, **kwargs: str) -> HttpResponse:
             if request.method not in {"GET", "HEAD"}:
                 return HttpResponseNotAllowed(["GET", "HEAD"])
             response = self._visible(request, object_id)
             if response is None:
                 raise Http404
-            return view(request, response, **named)
+            return view(request, response, **kwargs)
 
         return serve
 
@@ -95,6 +93,7 @@ class ResponseAdmin(ActingList):
         return found if found is not None and self.has_view_permission(request, found) else None
 
 
-def is_piece(request: HttpRequest) -> bool:
-    """Whether htmx asks for a part of the page; when it restores one from its history, it wants the whole."""
+def is_fragment_request(request: HttpRequest) -> bool:
+    """Return whether htmx requests only a part of the page."""
+    # A history restore also has the HX-Request header, but replaces the whole page.
     return "HX-Request" in request.headers and "HX-History-Restore-Request" not in request.headers

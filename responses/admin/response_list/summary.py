@@ -1,4 +1,4 @@
-"""What a row of the list shows when it is opened: the items and the tool calls of a response, a line each."""
+"""Expanded row of the response list: one line per item and tool call."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from responses.runs import selectors
 from responses.runs.recorder import preview
 from tenants.console.content_access import audit_read, may_read, words
 
-SHOWN = 20
+# Items per section and tool calls of an expanded row.
+MAX_LINES = 20
 _ICONS = {
     "message": "chat",
     "reasoning": "psychology",
@@ -30,44 +31,47 @@ _ICONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """An item: what it is, who says it, and its first words."""
+class SummaryLine:
+    """Item with its type, role or tool name, and the beginning of its text."""
 
     icon: str
     kind: str
-    said: str
+    text: str
 
 
 def summary(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """The context of the template."""
-    asked = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN)
-    answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN)
-    calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("turn", "id")[:SHOWN]
-    if may_read(request, response.team_id) and (asked or answered):
+    """Return the template context; content is masked for users who may not read it."""
+    inputs = selectors.own_items(response=response, section=Section.INPUT, limit=MAX_LINES)
+    outputs = selectors.own_items(response=response, section=Section.OUTPUT, limit=MAX_LINES)
+    calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("turn", "id")[
+        :MAX_LINES
+    ]
+    if may_read(request, response.team_id) and (inputs or outputs):
         audit_read(request, response, team_id=response.team_id)
     return {
         "response": response,
         "url": cells.url(response.pk),
-        "input": _lines(request, response, asked),
-        "output": _lines(request, response, answered),
+        "input": _lines(request, response, inputs),
+        "output": _lines(request, response, outputs),
         "calls": [_call(call) for call in calls],
         "error": response.error,
         "readable": may_read(request, response.team_id),
     }
 
 
-def _lines(request: HttpRequest, response: Response, places: Sequence[Placement]) -> list[Line]:
+def _lines(request: HttpRequest, response: Response, places: Sequence[Placement]) -> list[SummaryLine]:
     return [_line(request, response.team_id, place.item.body) for place in places]
 
 
-def _line(request: HttpRequest, team_id: str, body: dict[str, Any]) -> Line:
+def _line(request: HttpRequest, team_id: str, body: dict[str, Any]) -> SummaryLine:
     kind = str(body["type"])
-    who = body.get("role") or body.get("name") or ""
-    said = preview(body) or str(body.get("arguments") or body.get("output") or "")[:120]
-    named = f"{kind.replace('_', ' ')} · {who}" if who else kind.replace("_", " ")
-    return Line(icon=_ICONS.get(kind, "data_object"), kind=named, said=words(request, team_id, said))
+    author = body.get("role") or body.get("name") or ""
+    # Calls and their outputs have no preview: show the beginning of the arguments or the output.
+    text = preview(body) or str(body.get("arguments") or body.get("output") or "")[:120]
+    label = f"{kind.replace('_', ' ')} · {author}" if author else kind.replace("_", " ")
+    return SummaryLine(icon=_ICONS.get(kind, "data_object"), kind=label, text=words(request, team_id, text))
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    spent = None if call.ended_at is None else round((call.ended_at - call.started_at).total_seconds() * 1000)
-    return {"call": call, "took": duration(None if spent is None else max(0, spent))}
+    elapsed_ms = None if call.ended_at is None else round((call.ended_at - call.started_at).total_seconds() * 1000)
+    return {"call": call, "took": duration(None if elapsed_ms is None else max(0, elapsed_ms))}

@@ -1,19 +1,23 @@
-"""Stretches of time that the list of responses and its filters have in common."""
+"""Time ranges shared by the response list and its filters."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.http import HttpRequest
 
-# A request's id is made when its head arrives, the response when its body was read.
+# The request id is created when the request's headers arrive, the response after its body was read; uploads may be
+# slow.
 _UPLOAD = timedelta(hours=1)
 LONGEST_RUN = timedelta(days=1)
-"""How long after a response began its calls are looked for."""
+"""Longest time after the creation of a response in which its tool calls are looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The time that a list shows, to whom. Without a beginning: all of the time, in which an id is looked up."""
+class TimeRange:
+    """Time range of a list and the request that reads it.
+
+    `since` is None for a lookup by id, which covers all time.
+    """
 
     request: HttpRequest
     since: datetime | None = None
@@ -21,10 +25,10 @@ class Span:
 
     @property
     def longest_run(self) -> timedelta:
-        """How long after its end calls of its responses may begin."""
+        """Return how long after the end of the range tool calls of its responses may start."""
         return LONGEST_RUN
 
 
-def near(moment: datetime) -> tuple[datetime, datetime]:
-    """When the response of a request was made whose id is from this moment."""
+def creation_window(moment: datetime) -> tuple[datetime, datetime]:
+    """Return the range in which a request created its response, given the time stamp of the request id."""
     return moment - timedelta(minutes=1), moment + _UPLOAD
