@@ -22,14 +22,14 @@ Part = InputImage | InputFile | ComputerScreenshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageBytes:
+class AttachmentImage:
     """An image as a data URL."""
 
     url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileBytes:
+class AttachmentFile:
     """A file for a model that reads files itself."""
 
     filename: str
@@ -37,32 +37,32 @@ class FileBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class AttachmentText:
     """Text in a part's place: what a file says, or why the part cannot be had any more."""
 
     text: str
 
 
-Attachment = ImageBytes | FileBytes | Words
-Attachments = Mapping[str, Attachment]
+Attachment = AttachmentImage | AttachmentFile | AttachmentText
+AttachmentMap = Mapping[str, Attachment]
 
 
-class Content(Protocol):
+class Attachments(Protocol):
     """Finds what stands behind the parts of a run's items."""
 
-    async def attachments(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> Attachments:
+    async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
         """What was found for these items, never failing: what cannot be had is said in words.
 
         `files`: the model reads files itself. `inline_images`: it does not fetch images by itself.
         """
         ...
 
-    def words(self, items: Iterable[StoredItem]) -> list[str]:
+    def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
         """The texts that stand in the place of files, as far as they have been looked for."""
         ...
 
 
-def name_of(part: Part) -> str | None:
+def attachment_key(part: Part) -> str | None:
     """The same for parts that mean the same; None for an image that brings its bytes along."""
     if not isinstance(part, InputFile):
         url = part.image_url

@@ -22,7 +22,7 @@ from responses.engine.events.types import (
     OutputTextDelta,
     OutputTextDone,
 )
-from responses.engine.turn import Model, TurnRequest, TurnResult, TurnStream
+from responses.engine.turn import LanguageModel, TurnRequest, TurnResult, TurnStream
 
 HOW_TO_CITE = (
     "Each source begins with its mark, such as 【a1b2:1】. Where your answer uses a source, write its mark right "
@@ -44,7 +44,7 @@ def _name(item_id: str, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class CitedSource:
     """What can be cited. `shown` stands in the text where the mark was."""
 
     shown: str
@@ -57,9 +57,9 @@ class Source:
         return {**self.annotation, "start_index": start, "end_index": start + len(self.shown)}
 
 
-def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
+def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, CitedSource]:
     """The sources that these items tell of, by the names in their marks. `links`: pages are linked in the text."""
-    found: dict[str, Source] = {}
+    found: dict[str, CitedSource] = {}
     for item in items:
         match item:
             case FileSearchCall(id=str() as name, results=list() as passages):
@@ -67,12 +67,12 @@ def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, Source]:
                     if passage.file_id is None:
                         continue
                     citation = {"type": "file_citation", "file_id": passage.file_id, "filename": passage.filename}
-                    found[_name(name, number)] = Source(shown="", annotation=citation)
+                    found[_name(name, number)] = CitedSource(shown="", annotation=citation)
             case WebSearchCall(id=str() as name, results=list() as pages):
                 for number, page in enumerate(pages, start=1):
                     citation = {"type": "url_citation", "url": page.url, "title": page.title or page.url}
                     shown = f" ([{urlsplit(page.url).hostname}]({page.url}))" if links else ""
-                    found[_name(name, number)] = Source(shown=shown, annotation=citation)
+                    found[_name(name, number)] = CitedSource(shown=shown, annotation=citation)
     return found
 
 
@@ -103,7 +103,7 @@ def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
     return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
 
 
-def open_citing(model: Model, request: TurnRequest) -> TurnStream:
+def open_citing(model: LanguageModel, request: TurnRequest) -> TurnStream:
     """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
     known = sources(request.items, links=request.sampling.response_format is None)
     files = written_files(request.items)
@@ -112,10 +112,10 @@ def open_citing(model: Model, request: TurnRequest) -> TurnStream:
 
 
 @dataclass(slots=True)
-class _Text:
+class _CitedText:
     """One text as it grows: what was said of it, and what waits because it may be the beginning of a mark."""
 
-    known: dict[str, Source]
+    known: dict[str, CitedSource]
     said: str = ""
     waiting: str = ""
     annotations: list[Body] = field(default_factory=list)
@@ -153,11 +153,11 @@ class _Text:
 class _Citing:
     """A turn whose marks are read on the way: its events, its items and its result tell of the same texts."""
 
-    def __init__(self, stream: TurnStream, known: dict[str, Source], files: Mapping[str, Body]) -> None:
+    def __init__(self, stream: TurnStream, known: dict[str, CitedSource], files: Mapping[str, Body]) -> None:
         self._stream = stream
         self._known = known
         self._files = files
-        self._texts: dict[tuple[str, int], _Text] = {}
+        self._texts: dict[tuple[str, int], _CitedText] = {}
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         async with aclosing(self._stream.events()) as turn:
@@ -202,8 +202,8 @@ class _Citing:
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
         return [*deltas, *cited, replace(event, text=text.said)]
 
-    def _text(self, item_id: str, content_index: int) -> _Text:
-        return self._texts.setdefault((item_id, content_index), _Text(self._known))
+    def _text(self, item_id: str, content_index: int) -> _CitedText:
+        return self._texts.setdefault((item_id, content_index), _CitedText(self._known))
 
     def _part(self, part: Body, item_id: str, content_index: int) -> Body:
         text = self._texts.get((item_id, content_index))

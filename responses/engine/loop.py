@@ -10,38 +10,38 @@ from kernel.clock import unix
 from kernel.errors import Failure
 from responses.engine import citation_markers, turn_request
 from responses.engine.calls import dispatch
-from responses.engine.calls.dispatch import Sorted
+from responses.engine.calls.dispatch import ClassifiedCalls
 from responses.engine.calls.hosted import HostedCalls, whole_item
 from responses.engine.calls.port import Toolbox
 from responses.engine.compaction import token_estimate
-from responses.engine.compaction.run import Compacting
+from responses.engine.compaction.run import Compactor
 from responses.engine.constraints.gate import Gate, gate_for
 from responses.engine.events.response_body import Ending, response_body
 from responses.engine.events.terminal import closing, failed
 from responses.engine.events.types import Body, Event, ResponseInProgress
 from responses.engine.interrupted_items import OpenItem, close_fragment
-from responses.engine.state import Discarded, OutputItem, PendingCall, RunContext, RunState
+from responses.engine.state import DiscardedTurn, OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
-    Began,
     CallRecord,
     Emitted,
     FragmentsClosed,
-    Prepared,
     RunEnded,
+    RunStarted,
     Step,
+    ToolsPrepared,
     TurnDiscarded,
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import Model, TurnRequest, TurnResult, TurnStream, Usage
-from responses.engine.turn_outcome import AskAgain, Court, Failed, Finished, GoOn, Incomplete
+from responses.engine.turn import LanguageModel, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun, RetryTurn, TurnEvaluator
 
 
 class Run:
     """One execution of a response, from any persisted state to a terminal one."""
 
     def __init__(
-        self, context: RunContext, state: RunState, *, model: Model, tools: Toolbox, now: Callable[[], datetime]
+        self, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
     ) -> None:
         self._context = context
         self._state = state
@@ -49,8 +49,8 @@ class Run:
         self._tools = tools
         self._now = now
         self._hosted = HostedCalls(state, tools, now=now, include=context.include)
-        self._compacting = Compacting(context, state, model=model, tools=tools, now=now)
-        self._court = Court(context=context, state=state, tools=tools)
+        self._compacting = Compactor(context, state, model=model, tools=tools, now=now)
+        self._court = TurnEvaluator(context=context, state=state, tools=tools)
         self._open_item = OpenItem()
         self._stream: TurnStream | None = None
         self._request: TurnRequest | None = None
@@ -112,7 +112,7 @@ class Run:
         if self._state.queued:
             self._state.queued = False
             body = response_body(self._context.parameters, status="in_progress")
-            yield Began(events=[ResponseInProgress(response=body)])
+            yield RunStarted(events=[ResponseInProgress(response=body)])
         self._compacting.take_over()
         if self._state.fragments:
             events, items = self._close_fragments()
@@ -128,19 +128,19 @@ class Run:
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
             async for step in preparing:
                 self._open_item.follow(step.events)
-                if isinstance(step, Prepared):
+                if isinstance(step, ToolsPrepared):
                     self._state.output += step.items
                     self._take_in(step.calls)
                 yield step
-                if isinstance(step, Prepared) and step.failure is not None:
+                if isinstance(step, ToolsPrepared) and step.failure is not None:
                     yield self._end(failed(step.failure), at=self._now())
 
     def _take_in(self, calls: list[CallRecord]) -> None:
         state = self._state
         state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
         state.hosted_calls += sum(c.state == "pending" for c in calls)
-        state.asides += [aside for c in calls if (aside := dispatch.aside(c)) is not None]
-        state.waiting = state.waiting or any(c.state in {"waiting", "asked"} for c in calls)
+        state.insertions += [aside for c in calls if (aside := dispatch.refusal_insertion(c)) is not None]
+        state.awaits_client = state.awaits_client or any(c.state in {"waiting", "asked"} for c in calls)
 
     def _end_before_calls(self) -> RunEnded | None:
         if (stuck := self._hosted.stuck()) is None:
@@ -150,7 +150,7 @@ class Run:
 
     def _end_before_turn(self) -> RunEnded | None:
         """Why no model is asked, though the calls that we make are made."""
-        if self._state.waiting:
+        if self._state.awaits_client:
             return self._end(self._completed(self._now()), at=self._now())
         left = turn_request.tokens_left(self._context, self._state)
         if left is not None and left <= 0:
@@ -212,28 +212,28 @@ class Run:
             msg = "a turn was ended that never began"
             raise RuntimeError(msg)
         result = self._stream.result()
-        verdict = await self._court.judge(result, request=self._request, gate=self._gate)
+        verdict = await self._court.evaluate(result, request=self._request, gate=self._gate)
         # Only now: who interrupts the run while a turn is judged finds the turn.
         self._stream = None
         match verdict:
-            case GoOn(calls, kept):
+            case ContinueRun(calls, kept):
                 return self._turn_ended(result, calls, kept)
-            case AskAgain(discarded):
+            case RetryTurn(discarded):
                 return self._turn_discarded(result, discarded)
-            case Finished() | Incomplete() | Failed() as end:
+            case CompleteRun() | EndIncomplete() | FailRun() as end:
                 return self._run_ended(result, end)
             case never:
                 assert_never(never)
 
-    def _turn_ended(self, result: TurnResult, calls: Sorted, kept: int) -> TurnEnded:
+    def _turn_ended(self, result: TurnResult, calls: ClassifiedCalls, kept: int) -> TurnEnded:
         record, items = self._record(result), _output(result.items[:kept])
         events = self._released() if kept == len(result.items) else []
         state = self._state
         state.output += items
         self._compacting.count(record.usage)
-        state.repairs = None
-        state.futile_turns = 0 if calls.gets_on else state.futile_turns + 1
-        for body in calls.asked_for:
+        state.rejected = None
+        state.unproductive_turns = 0 if calls.makes_progress else state.unproductive_turns + 1
+        for body in calls.approval_requests:
             events += whole_item(body, output_index=state.next_output_index)
             items = [*items, OutputItem(body=body)]
             state.output.append(items[-1])
@@ -241,34 +241,34 @@ class Run:
         self._take_in(records)
         return TurnEnded(events=events, turn=record, items=items, calls=records)
 
-    def _turn_discarded(self, result: TurnResult, discarded: Discarded) -> TurnDiscarded:
+    def _turn_discarded(self, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
         record = self._record(result, discarded)
         items = _output(result.items[: len(result.items) - len(discarded.items)])
         state = self._state
         state.output += items
         state.discarded += 1
         if discarded.defect is None:
-            state.shortened = True
+            state.input_too_long = True
         else:
-            state.repairs = discarded
+            state.rejected = discarded
         return TurnDiscarded(turn=record, items=items)
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
-    def _run_ended(self, result: TurnResult, end: Finished | Incomplete | Failed) -> RunEnded:
-        discarded = end.discarded if isinstance(end, Failed) else None
+    def _run_ended(self, result: TurnResult, end: CompleteRun | EndIncomplete | FailRun) -> RunEnded:
+        discarded = end.discarded if isinstance(end, FailRun) else None
         record = self._record(result, discarded)
         match end:
-            case Finished():
+            case CompleteRun():
                 ending = self._completed(record.ended_at)
-            case Incomplete(reason):
+            case EndIncomplete(reason):
                 ending = self._incomplete(reason)
-            case Failed(failure):
+            case FailRun(failure):
                 ending = failed(failure)
         if discarded is not None:
             items = _output(result.items[: len(result.items) - len(discarded.items)])
             return self._end(ending, at=record.ended_at, items=items, turn=record)
-        calls = dispatch.unmade(result.calls, turn=record.number, tools=self._tools)
+        calls = dispatch.unexecuted(result.calls, turn=record.number, tools=self._tools)
         items = _output(result.items)
         return self._end(ending, at=record.ended_at, events=self._released(), items=items, turn=record, calls=calls)
 
@@ -278,7 +278,7 @@ class Run:
     def _completed(self, at: datetime) -> Ending:
         return Ending(status="completed", completed_at=unix(at), service_tier=self._service_tier)
 
-    def _record(self, result: TurnResult, discarded: Discarded | None = None) -> TurnRecord:
+    def _record(self, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
         """Close the books of a turn: its tokens are the run's, whatever became of it."""
         usage = result.usage or self._estimate(result)
         record = TurnRecord(
@@ -299,7 +299,7 @@ class Run:
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
         items = turn_request.everything(self._context, self._state)
-        files = self._context.content.words(items) if self._context.content else ()
+        files = self._context.attachments.file_texts(items) if self._context.attachments else ()
         read = [plain_text(item.wire()) for item in items]
         return Usage(
             input_tokens=token_estimate.tokens(self._context.instructions or "", *read, *files),
@@ -336,7 +336,7 @@ class Run:
             turn=turn,
             items=items,
             calls=calls or [],
-            abandoned=self._state.pending,
+            unfinished=self._state.pending,
         )
 
     def _close_fragments(self) -> tuple[list[Event], list[OutputItem]]:

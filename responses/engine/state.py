@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from conversations.items import StoredItem, from_wire
-from responses.engine.attachments import Content
+from responses.engine.attachments import Attachments
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.chat.reasoning import Seal
-from responses.engine.compaction.items import CompactionPlan, CompactionSeal
+from responses.engine.chat.reasoning import ReasoningCipher
+from responses.engine.compaction.items import CompactionCipher, CompactionPlan
 from responses.engine.events.types import Body
 from responses.engine.turn import Call, Sampling, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class ModelTraits:
     """How far a model can be trusted, and how much it can read.
 
     `structured_output`: "checked", what it says is held back until it was checked; "native", its server enforces the
@@ -27,7 +27,7 @@ class Traits:
     context_window: int | None = None
 
 
-class RunSeal(Seal, CompactionSeal, Protocol):
+class RunCipher(ReasoningCipher, CompactionCipher, Protocol):
     """Seals all that a run has to."""
 
 
@@ -45,13 +45,13 @@ class RunContext:
     instructions: str | None
     items: Sequence[StoredItem]
     sampling: Sampling
-    traits: Traits = Traits()
-    content: Content | None = None
-    seal: RunSeal | None = None
+    traits: ModelTraits = ModelTraits()
+    attachments: Attachments | None = None
+    cipher: RunCipher | None = None
     include: frozenset[str] = frozenset()
     max_turns: int = 32
-    prefaced: int = 0
-    compacted: int = 0
+    instruction_items: int = 0
+    compacted_items: int = 0
     compaction: CompactionPlan | None = None
 
 
@@ -79,33 +79,33 @@ class PendingCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
+class ContextInsertion:
     """What the model reads beside the output, in this run only and never shown: behind the first `after` items."""
 
     after: int
     items: tuple[StoredItem, ...]
 
 
-def answer(*, after: int, call_id: str, name: str, arguments: str, output: str) -> Aside:
+def call_with_output(*, after: int, call_id: str, name: str, arguments: str, output: str) -> ContextInsertion:
     """A call that nobody makes, and why."""
     called = {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
     answered = {"type": "function_call_output", "call_id": call_id, "output": output}
-    return Aside(after=after, items=(from_wire(called), from_wire(answered)))
+    return ContextInsertion(after=after, items=(from_wire(called), from_wire(answered)))
 
 
-def enclosure(*, after: int, parts: Sequence[Body]) -> Aside:
+def user_parts(*, after: int, parts: Sequence[Body]) -> ContextInsertion:
     """What a tool gave beside its words: images. Models read them as a message of the user."""
-    return Aside(after=after, items=(from_wire({"type": "message", "role": "user", "content": [*parts]}),))
+    return ContextInsertion(after=after, items=(from_wire({"type": "message", "role": "user", "content": [*parts]}),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discarded:
+class DiscardedTurn:
     """Why a turn does not count, and what it had brought. `defect` None: the upstream could not read so much."""
 
     defect: str | None
     items: list[Body] = field(default_factory=list)
 
-    def told(self) -> tuple[StoredItem, ...]:
+    def feedback(self) -> tuple[StoredItem, ...]:
         """How the next turn hears of it."""
         if self.defect is None:
             return ()
@@ -149,12 +149,12 @@ class RunState:
     fragments: list[Fragment] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     hosted_calls: int = 0
-    waiting: bool = False
-    asides: list[Aside] = field(default_factory=list)
+    awaits_client: bool = False
+    insertions: list[ContextInsertion] = field(default_factory=list)
     discarded: int = 0
-    repairs: Discarded | None = None
-    shortened: bool = False
-    futile_turns: int = 0
+    rejected: DiscardedTurn | None = None
+    input_too_long: bool = False
+    unproductive_turns: int = 0
     queued: bool = False
     compactions: int = 0
     compaction_tokens: int = 0
@@ -169,15 +169,15 @@ class RunState:
         """The output so far, as the next turn reads it."""
         items: list[StoredItem] = []
         for position, item in enumerate(self.output):
-            if self.asides:
-                items += self._asides_after(position)
+            if self.insertions:
+                items += self._insertions_after(position)
             if item.in_context:
                 items.append(from_wire(item.body))
-        items += self._asides_after(len(self.output))
-        return [*items, *self.repairs.told()] if self.repairs else items
+        items += self._insertions_after(len(self.output))
+        return [*items, *self.rejected.feedback()] if self.rejected else items
 
-    def _asides_after(self, position: int) -> list[StoredItem]:
-        return [item for aside in self.asides if aside.after == position for item in aside.items]
+    def _insertions_after(self, position: int) -> list[StoredItem]:
+        return [item for insertion in self.insertions if insertion.after == position for item in insertion.items]
 
     @property
     def has_compacted(self) -> bool:

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Literal
 
 from kernel.errors import Failure
-from responses.engine.calls.outcomes import Ask, ToolResult
+from responses.engine.calls.outcomes import RequireApproval, ToolResult
 from responses.engine.events.response_body import Ending
 from responses.engine.events.types import Body, Event
-from responses.engine.state import Discarded, OutputItem, PendingCall
+from responses.engine.state import DiscardedTurn, OutputItem, PendingCall
 from responses.engine.turn import Call, TurnResult, Usage
 
 
@@ -24,7 +24,7 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class RunStarted:
     """A run that was queued has begun."""
 
     events: list[Event]
@@ -42,7 +42,7 @@ class TurnRecord:
     ended_at: datetime
     result: TurnResult
     usage: Usage
-    discarded: Discarded | None = None
+    discarded: DiscardedTurn | None = None
     compacts: bool = False
     failed: bool = False
 
@@ -65,7 +65,7 @@ class CallRecord:
     state: CallState
     answer: str | None = None
     after: int = 0
-    ask: Ask | None = None
+    ask: RequireApproval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class ContextCompacted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class ToolsPrepared:
     """Hosted tools have put something in front of the first turn: items, or calls that were approved of.
 
     With a `failure` the run ends here.
@@ -160,14 +160,14 @@ class RunEnded:
     turn: TurnRecord | None = None
     items: list[OutputItem] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
-    abandoned: list[PendingCall] = field(default_factory=list)
+    unfinished: list[PendingCall] = field(default_factory=list)
 
 
 Step = (
     Emitted
-    | Began
+    | RunStarted
     | FragmentsClosed
-    | Prepared
+    | ToolsPrepared
     | ContextCompacted
     | TurnEnded
     | TurnDiscarded

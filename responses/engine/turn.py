@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 
 from conversations.items import StoredItem
 from kernel.errors import Failure
-from responses.engine.attachments import Content
-from responses.engine.chat.reasoning import Seal
+from responses.engine.attachments import Attachments
+from responses.engine.chat.reasoning import ReasoningCipher
 from responses.engine.events.types import Body, Event
 
 
@@ -116,7 +116,7 @@ class Sampling:
 class TurnRequest:
     """One upstream call: what the model is to read, and how it is to write.
 
-    `content` finds what stands behind the items' images and files, None where there are none; `seal` hides and opens
+    `content` finds what stands behind the items' images and files, None where there are none; `cipher` hides and opens
     reasoning, None where none is kept.
     """
 
@@ -125,8 +125,8 @@ class TurnRequest:
     items: Sequence[StoredItem]
     sampling: Sampling
     first_output_index: int
-    content: Content | None = None
-    seal: Seal | None = None
+    attachments: Attachments | None = None
+    cipher: ReasoningCipher | None = None
 
 
 class Finish(StrEnum):
@@ -188,7 +188,7 @@ class TurnStream(Protocol):
         ...
 
 
-class Model(Protocol):
+class LanguageModel(Protocol):
     """A model behind some upstream."""
 
     def open(self, request: TurnRequest) -> TurnStream:

@@ -8,7 +8,7 @@ import orjson
 from conversations.items import StoredItem
 from responses.engine.calls.port import Toolbox
 from responses.engine.compaction import window
-from responses.engine.compaction.items import Said, since
+from responses.engine.compaction.items import CompactedContext, since
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import FunctionTool, Sampling, TurnRequest
 
@@ -49,8 +49,8 @@ def request(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest
         items=_items(context, state, instructions, sampling),
         sampling=sampling,
         first_output_index=state.next_output_index,
-        content=context.content,
-        seal=context.seal,
+        attachments=context.attachments,
+        cipher=context.cipher,
     )
 
 
@@ -61,19 +61,19 @@ def tokens_left(context: RunContext, state: RunState) -> int | None:
     return limit if limit is None else limit - state.usage.output_tokens + state.compaction_tokens
 
 
-def said(context: RunContext, state: RunState) -> Said:
+def said(context: RunContext, state: RunState) -> CompactedContext:
     """The conversation as the next turn reads it, behind what belongs to the instructions."""
     told = state.context_items()
-    if state.has_compacted and context.seal is not None:
+    if state.has_compacted and context.cipher is not None:
         latest = max(at for at, item in enumerate(told) if item.type == "compaction")
-        return since(told[latest:], context.seal.open_compacted)
-    first, end = context.prefaced, context.prefaced + context.compacted
-    return Said(compacted=context.items[first:end], rest=[*context.items[end:], *told])
+        return since(told[latest:], context.cipher.decrypt_compaction)
+    first, end = context.instruction_items, context.instruction_items + context.compacted_items
+    return CompactedContext(compacted=context.items[first:end], rest=[*context.items[end:], *told])
 
 
 def everything(context: RunContext, state: RunState) -> list[StoredItem]:
     """All that the next turn could read."""
-    return [*context.items[: context.prefaced], *said(context, state).items]
+    return [*context.items[: context.instruction_items], *said(context, state).items]
 
 
 def is_limit_reached(context: RunContext, state: RunState) -> bool:
@@ -85,15 +85,15 @@ def is_limit_reached(context: RunContext, state: RunState) -> bool:
 def _items(context: RunContext, state: RunState, instructions: str | None, sampling: Sampling) -> Sequence[StoredItem]:
     """Everything said so far; with `truncation` `auto` as much of it as can be read."""
     items, size = everything(context, state), context.traits.context_window
-    if context.parameters.get("truncation") != "auto" or (size is None and not state.shortened):
+    if context.parameters.get("truncation") != "auto" or (size is None and not state.input_too_long):
         return items
     return window.fit(
         items,
         window=size,
         instructions=instructions,
         sampling=sampling,
-        halved=state.shortened,
-        content=context.content,
+        halved=state.input_too_long,
+        attachments=context.attachments,
     )
 
 

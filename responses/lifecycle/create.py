@@ -22,7 +22,7 @@ from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
-from responses.engine.turn import Model
+from responses.engine.turn import LanguageModel
 from responses.lifecycle import conversation
 from responses.lifecycle.cancel import cancel_run
 from responses.lifecycle.notifier import notify_workers
@@ -207,7 +207,7 @@ def _of_route(route: directory.Route) -> dict[str, Any]:
     return {"traits": asdict(capabilities.traits(route.capabilities)), "prices": route.prices.noted()}
 
 
-def _run(planned: _Planned, state: RunState, *, generates: bool, model: Model) -> Run:
+def _run(planned: _Planned, state: RunState, *, generates: bool, model: LanguageModel) -> Run:
     given, tools = planned.given, planned.toolbox
     if planned.judge is not None and generates:
         return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=planned.judge)
@@ -230,13 +230,13 @@ def _context(
         model=route.upstream_model,
         instructions=body.instructions,
         items=reading.items,
-        content=content,
-        seal=TeamCipher(principal.team_id),
+        attachments=content,
+        cipher=TeamCipher(principal.team_id),
         sampling=wire.sampling(parameters, options, reading.items),
         traits=capabilities.traits(route.capabilities),
         include=frozenset(options.get("include", ())),
-        prefaced=len(reading.preface),
-        compacted=reading.compacted,
+        instruction_items=len(reading.preface),
+        compacted_items=reading.compacted,
         compaction=wire.compaction(options),
     )
 

@@ -12,17 +12,17 @@ from responses.engine.compaction.items import since
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import (
-    Aside,
-    Discarded,
+    ContextInsertion,
+    DiscardedTurn,
+    ModelTraits,
     OutputItem,
     PendingCall,
     RunContext,
     RunState,
-    Traits,
-    answer,
-    enclosure,
+    call_with_output,
+    user_parts,
 )
-from responses.engine.turn import Call, Model, Sampling, TurnRequest, TurnStream, Usage
+from responses.engine.turn import Call, LanguageModel, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.moderation.judge import Judging
 from responses.moderation.run import ModeratedRun
@@ -51,7 +51,7 @@ def load(
     response_id: str,
     lease_token: int | None = None,
     tools: Toolbox | None = None,
-    model: Model | None = None,
+    model: LanguageModel | None = None,
     judge: Judging | None = None,
 ) -> ResumedRun:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
@@ -120,11 +120,11 @@ def _state(response: Response, fold: Fold) -> RunState:
         output=output,
         pending=_pending(calls),
         fragments=loose,
-        asides=_asides(calls),
+        insertions=_asides(calls),
         discarded=len(discarded),
-        repairs=last if last and last.defect is not None else None,
-        shortened=any(turn.defect is None for turn in discarded.values()),
-        waiting=any(call.status in {"waiting", "asked"} for call in calls),
+        rejected=last if last and last.defect is not None else None,
+        input_too_long=any(turn.defect is None for turn in discarded.values()),
+        awaits_client=any(call.status in {"waiting", "asked"} for call in calls),
         queued=response.status == Status.QUEUED,
         compactions=len(passes),
         compaction_tokens=sum(turn.output_tokens for turn in passes),
@@ -140,10 +140,10 @@ def _state(response: Response, fold: Fold) -> RunState:
     )
 
 
-def _discarded(response: Response) -> dict[int, Discarded]:
+def _discarded(response: Response) -> dict[int, DiscardedTurn]:
     """The turns that do not count, by their numbers."""
     turns = Turn.objects.filter(response=response, discarded__isnull=False)
-    return {turn.number: Discarded(**turn.discarded) for turn in turns if turn.discarded}
+    return {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
 
 
 def _passes(response: Response) -> list[Turn]:
@@ -169,7 +169,7 @@ def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
     ]
 
 
-def _asides(rows: Iterable[ToolCall]) -> list[Aside]:
+def _asides(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
     """What the model reads beside the output: answers to calls that nobody made, images that tools gave."""
     asides = []
     for row in rows:
@@ -177,9 +177,9 @@ def _asides(rows: Iterable[ToolCall]) -> list[Aside]:
             case "refused", {"after": after}:
                 call = _call(row)
                 words = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-                asides.append(answer(after=after, output=row.output or "", **words))
+                asides.append(call_with_output(after=after, output=row.output or "", **words))
             case "completed" | "failed", {"after": after, "parts": parts}:
-                asides.append(enclosure(after=after, parts=parts))
+                asides.append(user_parts(after=after, parts=parts))
     return asides
 
 
@@ -192,21 +192,21 @@ def _context(response: Response) -> RunContext:
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.instructions(response.parameters)
     seal = TeamCipher(response.team_id)
-    said = since([*history, *(from_wire(place.item.body) for place in own)], seal.open_compacted)
+    said = since([*history, *(from_wire(place.item.body) for place in own)], seal.decrypt_compaction)
     items = [*preface, *said.items]
     return RunContext(
         response_id=response.pk,
         parameters=response.parameters,
         model=response.upstream_model,
         instructions=instructions,
-        content=TeamAttachments(response.team_id),
-        seal=seal,
+        attachments=TeamAttachments(response.team_id),
+        cipher=seal,
         items=items,
-        prefaced=len(preface),
-        compacted=len(said.compacted),
+        instruction_items=len(preface),
+        compacted_items=len(said.compacted),
         compaction=parameters.compaction(response.options),
         include=response.included,
-        traits=Traits(**response.options.get("traits", {})),
+        traits=ModelTraits(**response.options.get("traits", {})),
         sampling=parameters.sampling(response.parameters, response.options, items)
         if response.parameters
         else Sampling(),

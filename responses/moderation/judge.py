@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from conversations.items import StoredItem, plain_text
 from kernel.errors import ApiError, ContentFlagged, Failure, ModelNotFound, UnsupportedValue, UpstreamError
-from responses.engine.attachments import ImageBytes, Words, all_parts, name_of
+from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
 from responses.engine.events.types import Body
 from responses.passthrough.embeddings_moderations import forward, parse_moderation
 from responses.requests import parameters
@@ -147,13 +147,13 @@ async def _behind(items: Sequence[StoredItem], content: TeamAttachments | None) 
     """The words of the files and the URLs of the images in some items."""
     if content is None:
         return [], []
-    found = await content.attachments(items, files=False, inline_images=False)
+    found = await content.load(items, files=False, inline_images=False)
     words, images = [], []
     for part in all_parts(items):
-        match found.get(name_of(part) or ""):
-            case Words(text=text):
+        match found.get(attachment_key(part) or ""):
+            case AttachmentText(text=text):
                 words.append(text)
-            case ImageBytes(url=url):
+            case AttachmentImage(url=url):
                 images.append(url)
             case _ if given := getattr(part, "image_url", None):
                 images.append(given)

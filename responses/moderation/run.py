@@ -15,7 +15,7 @@ from responses.engine.events.types import Event
 from responses.engine.loop import Run
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
-from responses.engine.turn import Model
+from responses.engine.turn import LanguageModel
 from responses.moderation.judge import Judgement, Judging
 
 
@@ -27,7 +27,7 @@ class ModeratedRun(Run):
         context: RunContext,
         state: RunState,
         *,
-        model: Model,
+        model: LanguageModel,
         tools: Toolbox,
         now: Callable[[], datetime],
         judge: Judging,

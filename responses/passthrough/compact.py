@@ -15,7 +15,7 @@ from kernel.errors import UnknownParameter
 from kernel.ids import new_id
 from responses.engine.calls.port import NoTools
 from responses.engine.compaction.items import CompactionPlan
-from responses.engine.compaction.run import Compacting
+from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body
 from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
@@ -64,7 +64,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     route = await directory.aroute(principal, body.model)
     given = await _context(principal, body, route)
     state, model = RunState(), model_for(route)
-    compacting = Compacting(given, state, model=model, tools=NoTools(), now=now)
+    compacting = Compactor(given, state, model=model, tools=NoTools(), now=now)
     said = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
     call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
     outcome = "failed"
@@ -87,7 +87,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     }
 
 
-async def _run(compacting: Compacting) -> None:
+async def _run(compacting: Compactor) -> None:
     """Make the pass; raises what went wrong as the caller's error."""
     async with aclosing(compacting.steps()) as steps:
         async for _ in steps:
@@ -108,11 +108,11 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
         model=route.upstream_model,
         instructions=body.instructions,
         items=reading.items,
-        content=content,
-        seal=TeamCipher(principal.team_id),
+        attachments=content,
+        cipher=TeamCipher(principal.team_id),
         sampling=wire.sampling(parameters, wire.hidden_options(body), reading.items),
         traits=capabilities.traits(route.capabilities),
-        compacted=reading.compacted,
+        compacted_items=reading.compacted,
         compaction=CompactionPlan(at_once=True),
     )
     capabilities.check_length(given)

@@ -85,14 +85,14 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
         items=reading.items,
         sampling=sampling,
         first_output_index=0,
-        content=content,
-        seal=TeamCipher(principal.team_id),
+        attachments=content,
+        cipher=TeamCipher(principal.team_id),
     )
     counted = await token_counts.count(route, asked) if route and (asked.items or asked.instructions) else None
     if counted is not None:
         return counted
     return token_estimate.input_tokens(
-        instructions=body.instructions, items=reading.items, sampling=sampling, content=content
+        instructions=body.instructions, items=reading.items, sampling=sampling, attachments=content
     )
 
 

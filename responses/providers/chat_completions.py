@@ -7,7 +7,7 @@ import orjson
 
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
-from responses.engine.attachments import Attachments
+from responses.engine.attachments import AttachmentMap
 from responses.engine.chat.converter import ChatConverter, Chunk
 from responses.engine.events.types import Event
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
@@ -47,7 +47,7 @@ class ChatTurn:
             top_logprobs=sampling.top_logprobs,
             most_calls=sampling.most_calls,
             tools=sampling.tools,
-            seal=request.seal,
+            cipher=request.cipher,
             raw_reasoning=route.capabilities.raw_reasoning,
             think_tags=route.capabilities.think_tags,
         )
@@ -85,10 +85,10 @@ class ChatTurn:
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
     async def _body(self) -> dict[str, Any]:
-        can, content = self._route.capabilities, self._request.content
+        can, content = self._route.capabilities, self._request.attachments
         if content is None:
             return request_body(self._request, can)
-        found = await content.attachments(self._request.items, files=can.files, inline_images=can.inline_images)
+        found = await content.load(self._request.items, files=can.files, inline_images=can.inline_images)
         return request_body(self._request, can, found)
 
     def _whole(self, body: bytes) -> list[Event]:
@@ -183,7 +183,7 @@ def _checked(chunk: object, data: bytes) -> Chunk:
 
 
 def request_body(
-    request: TurnRequest, can: Capabilities | None = None, attachments: Attachments | None = None
+    request: TurnRequest, can: Capabilities | None = None, attachments: AttachmentMap | None = None
 ) -> dict[str, Any]:
     """The body of the upstream call. What the client did not send is not sent."""
     can = can or Capabilities()
@@ -196,7 +196,7 @@ def request_body(
             request.items,
             parts=parts,
             thoughts=thoughts,
-            extras=CallExtras(request.seal, request.items),
+            extras=CallExtras(request.cipher, request.items),
             custom_tools=can.custom_tools,
             developer_role=can.developer_role,
         ),
@@ -212,7 +212,7 @@ def _thoughts(request: TurnRequest, can: Capabilities) -> ThoughtWriter | None:
     if not can.reasoning_field:
         return None
     all_turns = request.sampling.reasoning_context == "all_turns"
-    return ThoughtWriter(can.reasoning_field, seal=request.seal, items=request.items, all_turns=all_turns)
+    return ThoughtWriter(can.reasoning_field, cipher=request.cipher, items=request.items, all_turns=all_turns)
 
 
 def _parameters(sampling: Sampling) -> dict[str, Any]:

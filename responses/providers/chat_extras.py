@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conversations.items import Reasoning, StoredItem
-from responses.engine.chat.reasoning import Seal
+from responses.engine.chat.reasoning import ReasoningCipher
 
 Message = dict[str, Any]
 
@@ -12,12 +12,12 @@ Message = dict[str, Any]
 class CallExtras:
     """The extras of one conversation, each for one call."""
 
-    def __init__(self, seal: Seal | None = None, items: Iterable[StoredItem] = ()) -> None:
+    def __init__(self, cipher: ReasoningCipher | None = None, items: Iterable[StoredItem] = ()) -> None:
         self._kept: list[Message] = []
         for item in items:
             # Only items without words of their own keep extras: opening every one would cost too much.
             if isinstance(item, Reasoning) and item.encrypted_content and not item.content and not item.summary:
-                thought = seal.open(item.encrypted_content) if seal is not None else None
+                thought = cipher.decrypt(item.encrypted_content) if cipher is not None else None
                 self._kept += thought.calls if thought is not None else ()
 
     def added_to(self, call: Message) -> Message:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conversations.items import ComputerScreenshot, InputFile, InputPart, InputText
-from responses.engine.attachments import Attachments, FileBytes, ImageBytes, Words, name_of
+from responses.engine.attachments import AttachmentFile, AttachmentImage, AttachmentMap, AttachmentText, attachment_key
 
 Message = dict[str, Any]
 
@@ -17,7 +17,7 @@ Message = dict[str, Any]
 class PartWriter:
     """Writes parts for one turn."""
 
-    attachments: Attachments = field(default_factory=dict)
+    attachments: AttachmentMap = field(default_factory=dict)
     vision: bool = True
 
     def content(self, parts: Sequence[InputPart]) -> str | list[Message]:
@@ -39,13 +39,13 @@ class PartWriter:
         if not (self.vision or isinstance(part, InputFile)):
             # A request with one was refused, so this is a tool's.
             return {"type": "text", "text": "[An image stands here, which you cannot see.]"}
-        name = name_of(part) if self.attachments else None
+        name = attachment_key(part) if self.attachments else None
         match self.attachments.get(name) if name else None:
-            case Words(text=text):
+            case AttachmentText(text=text):
                 return {"type": "text", "text": text}
-            case FileBytes(filename=filename, url=url):
+            case AttachmentFile(filename=filename, url=url):
                 return {"type": "file", "file": {"filename": filename, "file_data": url}}
-            case ImageBytes(url=url):
+            case AttachmentImage(url=url):
                 return _image(url, part)
         if isinstance(part, InputFile) or part.image_url is None:
             return {"type": "text", "text": "[This file is not available any more.]"}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
-from responses.engine.chat.reasoning import Seal, Thought
+from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
 from responses.engine.relay.segments import ENCRYPTED
 
 Message = dict[str, Any]
@@ -19,10 +19,12 @@ _ENTRIES = {"reasoning_details", "thinking_blocks"}
 class ThoughtWriter:
     """Adds reasoning to the messages of one turn, as they are written."""
 
-    def __init__(self, field: str, *, seal: Seal | None, items: Sequence[StoredItem], all_turns: bool) -> None:
+    def __init__(
+        self, field: str, *, cipher: ReasoningCipher | None, items: Sequence[StoredItem], all_turns: bool
+    ) -> None:
         self._field = field
-        self._seal = seal
-        self._waiting: list[Thought] = []
+        self._cipher = cipher
+        self._waiting: list[ReasoningContent] = []
         self._size = (0, 0)
         # Of earlier turns only where the client asks for it: what a model thought then seldom helps it now.
         earlier = 0 if all_turns else last_question(items)
@@ -43,11 +45,11 @@ class ThoughtWriter:
             self._add(message)
         self._waiting.clear()
 
-    def _thought(self, item: Reasoning) -> Thought:
-        opened = self._seal.open(item.encrypted_content) if self._seal and item.encrypted_content else None
+    def _thought(self, item: Reasoning) -> ReasoningContent:
+        opened = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
         if opened is not None:
             return opened
-        return Thought(text="".join(part.text for part in item.content or ()))
+        return ReasoningContent(text="".join(part.text for part in item.content or ()))
 
     def _add(self, message: Message) -> None:
         if self._field in _ENTRIES:

@@ -10,7 +10,7 @@ import orjson
 
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
-from responses.engine.attachments import Attachments
+from responses.engine.attachments import AttachmentMap
 from responses.engine.events.types import Event
 from responses.engine.relay.converter import RelayConverter, UpstreamEvent
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
@@ -48,7 +48,7 @@ class ResponsesTurn:
             sampling=request.sampling,
             upstream_id=route.upstream.id,
             failure_of=failure_of_error,
-            seal=request.seal,
+            cipher=request.cipher,
             show_raw=route.capabilities.raw_reasoning,
         )
         self._upstream_request_id: str | None = None
@@ -85,10 +85,10 @@ class ResponsesTurn:
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
     async def _body(self) -> dict[str, Any]:
-        can, content = self._route.capabilities, self._request.content
+        can, content = self._route.capabilities, self._request.attachments
         if content is None:
             return request_body(self._route, self._request)
-        found = await content.attachments(self._request.items, files=can.files, inline_images=can.inline_images)
+        found = await content.load(self._request.items, files=can.files, inline_images=can.inline_images)
         return request_body(self._route, self._request, found)
 
 
@@ -111,7 +111,7 @@ def decode(data: bytes) -> UpstreamEvent:
         raise UpstreamFailed(Failure(code="server_error", message=message)) from broken
 
 
-def request_body(route: Route, request: TurnRequest, attachments: Attachments | None = None) -> dict[str, Any]:
+def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap | None = None) -> dict[str, Any]:
     """The body of the upstream call. What the client did not send is not sent."""
     sampling = request.sampling
     body: dict[str, Any] = {

@@ -18,7 +18,7 @@ from conversations.items import (
     Reasoning,
     StoredItem,
 )
-from responses.engine.attachments import Attachments
+from responses.engine.attachments import AttachmentMap
 from responses.engine.relay.segments import ENCRYPTED
 from responses.engine.turn import TurnRequest
 from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
@@ -33,10 +33,10 @@ _CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_t
 class InputWriter:
     """Writes the items of one turn."""
 
-    def __init__(self, route: Route, request: TurnRequest, attachments: Attachments) -> None:
+    def __init__(self, route: Route, request: TurnRequest, attachments: AttachmentMap) -> None:
         self._upstream_id = route.upstream.id
         self._can = route.capabilities
-        self._seal = request.seal
+        self._cipher = request.cipher
         self._all_turns = request.sampling.reasoning_context == "all_turns"
         self._parts = PartWriter(attachments=attachments)
         self._calls = CallWriter(parts=self._parts, custom_tools=self._can.custom_tools)
@@ -92,7 +92,7 @@ class InputWriter:
 
     def _reasoning(self, item: Reasoning) -> list[Entry]:
         """Encrypted reasoning goes back to the upstream that made it; raw words to one that is to read them."""
-        thought = self._seal.open(item.encrypted_content) if self._seal and item.encrypted_content else None
+        thought = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
         summary = [{"type": "summary_text", "text": part.text} for part in item.summary]
         for detail in thought.details if thought else ():
             if detail.get("type") == ENCRYPTED and detail.get("upstream") == self._upstream_id:

@@ -6,7 +6,7 @@ A count is not worth a failed request: what goes wrong here is None, and the cal
 import asyncio
 from typing import Any
 
-from responses.engine.attachments import Attachments
+from responses.engine.attachments import AttachmentMap
 from responses.engine.turn import TurnRequest
 from responses.providers import chat_completions, responses_api
 from responses.providers.chat_completions import decode
@@ -43,21 +43,21 @@ async def count(route: Route, request: TurnRequest) -> int | None:
         return None
 
 
-async def _attachments(route: Route, request: TurnRequest) -> Attachments:
-    if request.content is None:
+async def _attachments(route: Route, request: TurnRequest) -> AttachmentMap:
+    if request.attachments is None:
         return {}
     can = route.capabilities
-    return await request.content.attachments(request.items, files=can.files, inline_images=can.inline_images)
+    return await request.attachments.load(request.items, files=can.files, inline_images=can.inline_images)
 
 
-async def _tokenize(route: Route, request: TurnRequest, found: Attachments) -> int | None:
+async def _tokenize(route: Route, request: TurnRequest, found: AttachmentMap) -> int | None:
     """vLLM's endpoint stands beside /v1, and counts what its chat template makes of the messages."""
     body = chat_completions.request_body(request, route.capabilities, found)
     url = f"{route.upstream.base_url.removesuffix('/v1')}/tokenize"
     return _number(await _ask(route, url, body, _TOKENIZED), "count")
 
 
-async def _input_tokens(route: Route, request: TurnRequest, found: Attachments) -> int | None:
+async def _input_tokens(route: Route, request: TurnRequest, found: AttachmentMap) -> int | None:
     body = responses_api.request_body(route, request, found)
     return _number(await _ask(route, "/responses/input_tokens", body, _COUNTED), "input_tokens")
 

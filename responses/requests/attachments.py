@@ -40,13 +40,13 @@ from kernel.errors import (
 )
 from responses.engine.attachments import (
     Attachment,
-    Attachments,
-    FileBytes,
-    ImageBytes,
+    AttachmentFile,
+    AttachmentImage,
+    AttachmentMap,
+    AttachmentText,
     Part,
-    Words,
     all_parts,
-    name_of,
+    attachment_key,
     parts_of,
 )
 from responses.requests import parameters
@@ -105,7 +105,7 @@ async def admit(
         principal.require(Scope.FILES_READ)
     content = TeamAttachments(principal.team_id)
     await content.require(own, can=can)
-    await content.attachments(before, files=can.files, inline_images=can.inline_images)
+    await content.load(before, files=can.files, inline_images=can.inline_images)
     return content
 
 
@@ -124,7 +124,7 @@ def _check_number(own: Own, can: Capabilities) -> None:
     """What is named twice is read once."""
     read: dict[str, str] = {}
     for path, part in own:
-        if _is_read(part, can) and (name := name_of(part)):
+        if _is_read(part, can) and (name := attachment_key(part)):
             read.setdefault(name, f"{path}.{_field(part)}")
     if len(read) > MAX_READ:
         param = list(read.values())[MAX_READ]
@@ -137,7 +137,7 @@ def _check_number(own: Own, can: Capabilities) -> None:
 
 
 class TeamAttachments:
-    """The engine's `Content` for one team. What was found is remembered as long as the run.
+    """The engine's `Attachments` for one team. What was found is remembered as long as the run.
 
     `seconds`: how long looking for all of it may take, the request's own and what stands in its chain together.
     """
@@ -157,19 +157,19 @@ class TeamAttachments:
         except TimeoutError as error:
             raise EgressFailed("The images and files of the input could not be had in time.", param="input") from error
 
-    async def attachments(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> Attachments:
+    async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
         """What was found for these items; what cannot be had is said in words."""
         can = Capabilities(files=files, inline_images=inline_images)
-        new = {name: part for part in all_parts(items) if (name := name_of(part)) and name not in self._found}
+        new = {name: part for part in all_parts(items) if (name := attachment_key(part)) and name not in self._found}
         if new:
             async with self._until() as end:
                 await _a_few_at_once([partial(self._or_words, name, part, can, end) for name, part in new.items()])
         return self._found
 
-    def words(self, items: Iterable[StoredItem]) -> list[str]:
+    def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
         """The texts that stand in the place of files."""
-        found = (self._found.get(name_of(part) or "") for part in all_parts(items))
-        return [attached.text for attached in found if isinstance(attached, Words)]
+        found = (self._found.get(attachment_key(part) or "") for part in all_parts(items))
+        return [attached.text for attached in found if isinstance(attached, AttachmentText)]
 
     @asynccontextmanager
     async def _until(self) -> AsyncIterator[float]:
@@ -185,7 +185,7 @@ class TeamAttachments:
         try:
             if not isinstance(part, InputFile) and part.image_url is not None:
                 await _check_image_url(part.image_url)
-            name = name_of(part)
+            name = attachment_key(part)
             if name and name not in self._found and (attached := await self._look(part, can)):
                 self._found[name] = attached
         except ApiError as error:
@@ -198,7 +198,7 @@ class TeamAttachments:
         except (ApiError, TimeoutError) as error:
             reason = error.message if isinstance(error, ApiError) else "It could not be had in time."
             what = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
-            attached = Words(text=f"[{what or 'This file'} is not available any more. {reason}]")
+            attached = AttachmentText(text=f"[{what or 'This file'} is not available any more. {reason}]")
         if attached:
             self._found[name] = attached
 
@@ -221,7 +221,7 @@ class TeamAttachments:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    async def _image_file(self, file_id: str) -> ImageBytes:
+    async def _image_file(self, file_id: str) -> AttachmentImage:
         try:
             _, content = await self._stored(file_id, MAX_IMAGE)
         except NotFound as error:
@@ -230,7 +230,7 @@ class TeamAttachments:
             raise ImageTooLarge(error.message) from error
         return await self._image(content)
 
-    async def _remote_image(self, url: str) -> ImageBytes:
+    async def _remote_image(self, url: str) -> AttachmentImage:
         accept = ("image/*", "application/octet-stream")
         try:
             fetched = await egress.default().get(url, max_bytes=MAX_IMAGE, timeout=_FETCH_SECONDS, accept=accept)
@@ -238,7 +238,7 @@ class TeamAttachments:
             raise ImageNotDownloaded(error.message.replace("The URL", "The image")) from error
         return await self._image(fetched.content)
 
-    async def _image(self, content: bytes) -> ImageBytes:
+    async def _image(self, content: bytes) -> AttachmentImage:
         if not content:
             raise EmptyImage
         kind = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), None)
@@ -247,7 +247,7 @@ class TeamAttachments:
         if kind is None:
             raise UnsupportedImageType
         self._count(content)
-        return ImageBytes(url=await _data_url(content, kind))
+        return AttachmentImage(url=await _data_url(content, kind))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -257,10 +257,10 @@ class TeamAttachments:
         if not content:
             raise InvalidFile("The file is empty.")
         if can.files:
-            return FileBytes(filename=filename, url=await _data_url(content, kind))
+            return AttachmentFile(filename=filename, url=await _data_url(content, kind))
         read = partial(extract_text, content, filename=filename, content_type=kind)
         text = await asyncio.get_running_loop().run_in_executor(_READERS, read)
-        return Words(text=f"{filename}\n\n{text}")
+        return AttachmentText(text=f"{filename}\n\n{text}")
 
     async def _bytes(self, part: InputFile) -> tuple[bytes, str, str]:
         """A file's content, name and media type, from wherever it comes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernel.errors import ContextTooLong, UnsupportedParameter, UnsupportedValue
 from responses.engine.compaction.window import fit, is_too_long
-from responses.engine.state import RunContext, Traits
+from responses.engine.state import ModelTraits, RunContext
 from responses.requests.parameters import EXTRA_SAMPLING, LOGPROBS
 from responses.schema import CreateResponse
 from tenants.capabilities import Capabilities
@@ -25,9 +25,9 @@ def check(body: CreateResponse, route: Route) -> None:
     _check_extra_sampling(body, route)
 
 
-def traits(can: Capabilities) -> Traits:
+def traits(can: Capabilities) -> ModelTraits:
     """What the engine has to know of the model."""
-    return Traits(
+    return ModelTraits(
         structured_output=can.structured_output,
         forced_tool_choice=can.forced_tool_choice,
         context_window=can.context_window,
@@ -40,7 +40,7 @@ def check_length(given: RunContext) -> None:
         "window": given.traits.context_window,
         "instructions": given.instructions,
         "sampling": given.sampling,
-        "content": given.content,
+        "attachments": given.attachments,
     }
     items = given.items
     if is_too_long(items=items, **around) and given.parameters["truncation"] == "auto":

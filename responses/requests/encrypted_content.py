@@ -8,45 +8,47 @@ import orjson
 
 from conversations.items import Compaction, InputItem, Reasoning
 from kernel.crypto import InvalidToken, seals
-from responses.engine.chat.reasoning import Thought
-from responses.engine.compaction.items import Compacted, unverified
+from responses.engine.chat.reasoning import ReasoningContent
+from responses.engine.compaction.items import CompactionContent, unverified
 
 _REASONING = "reasoning"
 _COMPACTION = "compaction"
 
 
 class TeamCipher:
-    """The engine's `Seal` for one team."""
+    """The engine's `ReasoningCipher` for one team."""
 
     def __init__(self, team_id: str) -> None:
         self._team_id = team_id
 
-    def close(self, thought: Thought) -> str:
+    def encrypt(self, content: ReasoningContent) -> str:
         """The thought as `encrypted_content`."""
-        held = {name: value for name, value in asdict(thought).items() if value}
+        held = {name: value for name, value in asdict(content).items() if value}
         return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
 
-    def open(self, token: str) -> Thought | None:
+    def decrypt(self, token: str) -> ReasoningContent | None:
         """The thought, or None for what this server has not sealed for this team."""
         try:
             held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_REASONING))
         except InvalidToken:
             return None
         # Other versions of the platform may have sealed more, or less.
-        return Thought(**{field.name: held[field.name] for field in fields(Thought) if field.name in held})
+        return ReasoningContent(
+            **{field.name: held[field.name] for field in fields(ReasoningContent) if field.name in held}
+        )
 
-    def close_compacted(self, compacted: Compacted) -> str:
+    def encrypt_compaction(self, compacted: CompactionContent) -> str:
         """What a compaction item holds, as its `encrypted_content`."""
         held = {"summary": compacted.summary, "kept": [*compacted.kept]}
         return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
 
-    def open_compacted(self, token: str) -> Compacted | None:
+    def decrypt_compaction(self, token: str) -> CompactionContent | None:
         """What was compacted, or None for what this server has not sealed for this team."""
         try:
             held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_COMPACTION))
         except InvalidToken:
             return None
-        return Compacted(summary=held["summary"], kept=held["kept"])
+        return CompactionContent(summary=held["summary"], kept=held["kept"])
 
 
 def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
@@ -54,7 +56,7 @@ def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "in
     seal = TeamCipher(team_id)
     for item in items:
         match item:
-            case Reasoning(encrypted_content=str(token)) if token and seal.open(token) is None:
+            case Reasoning(encrypted_content=str(token)) if token and seal.decrypt(token) is None:
                 raise unverified(item.id, param=param)
-            case Compaction(encrypted_content=token) if seal.open_compacted(token) is None:
+            case Compaction(encrypted_content=token) if seal.decrypt_compaction(token) is None:
                 raise unverified(item.id, param=param)

@@ -17,19 +17,19 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.notifications import Notifier
-from responses.engine.calls.outcomes import Ask, request_digest
+from responses.engine.calls.outcomes import RequireApproval, request_digest
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
 from responses.engine.steps import (
-    Began,
     CallRecord,
     ContextCompacted,
     Emitted,
     FragmentsClosed,
-    Prepared,
     RunEnded,
+    RunStarted,
     Step,
     ToolFinished,
+    ToolsPrepared,
     ToolsReturned,
     ToolsStarted,
     TurnDiscarded,
@@ -216,7 +216,7 @@ class Recorder:
                 turn = self._turn_rows(step.turn) if step.turn else []
                 asked = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
                 return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
-            case Prepared():
+            case ToolsPrepared():
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
             case TurnDiscarded() | ContextCompacted():
                 return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
@@ -224,7 +224,7 @@ class Recorder:
                 return [*self._item_rows(step.items), *self._cost_rows(step)]
             case FragmentsClosed():
                 return self._item_rows(step.items)
-            case Began() | ToolsStarted() | ToolsReturned() | Emitted():
+            case RunStarted() | ToolsStarted() | ToolsReturned() | Emitted():
                 return []
         assert_never(step)
 
@@ -349,7 +349,7 @@ class Recorder:
             for record in calls
         ]
 
-    def _approval(self, record: CallRecord, ask: Ask) -> Approval:
+    def _approval(self, record: CallRecord, ask: RequireApproval) -> Approval:
         """Written for responses that are not stored, too: it holds no content."""
         return Approval(
             id=ask.item["id"],
@@ -379,7 +379,7 @@ class Recorder:
                 finished = self._update(call, status=status, ended_at=step.ended_at, result=kept)
                 return [replace(finished, output=result.output, error=result.error)]
             case RunEnded():
-                return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.abandoned]
+                return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
         return []
 
     def _parts(self, step: Step) -> list[Part]:

@@ -12,11 +12,11 @@ from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine import citation_markers
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Ask, Closed, Make, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, RequireApproval, ToolLimits, ToolResult
 from responses.engine.chat.converter import ChatConverter, Chunk
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
-from responses.engine.steps import CallRecord, Emitted, Prepared
+from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 
 _MOST_PIECES = 90
@@ -191,7 +191,7 @@ class ScriptedTools:
         self.began = clock.at
         self.latest = clock.at
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Lists of servers, and calls that somebody has approved of."""
         for body in self._before:
             index = state.next_output_index
@@ -199,11 +199,11 @@ class ScriptedTools:
             yield Emitted([opened, *before_result(body, output_index=index)])
             self._clock.pass_by(0.35)
             closed = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
-            yield Prepared(events=closed, items=[OutputItem(body=body)])
+            yield ToolsPrepared(events=closed, items=[OutputItem(body=body)])
         approved = [self._deeds[call_id] for call_id in self._approved]
         if approved:
             calls = [CallRecord(call=_call(deed), turn=0, kind=deed.kind, state="pending") for deed in approved]
-            yield Prepared(events=[], calls=calls)
+            yield ToolsPrepared(events=[], calls=calls)
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """All that will be called."""
@@ -221,22 +221,22 @@ class ScriptedTools:
         """The usual ones."""
         return ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Some ask first."""
         deed = self._deeds[call.call_id]
         if not deed.asks:
-            return Make()
+            return Execute()
         names = {"server_label": deed.item["server_label"], "name": deed.item["name"]}
         item = {"id": new_id("mcpr"), "type": "mcp_approval_request", **names, "arguments": call.arguments}
-        return Ask(item, definition=hashlib.sha256(deed.name.encode()).hexdigest())
+        return RequireApproval(item, definition=hashlib.sha256(deed.name.encode()).hexdigest())
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item as its deed opens it."""
         deed = self._deeds[call.call_id]
         given = {**deed.item, "approval_request_id": self._approved[call.call_id]} if self._approved else deed.item
         return {"id": new_id(_PREFIXES[deed.item["type"]]), "status": "in_progress", **given}
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events of a call that is under way."""
         told = {"arguments": call.arguments} if body["type"] == "mcp_call" else {}
         code = {"code": self._deeds[call.call_id].arguments.get("code")} if "code" in body else {}
@@ -249,13 +249,13 @@ class ScriptedTools:
         self.latest = max(self.latest, self._clock.at)
         return ToolResult(output=deed.output, error=deed.error, cost=deed.cost)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item as its deed ends it."""
         deed = self._deeds[call.call_id]
         item = {**body, "status": "failed" if result.error else "completed", **deed.done}
         if item["type"] == "mcp_call":
             item["arguments"] = call.arguments
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
         """Nothing is open."""

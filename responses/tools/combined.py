@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from responses.engine.calls.outcomes import Admission, Closed, Refuse, ToolLimits, ToolResult
-from responses.engine.calls.port import Narrator, News, NoTools, Toolbox
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Refuse, ToolLimits, ToolResult
+from responses.engine.calls.port import NoTools, ProgressEvent, ProgressReporter, Toolbox
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
 
 
@@ -32,18 +32,18 @@ class _Combined:
         """What the most patient of them allows."""
         return max(box.concurrency for box in self._boxes)
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """One after the other: items are not interleaved."""
         for box in self._boxes:
             async with aclosing(box.prepare(context, state)) as preparing:
                 async for step in preparing:
                     yield step
 
-    def narrate(self, tell: Callable[[str, News], None]) -> None:
+    def report_progress_to(self, tell: Callable[[str, ProgressEvent], None]) -> None:
         """Let those tell that have something to tell."""
         for box in self._boxes:
-            if isinstance(box, Narrator):
-                box.narrate(tell)
+            if isinstance(box, ProgressReporter):
+                box.report_progress_to(tell)
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """Everything that any of them offers."""
@@ -63,26 +63,26 @@ class _Combined:
         box = self._owner(name)
         return box.limits(name) if box is not None else ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """What its own toolbox says."""
         box = self._owner(call.name)
-        return box.admit(call) if box is not None else Refuse(f"error: there is no tool named {call.name!r}")
+        return box.decide(call) if box is not None else Refuse(f"error: there is no tool named {call.name!r}")
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item that its own toolbox makes."""
-        return self._known(call.name).opened(call)
+        return self._known(call.name).open_item(call)
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events that its own toolbox makes."""
-        return self._known(call.name).begun(body, call, output_index)
+        return self._known(call.name).opening_events(body, call, output_index)
 
     async def call(self, call: Call) -> ToolResult:
         """Let its own toolbox make the call."""
         return await self._known(call.name).call(call)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The final item that its own toolbox makes."""
-        return self._known(call.name).closed(body, call, result, output_index)
+        return self._known(call.name).close_item(body, call, result, output_index)
 
     async def close(self) -> None:
         """Close all of them."""

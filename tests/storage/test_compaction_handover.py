@@ -38,7 +38,7 @@ async def begun(caller: Caller, **request: Any) -> Begun:
     """A response that nobody has run yet, sealed for its team."""
     made = await abegin(caller, **request)
     options = parameters.compaction((await in_db_thread(lambda: row_of(made))).options)
-    given = replace(made.context, seal=TeamCipher(caller.team.pk), compaction=options)
+    given = replace(made.context, cipher=TeamCipher(caller.team.pk), compaction=options)
     return replace(made, context=given)
 
 

@@ -9,7 +9,7 @@ from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
 from kernel.db_threads import in_db_thread
 from kernel.errors import EgressFailed
-from responses.engine.attachments import ImageBytes, Words
+from responses.engine.attachments import AttachmentImage, AttachmentText
 from responses.lifecycle import resume
 from responses.requests.attachments import TeamAttachments
 from tenants import scope
@@ -58,29 +58,29 @@ async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, ca
     async for step in taken.run.steps():
         await taken.recorder.record(step)
     (request,) = model.requests
-    assert request.content is not None
-    found = dict(await request.content.attachments(request.items, files=False, inline_images=False))
-    assert found.pop(f"image {file.pk}") == ImageBytes(url=data_url(png(), "image/png"))
-    assert list(found.values()) == [Words(text="a.txt\n\nSeven apples")]
+    assert request.attachments is not None
+    found = dict(await request.attachments.load(request.items, files=False, inline_images=False))
+    assert found.pop(f"image {file.pk}") == AttachmentImage(url=data_url(png(), "image/png"))
+    assert list(found.values()) == [AttachmentText(text="a.txt\n\nSeven apples")]
 
 
 async def test_a_run_looks_for_a_file_once(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
     content = TeamAttachments(caller.team.pk)
-    first = dict(await content.attachments(begun.context.items, files=False, inline_images=False))
+    first = dict(await content.load(begun.context.items, files=False, inline_images=False))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
-    assert await content.attachments(begun.context.items, files=False, inline_images=False) == first
-    assert list(first.values()) == [ImageBytes(url=data_url(png(), "image/png"))]
+    assert await content.load(begun.context.items, files=False, inline_images=False) == first
+    assert list(first.values()) == [AttachmentImage(url=data_url(png(), "image/png"))]
 
 
 async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
-    found = await TeamAttachments(caller.team.pk).attachments(begun.context.items, files=False, inline_images=False)
+    found = await TeamAttachments(caller.team.pk).load(begun.context.items, files=False, inline_images=False)
     (said,) = found.values()
-    assert isinstance(said, Words)
+    assert isinstance(said, AttachmentText)
     assert f"{file.pk} is not available any more" in said.text
 
 
@@ -93,8 +93,8 @@ async def test_all_documents_of_a_request_share_one_time(database: None, caller:
     begun = await abegin(caller, input=[{"role": "user", "content": [part]} for part in parts])
     content = TeamAttachments(caller.team.pk, seconds=0.2)
     for item in begun.context.items:
-        await content.attachments([item], files=False, inline_images=False)
-    said = content.words(begun.context.items)
+        await content.load([item], files=False, inline_images=False)
+    said = content.file_texts(begun.context.items)
     assert [words.split("]")[0] for words in said] == [
         f"[{name} is not available any more. It could not be had in time." for name in ("a.html", "b.txt")
     ]

@@ -18,7 +18,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
 from kernel.ids import new_id
-from responses.engine.compaction.items import Compacted
+from responses.engine.compaction.items import CompactionContent
 from responses.lifecycle import conversation, sweeper
 from responses.models import ConversationLock, Response
 from responses.requests import context
@@ -217,7 +217,7 @@ def said(text: str) -> Any:
 
 
 def compaction(principal: Principal, **more: Any) -> Compaction:
-    sealed = TeamCipher(principal.team_id).close_compacted(Compacted(summary="So far.", kept=()))
+    sealed = TeamCipher(principal.team_id).encrypt_compaction(CompactionContent(summary="So far.", kept=()))
     return Compaction(encrypted_content=sealed, **more)
 
 

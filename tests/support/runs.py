@@ -16,7 +16,7 @@ from responses.engine.events.types import Event, frame
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import RunEnded, Step
-from responses.engine.turn import Model
+from responses.engine.turn import LanguageModel
 from responses.requests import parameters as wire
 from responses.schema import parse_create
 from tests.support.scripted import HostedTools, Piece, ScriptedModel
@@ -62,7 +62,7 @@ def context(**request: Any) -> RunContext:
 
 
 def begin(
-    model: Model,
+    model: LanguageModel,
     hosted: Toolbox | None = None,
     /,
     *,

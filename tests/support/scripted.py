@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult
 from responses.engine.chat.converter import ChatConverter
 from responses.engine.events.mcp import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
@@ -88,9 +88,9 @@ class HostedTools(ABC):
 
     concurrency = 4
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first."""
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -110,11 +110,11 @@ class HostedTools(ABC):
         """The usual ones."""
         return ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Every call is made."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """A call of a tool of a server."""
         return {
             "id": new_id("mcp"),
@@ -128,7 +128,7 @@ class HostedTools(ABC):
             "error": None,
         }
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events of a call that is under way."""
         place = {"item_id": body["id"], "output_index": output_index}
         return [McpCallInProgress(**place), McpCallArgumentsDone(**place, arguments=call.arguments)]
@@ -137,15 +137,15 @@ class HostedTools(ABC):
     async def call(self, call: Call) -> ToolResult:
         """As the test has it."""
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The call with its output."""
         place = {"item_id": body["id"], "output_index": output_index}
         if result.error is None:
-            return Closed(
+            return ClosedItem(
                 item={**body, "status": "completed", "output": result.output}, events=[McpCallCompleted(**place)]
             )
         error = {"type": "mcp_tool_execution_error", "content": result.output}
-        return Closed(item={**body, "status": "failed", "error": error}, events=[McpCallFailed(**place)])
+        return ClosedItem(item={**body, "status": "failed", "error": error}, events=[McpCallFailed(**place)])
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -11,7 +11,7 @@ from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
-from responses.engine.turn import Model
+from responses.engine.turn import LanguageModel
 from responses.models import EventBatch, Mode, Response
 from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store
@@ -36,11 +36,11 @@ class Begun:
     context: RunContext
     opening: bytes
 
-    def run(self, model: Model, hosted: Toolbox | None = None) -> Run:
+    def run(self, model: LanguageModel, hosted: Toolbox | None = None) -> Run:
         """Its run, in the hands of this test."""
         return Run(self.context, RunState(), model=model, tools=hosted or NoTools(), now=now)
 
-    def live(self, model: Model, *, grace_seconds: float | None = 30) -> LiveRun:
+    def live(self, model: LanguageModel, *, grace_seconds: float | None = 30) -> LiveRun:
         """Its run as the web process executes it."""
         return LiveRun(self.run(model), self.recorder, self.who, opening=self.opening, grace_seconds=grace_seconds)
 

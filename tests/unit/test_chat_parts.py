@@ -3,14 +3,14 @@
 from typing import Any
 
 from conversations.items import CacheBreakpoint, ComputerScreenshot, InputFile, InputImage, InputText
-from responses.engine.attachments import Attachment, FileBytes, ImageBytes, Words, name_of
+from responses.engine.attachments import Attachment, AttachmentFile, AttachmentImage, AttachmentText, attachment_key
 from responses.providers.chat_parts import PartWriter
 
 URL = "https://example.com/cat.png"
 
 
 def named(part: Any) -> str:
-    name = name_of(part)
+    name = attachment_key(part)
     assert name is not None
     return name
 
@@ -32,8 +32,8 @@ def test_upstreams_are_told_up_to_where_to_cache() -> None:
 def test_what_was_found_takes_the_place_of_a_part() -> None:
     image, file = InputImage(file_id="file-1", detail="low"), InputFile(file_id="file-1")
     found: dict[str, Attachment] = {
-        named(image): ImageBytes(url="data:x"),
-        named(file): FileBytes(filename="a.pdf", url="data:y"),
+        named(image): AttachmentImage(url="data:x"),
+        named(file): AttachmentFile(filename="a.pdf", url="data:y"),
     }
     writer = PartWriter(attachments=found)
     assert writer.part(image) == {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
@@ -42,7 +42,7 @@ def test_what_was_found_takes_the_place_of_a_part() -> None:
 
 def test_words_may_take_the_place_of_an_image() -> None:
     image = ComputerScreenshot(file_id="file-1")
-    writer = PartWriter(attachments={named(image): Words(text="Gone.")})
+    writer = PartWriter(attachments={named(image): AttachmentText(text="Gone.")})
     assert writer.part(image) == {"type": "text", "text": "Gone."}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from conversations.items import StoredItem, from_wire
 from kernel.errors import Failure, InvalidEncryptedContent
-from responses.engine.chat.reasoning import Thought
-from responses.engine.compaction.items import Compacted, CompactionPlan, kept, since
+from responses.engine.chat.reasoning import ReasoningContent
+from responses.engine.compaction.items import CompactionContent, CompactionPlan, kept, since
 from responses.engine.events.response_body import Ending
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted
@@ -28,28 +28,28 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": LONG}
 BUSY = Failure(code="server_is_overloaded", message="Too many requests.")
 
 
-class Window:
-    """Hides nothing: what is sealed can be read in the tests."""
+class PlainCipher:
+    """Encrypts nothing, for tests that read the encrypted content."""
 
-    def close(self, thought: Thought) -> str:
-        """Not asked for here."""
-        raise AssertionError(thought)
+    def encrypt(self, content: ReasoningContent) -> str:
+        """Fail: no test here has reasoning."""
+        raise AssertionError(content)
 
-    def open(self, token: str) -> Thought | None:
-        """Not asked for here."""
+    def decrypt(self, token: str) -> ReasoningContent | None:
+        """Fail: no test here has reasoning."""
         raise AssertionError(token)
 
-    def close_compacted(self, compacted: Compacted) -> str:
-        """The words themselves, as printable characters."""
+    def encrypt_compaction(self, compacted: CompactionContent) -> str:
+        """Return the summary and the kept items as base64 of JSON."""
         return base64.b64encode(orjson.dumps([compacted.summary, [*compacted.kept]])).decode()
 
-    def open_compacted(self, token: str) -> Compacted | None:
-        """What `close_compacted` wrote."""
+    def decrypt_compaction(self, token: str) -> CompactionContent | None:
+        """Return the content that `encrypt_compaction` encoded."""
         try:
             summary, found = orjson.loads(base64.b64decode(token))
         except ValueError:
             return None
-        return Compacted(summary=summary, kept=found)
+        return CompactionContent(summary=summary, kept=found)
 
 
 def items(*bodies: dict[str, Any]) -> list[StoredItem]:
@@ -62,7 +62,7 @@ def compacted(summary: str, *held: dict[str, Any], name: str = "cmp_1") -> dict[
     return {
         "type": "compaction",
         "id": name,
-        "encrypted_content": Window().close_compacted(Compacted(summary=summary, kept=held)),
+        "encrypted_content": PlainCipher().encrypt_compaction(CompactionContent(summary=summary, kept=held)),
     }
 
 
@@ -79,7 +79,7 @@ def given(*bodies: dict[str, Any], threshold: int = 1000, **more: Any) -> RunCon
 
 def replaced(made: RunContext, **more: Any) -> RunContext:
     """The same with a seal that hides nothing."""
-    return replace(made, seal=Window(), **more)
+    return replace(made, cipher=PlainCipher(), **more)
 
 
 async def play(model: ScriptedModel, made: RunContext, tools: Any = None, state: RunState | None = None) -> runs.Played:
@@ -104,7 +104,7 @@ def test_the_words_of_others_and_settings_are_kept_and_calls_that_wait() -> None
 
 def test_a_context_starts_at_its_latest_compaction() -> None:
     first, second = compacted("Old.", ASKED), compacted("The red car was found.", ASKED, NEXT)
-    said = since(items(SAID, first, SAID, second, SAID), Window().open_compacted)
+    said = since(items(SAID, first, SAID, second, SAID), PlainCipher().decrypt_compaction)
     assert words(said.compacted)[:2] == ["Find the red car.", "And the blue one?"]
     assert words(said.compacted)[2].endswith("The red car was found.")
     assert list(said.rest) == items(SAID)
@@ -112,19 +112,19 @@ def test_a_context_starts_at_its_latest_compaction() -> None:
 
 def test_messages_in_front_of_it_stay_and_are_not_told_twice() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = since(items(rules, ASKED, compacted("Done.", ASKED)), Window().open_compacted)
+    said = since(items(rules, ASKED, compacted("Done.", ASKED)), PlainCipher().decrypt_compaction)
     assert words(said.items)[:2] == ["Be brief.", "Find the red car."]
     assert len(said.items) == 3
 
 
 def test_what_is_missing_stands_where_it_stood() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = since(items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), Window().open_compacted)
+    said = since(items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), PlainCipher().decrypt_compaction)
     assert [item.type for item in said.items] == ["message", "message", "function_call", "message", "message"]
 
 
 def test_without_one_everything_is_read() -> None:
-    said = since(items(ASKED, SAID), Window().open_compacted)
+    said = since(items(ASKED, SAID), PlainCipher().decrypt_compaction)
     assert (said.compacted, list(said.rest)) == ((), items(ASKED, SAID))
 
 
@@ -132,7 +132,7 @@ def test_without_one_everything_is_read() -> None:
 def test_what_does_not_open_is_refused(token: str) -> None:
     item = {"type": "compaction", "id": "cmp_9", "encrypted_content": token}
     with pytest.raises(InvalidEncryptedContent, match="cmp_9"):
-        since(items(ASKED, item), Window().open_compacted)
+        since(items(ASKED, item), PlainCipher().decrypt_compaction)
 
 
 # -- passes inside of a run --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from conversations.items import AssistantMessage, InputMessage
 from kernel.errors import Failure
 from responses.engine.events.response_body import Ending
-from responses.engine.state import RunContext, Traits
+from responses.engine.state import ModelTraits, RunContext
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded
 from tests.support.chunks import Chunk, calls, chunk, text
 from tests.support.runs import Played, begin, context, on_the_wire, play
@@ -43,7 +43,7 @@ def discarded(played: Played) -> list[str | None]:
 
 def trusted(**traits: Any) -> RunContext:
     """The context of a request with a strict format, to a model of these traits."""
-    return replace(context(text=FORMAT), traits=Traits(**traits))
+    return replace(context(text=FORMAT), traits=ModelTraits(**traits))
 
 
 async def ended(model: ScriptedModel, given: RunContext) -> RunEnded:
@@ -141,7 +141,7 @@ async def test_words_beside_a_call_are_no_answer_yet() -> None:
 
 
 async def test_what_was_told_already_cannot_be_taken_back() -> None:
-    given = replace(context(text=FORMAT, tools=[DIGITS]), traits=Traits(structured_output="native"))
+    given = replace(context(text=FORMAT, tools=[DIGITS]), traits=ModelTraits(structured_output="native"))
     end = await ended(ScriptedModel(text("It is 1.")), given)
     assert (end.ending.status, len(end.response["output"])) == ("failed", 1)
 
@@ -189,7 +189,7 @@ async def test_the_wrong_function_is_not_the_named_one() -> None:
 
 async def test_a_model_that_cannot_be_forced_is_asked_in_words() -> None:
     model = ScriptedModel(calls(listen="{}"))
-    await ended(model, replace(context(**NAMED), traits=Traits(forced_tool_choice=False)))
+    await ended(model, replace(context(**NAMED), traits=ModelTraits(forced_tool_choice=False)))
     request = model.requests[0]
     assert request.sampling.tool_choice == "auto"
     assert "'listen'" in (request.instructions or "")
@@ -283,7 +283,7 @@ async def test_an_input_that_stays_too_long_fails_the_run() -> None:
 
 async def test_a_known_window_is_never_overrun() -> None:
     given = context(input=[{"role": "user", "content": "x" * 400}] * 4)
-    traits = Traits(context_window=250)
+    traits = ModelTraits(context_window=250)
     given = replace(given, parameters={**given.parameters, "truncation": "auto"}, traits=traits)
     model = ScriptedModel(text("Hi"))
     await ended(model, given)

@@ -9,17 +9,17 @@ from typing_extensions import override
 
 from conversations.items import FunctionCall, FunctionCallOutput, InputMessage
 from kernel.errors import Failure
-from responses.engine.calls.outcomes import Admission, Ask, Make, Refuse, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, Execute, Refuse, RequireApproval, ToolLimits, ToolResult
 from responses.engine.events.response_body import Ending
 from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import (
     CallRecord,
     Emitted,
-    Prepared,
     RunEnded,
     Step,
     ToolFinished,
+    ToolsPrepared,
     ToolsReturned,
     ToolsStarted,
     TurnEnded,
@@ -197,23 +197,25 @@ async def test_a_call_beyond_the_limit_is_answered_for_the_model_alone() -> None
 class ChoosyTools(ScriptedTools):
     """Says itself what becomes of calls."""
 
-    def __init__(self, admission: Admission, **results: list[str | ToolResult]) -> None:
+    def __init__(self, admission: CallDecision, **results: list[str | ToolResult]) -> None:
         super().__init__(repeatable=True, **results)
         self._admission = admission
 
     @override
-    def admit(self, call: Call) -> Admission:
-        return self._admission if call.name == "search" else Make()
+    def decide(self, call: Call) -> CallDecision:
+        return self._admission if call.name == "search" else Execute()
 
 
 async def test_a_call_that_needs_approval_is_asked_for_and_ends_the_run() -> None:
-    played = await play(calls(search="{}"), hosted=ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[]))
+    played = await play(
+        calls(search="{}"), hosted=ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[])
+    )
     assert (played.output, played.end.ending.status) == ([APPROVAL], "completed")
     assert_well_formed(played.events)
 
 
 async def test_others_of_the_turn_are_made_before_the_run_waits_for_approval() -> None:
-    tools = ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[], read=["its text"])
+    tools = ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[], read=["its text"])
     played = await play(calls(search="{}", read="{}"), hosted=tools)
     assert [item["type"] for item in played.output] == ["mcp_approval_request", "mcp_call"]
     turn = next(step for step in played.steps if isinstance(step, TurnEnded))
@@ -227,7 +229,7 @@ async def test_a_call_that_a_tool_refuses_is_answered_and_the_model_goes_on() ->
 
 
 async def test_an_approval_request_and_a_client_call_end_the_run_together() -> None:
-    tools = ChoosyTools(Ask(APPROVAL, definition="as it is"), search=[])
+    tools = ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[])
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[CLIENTS])
     assert [item["type"] for item in played.output] == ["function_call", "mcp_approval_request"]
     assert played.end.ending.status == "completed"
@@ -239,11 +241,11 @@ class PreparedTools(ScriptedTools):
     LIST: Body = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "error": None}
 
     @override
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         index = state.next_output_index
         yield Emitted([OutputItemAdded(output_index=index, item=self.LIST)])
         call = Call(item_id="", call_id="call_search", name="search", arguments="{}")
-        yield Prepared(
+        yield ToolsPrepared(
             events=[OutputItemDone(output_index=index, item=self.LIST)],
             items=[OutputItem(body=self.LIST)],
             calls=[CallRecord(call=call, turn=0, kind="scripted", state="pending")],
@@ -272,8 +274,8 @@ class BrokenTools(ScriptedTools):
     """Cannot be prepared."""
 
     @override
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
-        yield Prepared(events=[], failure=Failure(code="server_error", message="no entry", status=401))
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+        yield ToolsPrepared(events=[], failure=Failure(code="server_error", message="no entry", status=401))
 
 
 async def test_a_run_whose_tools_say_so_ends_before_its_first_turn() -> None:

@@ -96,7 +96,7 @@ async def test_a_hosted_call_that_was_under_way_is_closed_and_given_up() -> None
     end = await stopped_after(run, 2)
     assert [event.type for event in end.events] == ["response.mcp_call.failed", "response.output_item.done"]
     assert [(item.body["status"], item.in_context) for item in end.items] == [("incomplete", False)]
-    assert [pending.call.name for pending in end.abandoned] == ["search"]
+    assert [pending.call.name for pending in end.unfinished] == ["search"]
 
 
 def taken_over(state: RunState, *turns: list[Chunk], tools: ScriptedTools | None = None) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 
 from conversations.items import StoredItem
 from kernel.clock import now
-from responses.engine.attachments import Attachments
+from responses.engine.attachments import AttachmentMap
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
@@ -26,14 +26,14 @@ ASKED = calling(("image_generation", '{"prompt":"A"}'), ("image_generation", '{"
 TWO = [piece for piece in ASKED.pieces if isinstance(piece, dict)]
 
 
-class NoContent:
+class NoAttachments:
     """A run without images of its own."""
 
-    async def attachments(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> Attachments:
+    async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
         """None."""
         return {}
 
-    def words(self, items: Iterable[StoredItem]) -> list[str]:
+    def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
         """None."""
         return []
 
@@ -55,7 +55,7 @@ class FakeImageGenerator:
 def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[Any]]:
     """A run that draws two pictures at once, beside another tool; and its first events."""
     given = context(tools=[TOOL], **options)
-    images = ImageToolbox(TOOL, generator=generator, content=NoContent())
+    images = ImageToolbox(TOOL, generator=generator, content=NoAttachments())
     tools = combined([ScriptedTools(), images])
     run = Run(given, RunState(), model=ScriptedModel(TWO, text("Done.")), tools=tools, now=now)
     return run, opening(given.parameters)

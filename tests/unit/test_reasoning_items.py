@@ -8,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses.engine.chat.converter import ChatConverter
-from responses.engine.chat.reasoning import Thought
+from responses.engine.chat.reasoning import ReasoningContent
 from responses.engine.chat.think_tags import ThinkTags
 from tests.support.chunks import Chunk, chunk, usage
 from tests.support.runs import Played, on_the_wire, play
 from tests.support.streams import assert_items, assert_stream_equals_stored
 
 
-class Glass:
-    """A seal that anybody can look through."""
+class ReadableCipher:
+    """A cipher that encrypts nothing."""
 
     def __init__(self) -> None:
-        self.closed: list[Thought] = []
+        self.encrypted: list[ReasoningContent] = []
 
-    def close(self, thought: Thought) -> str:
-        self.closed.append(thought)
-        return f"sealed {len(self.closed)}"
+    def encrypt(self, content: ReasoningContent) -> str:
+        self.encrypted.append(content)
+        return f"sealed {len(self.encrypted)}"
 
-    def open(self, token: str) -> Thought | None:
+    def decrypt(self, token: str) -> ReasoningContent | None:
         return None
 
 
@@ -78,8 +78,8 @@ PIECES = st.one_of(
 
 @given(st.lists(PIECES, max_size=8), st.booleans())
 def test_whatever_the_order_items_are_nested_and_sealed_once(pieces: list[Chunk], shown: bool) -> None:
-    seal = Glass()
-    converter = ChatConverter(first_output_index=0, seal=seal, raw_reasoning=shown)
+    cipher = ReadableCipher()
+    converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=shown)
     events = [event for piece in pieces for event in converter.feed([piece])]
     events += converter.feed([chunk(finish="stop")]) + converter.end(done=True)
     wire = on_the_wire(events)
@@ -89,28 +89,30 @@ def test_whatever_the_order_items_are_nested_and_sealed_once(pieces: list[Chunk]
     assert done == result.items
     reasoning = [item for item in done if item["type"] == "reasoning"]
     assert [item["encrypted_content"] for item in reasoning] == [f"sealed {n + 1}" for n in range(len(reasoning))]
-    assert len(seal.closed) == len(reasoning)
+    assert len(cipher.encrypted) == len(reasoning)
     assert shown or all("content" not in item for item in reasoning)
 
 
 def test_what_is_sealed_is_all_that_was_thought() -> None:
-    seal = Glass()
-    converter = ChatConverter(first_output_index=0, seal=seal, raw_reasoning=False)
+    cipher = ReadableCipher()
+    converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=False)
     block = {"type": "thinking", "thinking": "Lo", "index": 0}
     converter.feed([chunk(thinking_blocks=[block]), chunk(thinking_blocks=[{**block, "thinking": "ok."}])])
     converter.feed([chunk(thinking_blocks=[{"type": "thinking", "signature": "s", "index": 0}])])
     converter.end(done=True)
-    assert seal.closed == [Thought(text="Look.", details=[{**block, "thinking": "Look.", "signature": "s"}])]
+    assert cipher.encrypted == [
+        ReasoningContent(text="Look.", details=[{**block, "thinking": "Look.", "signature": "s"}])
+    ]
 
 
 def test_a_turn_that_is_stopped_seals_what_there_is() -> None:
-    seal = Glass()
-    converter = ChatConverter(first_output_index=0, seal=seal, think_tags=True)
+    cipher = ReadableCipher()
+    converter = ChatConverter(first_output_index=0, cipher=cipher, think_tags=True)
     converter.feed([chunk(content="<think>Hm. </th")])
     converter.interrupt()
     (item,) = converter.result(interrupted=True).items
     assert (item["status"], item["encrypted_content"]) == ("incomplete", "sealed 1")
-    assert seal.closed == [Thought(text="Hm. </th", details=[])]
+    assert cipher.encrypted == [ReasoningContent(text="Hm. </th", details=[])]
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "thi", "nk>", "a", " ", "\n"]), max_size=8))

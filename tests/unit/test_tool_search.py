@@ -45,7 +45,7 @@ def call(query: Any) -> Call:
 async def found(query: Any) -> list[str]:
     box = search()
     result = await box.call(call(query))
-    closed = box.closed(box.opened(call(query)), call(query), result, 0)
+    closed = box.close_item(box.open_item(call(query)), call(query), result, 0)
     return [tool["name"] for tool in closed.more[0]["tools"]]
 
 
@@ -76,7 +76,7 @@ async def test_what_was_found_is_offered_from_then_on() -> None:
 
 async def test_a_result_of_a_predecessor_is_offered_as_well() -> None:
     box = search()
-    box.closed(box.opened(call("mail")), call("mail"), ToolResult(output="", fields={"names": ["send_mail"]}), 0)
+    box.close_item(box.open_item(call("mail")), call("mail"), ToolResult(output="", fields={"names": ["send_mail"]}), 0)
     assert [function.name for function in box.functions()] == ["tool_search", "send_mail"]
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from responses.engine.calls.client_tools import shape_defect
-from responses.engine.calls.outcomes import Ask, Make, Refuse
+from responses.engine.calls.outcomes import Execute, Refuse, RequireApproval
 from responses.engine.calls.port import Toolbox
 from responses.engine.chat.call_segments import CUSTOM_INPUT
 from responses.engine.constraints.grammar import text_defect
 from responses.engine.events.types import Body
-from responses.engine.state import Aside, RunContext, RunState, answer
+from responses.engine.state import ContextInsertion, RunContext, RunState, call_with_output
 from responses.engine.steps import CallRecord, CallState
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnResult
 
@@ -20,26 +20,26 @@ _WITHHELD = "error: this call was not made, since another one beside it is wrong
 
 
 @dataclass(slots=True)
-class Sorted:
+class ClassifiedCalls:
     """The calls of a turn in their order; each list has a word on every call that it holds."""
 
     admitted: list[tuple[Call, str]] = field(default_factory=list)
-    asked: list[tuple[Call, str, Ask]] = field(default_factory=list)
+    asked: list[tuple[Call, str, RequireApproval]] = field(default_factory=list)
     refused: list[tuple[Call, str, str]] = field(default_factory=list)
     left: list[Call] = field(default_factory=list)
 
     @property
-    def concern_us(self) -> bool:
+    def needs_server(self) -> bool:
         """Whether there is more to do than to hand the calls to the client."""
         return bool(self.admitted or self.asked or self.refused)
 
     @property
-    def gets_on(self) -> bool:
+    def makes_progress(self) -> bool:
         """Whether anybody makes a call."""
         return bool(self.admitted or self.asked or self.left)
 
     @property
-    def asked_for(self) -> list[Body]:
+    def approval_requests(self) -> list[Body]:
         """The items that ask for approval."""
         return [ask.item for _, _, ask in self.asked]
 
@@ -62,16 +62,16 @@ class Sorted:
         ]
 
 
-async def sort_out(
+async def classify(
     result: TurnResult, *, offered: Mapping[str, FunctionTool], context: RunContext, state: RunState, tools: Toolbox
-) -> Sorted:
+) -> ClassifiedCalls:
     """Sort the calls of a finished turn: the client makes those that the turn has shown it.
 
     `max_tool_calls` counts those that we make, over the whole run.
     """
     limit = context.parameters.get("max_tool_calls")
     shown = {item["id"] for item in result.items}
-    found = Sorted()
+    found = ClassifiedCalls()
     for call in result.calls:
         kind = tools.kind(call.name)
         if kind is None:
@@ -105,17 +105,17 @@ async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: boo
     return None if is_shown else f"There is no tool named {call.name!r}."
 
 
-def _ask(call: Call, kind: str, tools: Toolbox, found: Sorted) -> None:
-    match tools.admit(call):
-        case Make():
+def _ask(call: Call, kind: str, tools: Toolbox, found: ClassifiedCalls) -> None:
+    match tools.decide(call):
+        case Execute():
             found.admitted.append((call, kind))
-        case Ask() as ask:
+        case RequireApproval() as ask:
             found.asked.append((call, kind, ask))
         case Refuse(reason):
             found.refused.append((call, kind, reason))
 
 
-def unmade(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
+def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
     """The calls of the last turn of a run: whoever would make them, it is not us."""
     records = []
     for call in calls:
@@ -125,12 +125,12 @@ def unmade(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallReco
     return records
 
 
-def aside(record: CallRecord) -> Aside | None:
+def refusal_insertion(record: CallRecord) -> ContextInsertion | None:
     """What the model reads of a call that nobody makes."""
     if record.answer is None:
         return None
     call = record.call
-    return answer(
+    return call_with_output(
         after=record.after,
         call_id=call.call_id,
         name=call.name,

@@ -8,9 +8,9 @@ from datetime import datetime
 from conversations.items import project
 from responses.engine.calls.item_events import inside
 from responses.engine.calls.outcomes import ToolResult, object_of
-from responses.engine.calls.port import Narrator, News, Toolbox
+from responses.engine.calls.port import ProgressEvent, ProgressReporter, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
-from responses.engine.state import OutputItem, PendingCall, RunState, enclosure
+from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
 from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
 from responses.engine.turn import Call
 
@@ -31,10 +31,10 @@ class HostedCalls:
         self._tools = tools
         self._now = now
         self._opened: Body | None = None
-        self._news: dict[str, list[News]] = {}
+        self._news: dict[str, list[ProgressEvent]] = {}
         self._heard = asyncio.Event()
-        if isinstance(tools, Narrator):
-            tools.narrate(self._hear)
+        if isinstance(tools, ProgressReporter):
+            tools.report_progress_to(self._hear)
 
     def stuck(self) -> Call | None:
         """A call that somebody had begun, and that nobody may begin again."""
@@ -66,7 +66,7 @@ class HostedCalls:
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
 
-    def _hear(self, call_id: str, news: News) -> None:
+    def _hear(self, call_id: str, news: ProgressEvent) -> None:
         self._news.setdefault(call_id, []).append(news)
         self._heard.set()
 
@@ -135,7 +135,7 @@ class HostedCalls:
         state.output += items
         state.pending = state.pending[1:]
         if result.parts:
-            state.asides.append(enclosure(after=len(state.output), parts=result.parts))
+            state.insertions.append(user_parts(after=len(state.output), parts=result.parts))
         following = state.pending[0] if state.pending else None
         if following and (following.result or following.call.call_id in running):
             events += [*self._open(following.call), *self._told(following.call)]
@@ -153,13 +153,13 @@ class HostedCalls:
         if self._opened is not None:
             return []
         index = self._state.next_output_index
-        self._opened = body = self._tools.opened(call)
-        return [OutputItemAdded(output_index=index, item=body), *self._tools.begun(body, call, index)]
+        self._opened = body = self._tools.open_item(call)
+        return [OutputItemAdded(output_index=index, item=body), *self._tools.opening_events(body, call, index)]
 
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
         events = [*self._open(call), *self._told(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
-        closed = self._tools.closed(opened or {}, call, result, index)
+        closed = self._tools.close_item(opened or {}, call, result, index)
         events += [*closed.events, OutputItemDone(output_index=index, item=project(closed.item, self._include))]
         for offset, body in enumerate(closed.more, start=1):
             events += whole_item(project(body, self._include), output_index=index + offset)

@@ -55,12 +55,12 @@ class ToolLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class Execute:
     """The call is to be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequireApproval:
     """The call waits until somebody approves of it; `item` says so in the output, and the run ends.
 
     `definition` is a digest of the tool as it is now: no other will be called.
@@ -77,7 +77,7 @@ class Refuse:
     reason: str
 
 
-Admission = Make | Ask | Refuse
+CallDecision = Execute | RequireApproval | Refuse
 
 
 def object_of(arguments: str) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ def request_digest(item: Body) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class ClosedItem:
     """How the item of a call ends: its final body, the events before its `output_item.done`, and the items that belong
     behind it."""
 

@@ -7,14 +7,14 @@ call and its output from that item alone.
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, runtime_checkable
 
-from responses.engine.calls.outcomes import Admission, Closed, Refuse, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Refuse, ToolLimits, ToolResult
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
 
 _LIMITS = ToolLimits()
-News = Callable[[Body, int], Event]
+ProgressEvent = Callable[[Body, int], Event]
 """Makes an event of what a call has to tell: of its item, and of the index of that."""
 
 
@@ -26,9 +26,9 @@ class Toolbox(Protocol):
         """How many calls may be under way at once."""
         ...
 
-    def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """What comes before the first turn, again after a run was taken over: items that stand first, calls that were
-        approved of. The items begin at `state.next_output_index`, which the loop advances with each `Prepared`."""
+        approved of. The items begin at `state.next_output_index`, which the loop advances with each `ToolsPrepared`."""
         ...
 
     def functions(self) -> tuple[FunctionTool, ...]:
@@ -47,15 +47,15 @@ class Toolbox(Protocol):
         """What a call of this tool may take."""
         ...
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Whether a call is made; asked once, when its turn is over."""
         ...
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item of a call as it opens: with a fresh id, and zero values."""
         ...
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events that follow `output_item.added`, before there is a result."""
         ...
 
@@ -63,7 +63,7 @@ class Toolbox(Protocol):
         """Make the call, whose arguments are a JSON object. Only bugs raise."""
         ...
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """How the item that was opened as `body` ends. The result may be the loop's own: arguments that are no JSON
         object, a call that took too long."""
         ...
@@ -74,10 +74,10 @@ class Toolbox(Protocol):
 
 
 @runtime_checkable
-class Narrator(Protocol):
+class ProgressReporter(Protocol):
     """A toolbox whose calls have something to tell before they are over."""
 
-    def narrate(self, tell: Callable[[str, News], None]) -> None:
+    def report_progress_to(self, tell: Callable[[str, ProgressEvent], None]) -> None:
         """Tell it from now on, by the id of the call. Who is not asked says nothing."""
         ...
 
@@ -87,8 +87,8 @@ class NoTools:
 
     concurrency = 1
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
-        nothing: tuple[Prepared, ...] = ()
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -104,19 +104,19 @@ class NoTools:
     def limits(self, name: str) -> ToolLimits:
         return _LIMITS
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         return Refuse(f"There is no tool {call.name!r}.")
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         raise _none(call.name)
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         raise _none(call.name)
 
     async def call(self, call: Call) -> ToolResult:
         raise _none(call.name)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         raise _none(call.name)
 
     async def close(self) -> None:

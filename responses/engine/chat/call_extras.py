@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from responses.engine.chat.call_segments import CallSegment
-from responses.engine.chat.reasoning import Seal, Thought
+from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
 from responses.engine.chat.segments import ItemStatus, Segment
 from responses.engine.events.types import Body, Event
 
@@ -27,16 +27,16 @@ class ExtrasSegment(Segment):
 
     prefix = "rs"
 
-    def __init__(self, seal: Seal, entries: Iterable[tuple[CallSegment, Body]]) -> None:
+    def __init__(self, cipher: ReasoningCipher, entries: Iterable[tuple[CallSegment, Body]]) -> None:
         super().__init__()
-        self._seal = seal
+        self._cipher = cipher
         self._entries = list(entries)
         self._encrypted: str | None = None
 
     @override
     def close(self, status: ItemStatus) -> list[Event]:
         calls = [{"call_id": call.call_id, "name": call.name, "extras": extras} for call, extras in self._entries]
-        self._encrypted = self._seal.close(Thought(calls=calls))
+        self._encrypted = self._cipher.encrypt(ReasoningContent(calls=calls))
         return super().close(status)
 
     @override

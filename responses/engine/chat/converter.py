@@ -16,7 +16,7 @@ from responses.engine.chat.annotations import flat_citations
 from responses.engine.chat.call_extras import ExtrasSegment, extras_of
 from responses.engine.chat.call_segments import CallSegment
 from responses.engine.chat.logprobs import read_logprobs
-from responses.engine.chat.reasoning import Piece, ReasoningSegment, Seal, piece_of
+from responses.engine.chat.reasoning import ReasoningCipher, ReasoningDelta, ReasoningSegment, piece_of
 from responses.engine.chat.segments import ItemStatus, MessageSegment, SegmentQueue
 from responses.engine.chat.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
@@ -42,7 +42,7 @@ class ChatConverter:
         logprobs: bool = False,
         most_calls: int | None = None,
         tools: Sequence[FunctionTool] = (),
-        seal: Seal | None = None,
+        cipher: ReasoningCipher | None = None,
         raw_reasoning: bool = True,
         think_tags: bool = False,
     ) -> None:
@@ -54,7 +54,7 @@ class ChatConverter:
         self._made: list[CallSegment] = []
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._call_ids: set[str] = set()
-        self._seal = seal
+        self._cipher = cipher
         self._raw_reasoning = raw_reasoning
         self._think_tags = ThinkTags() if think_tags else None
         self._logprobs = logprobs
@@ -96,8 +96,8 @@ class ChatConverter:
         events = self._end_tags()
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             self._say("output_text", "", [], events)  # (12) no text followed
-        if self._late_extras and self._seal is not None:
-            events += self._queue.push(ExtrasSegment(self._seal, self._late_extras))
+        if self._late_extras and self._cipher is not None:
+            events += self._queue.push(ExtrasSegment(self._cipher, self._late_extras))
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
         return events + self._queue.end(status)
 
@@ -206,12 +206,12 @@ class ChatConverter:
         message.write(kind, text, logprobs)
         events += self._queue.push(message)
 
-    def _reason(self, piece: Piece, events: list[Event]) -> None:
+    def _reason(self, piece: ReasoningDelta, events: list[Event]) -> None:
         tail = self._queue.tail
         if isinstance(tail, ReasoningSegment) and tail.takes(piece):
             events += tail.write(piece)
         elif piece.begins_item:
-            reasoning = ReasoningSegment(seal=self._seal, shown=self._raw_reasoning)  # (16) after something else
+            reasoning = ReasoningSegment(cipher=self._cipher, shown=self._raw_reasoning)  # (16) after something else
             reasoning.write(piece)
             events += self._queue.push(reasoning)
 
@@ -220,7 +220,7 @@ class ChatConverter:
         self._loose_logprobs += logprobs
         for kind, text in pieces:
             if kind == "reasoning":
-                self._reason(Piece(text=text), events)
+                self._reason(ReasoningDelta(text=text), events)
             else:
                 self._loose_logprobs = _last(self._loose_logprobs, text)
                 self._say("output_text", text, [], events)
@@ -265,8 +265,8 @@ class ChatConverter:
 
     def _keep(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
         """(30) In front of its call; of one whose id is still to come, at the end of the turn."""
-        if self._seal is not None and call.upstream_id:
-            events += self._queue.push(ExtrasSegment(self._seal, [(call, extras)]))
+        if self._cipher is not None and call.upstream_id:
+            events += self._queue.push(ExtrasSegment(self._cipher, [(call, extras)]))
         else:
             self._late_extras.append((call, extras))
 

@@ -30,7 +30,7 @@ _GROWING = ("text", "summary", "thinking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thought:
+class ReasoningContent:
     """What a reasoning item holds out of sight: the raw words, and the upstream's own entries to send back as such.
 
     `calls` is what the upstream wants back with its calls, each entry with `call_id`, `name` and `extras`.
@@ -41,20 +41,20 @@ class Thought:
     calls: Sequence[Body] = ()
 
 
-class Seal(Protocol):
+class ReasoningCipher(Protocol):
     """Makes thoughts unreadable for everybody but the server itself."""
 
-    def close(self, thought: Thought) -> str:
+    def encrypt(self, content: ReasoningContent) -> str:
         """The thought as `encrypted_content`."""
         ...
 
-    def open(self, token: str) -> Thought | None:
+    def decrypt(self, token: str) -> ReasoningContent | None:
         """The thought in an `encrypted_content`; None where it was not sealed here, or not for this team."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ReasoningDelta:
     """The reasoning in one delta. `summaries` are pieces of a summary with the number of their part."""
 
     text: str = ""
@@ -67,7 +67,7 @@ class Piece:
         return bool(self.text or self.summaries or any(detail.get("data") for detail in self.details))
 
 
-def piece_of(delta: dict[str, Any]) -> Piece | None:
+def piece_of(delta: dict[str, Any]) -> ReasoningDelta | None:
     """(15) The same words stand in `reasoning` and, with signatures, in a list; not every server sends the former.
 
     A summary stands in both as well, and only the list says that it is one.
@@ -75,11 +75,11 @@ def piece_of(delta: dict[str, Any]) -> Piece | None:
     text = delta.get("reasoning_content") or delta.get("reasoning")
     details = delta.get("reasoning_details") or delta.get("thinking_blocks")
     if not details:
-        return Piece(text=text) if text and isinstance(text, str) else None
+        return ReasoningDelta(text=text) if text and isinstance(text, str) else None
     summaries = [(entry["summary"], entry.get("index")) for entry in details if _is_summary(entry)]
     if summaries or not (text and isinstance(text, str)):
         text = "".join(entry.get("text") or entry.get("thinking") or "" for entry in details)
-    return Piece(text=text, summaries=summaries, details=details)
+    return ReasoningDelta(text=text, summaries=summaries, details=details)
 
 
 def _is_summary(entry: Body) -> bool:
@@ -91,9 +91,9 @@ class ReasoningSegment(Segment):
 
     prefix = "rs"
 
-    def __init__(self, *, seal: Seal | None = None, shown: bool = True) -> None:
+    def __init__(self, *, cipher: ReasoningCipher | None = None, shown: bool = True) -> None:
         super().__init__()
-        self._seal = seal
+        self._cipher = cipher
         self._shown = shown
         self._text: list[str] = []
         self._summary: list[list[str]] = []
@@ -102,11 +102,11 @@ class ReasoningSegment(Segment):
         self._open: Literal["summary", "content"] | None = None
         self._encrypted: str | None = None
 
-    def takes(self, piece: Piece) -> bool:
+    def takes(self, piece: ReasoningDelta) -> bool:
         """Whether the piece can be a part of this item: no summary stands behind raw words that are shown."""
         return not (piece.summaries and self._shown and self._text)
 
-    def write(self, piece: Piece) -> list[Event]:
+    def write(self, piece: ReasoningDelta) -> list[Event]:
         """Append; events leave when the segment is live."""
         events: list[Event] = []
         for words, number in piece.summaries:
@@ -129,9 +129,9 @@ class ReasoningSegment(Segment):
 
     @override
     def close(self, status: ItemStatus) -> list[Event]:
-        if self._seal is not None:
-            thought = Thought(text="".join(self._text), details=_merged(self._details))
-            self._encrypted = self._seal.close(thought)
+        if self._cipher is not None:
+            thought = ReasoningContent(text="".join(self._text), details=_merged(self._details))
+            self._encrypted = self._cipher.encrypt(thought)
         return super().close(status)
 
     @override

@@ -34,7 +34,7 @@ _INTRODUCTION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class CompactionContent:
     """What a compaction item holds out of sight."""
 
     summary: str
@@ -45,19 +45,19 @@ class Compacted:
         return [from_wire(body) for body in self.kept]
 
 
-class CompactionSeal(Protocol):
+class CompactionCipher(Protocol):
     """Makes what was compacted unreadable for everybody but the server itself."""
 
-    def close_compacted(self, compacted: Compacted) -> str:
+    def encrypt_compaction(self, compacted: CompactionContent) -> str:
         """What a compaction item holds, as its `encrypted_content`."""
         ...
 
-    def open_compacted(self, token: str) -> Compacted | None:
+    def decrypt_compaction(self, token: str) -> CompactionContent | None:
         """What was compacted; None where it was not sealed here, or not for this team."""
         ...
 
 
-Opener = Callable[[str], Compacted | None]
+Decrypt = Callable[[str], CompactionContent | None]
 """Opens an `encrypted_content`; None where it was not sealed here, or not for this team."""
 
 
@@ -74,7 +74,7 @@ class CompactionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class CompactedContext:
     """A conversation as a model reads it. `compacted` stands for all that was made short, its notes last; empty where
     nothing was."""
 
@@ -87,7 +87,7 @@ class Said:
         return [*self.compacted, *self.rest]
 
 
-def since(items: Sequence[StoredItem], opener: Opener) -> Said:
+def since(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
     """The conversation from its latest compaction on.
 
     Of what stands before it, messages and settings stay: a client may put its rules in front of what it got, or send
@@ -95,13 +95,15 @@ def since(items: Sequence[StoredItem], opener: Opener) -> Said:
     """
     latest = next((at for at in range(len(items) - 1, -1, -1) if isinstance(items[at], Compaction)), None)
     if latest is None:
-        return Said(rest=items)
+        return CompactedContext(rest=items)
     item = items[latest]
-    found = opener(item.encrypted_content) if isinstance(item, Compaction) and item.encrypted_content else None
+    found = decrypt(item.encrypted_content) if isinstance(item, Compaction) and item.encrypted_content else None
     if found is None:
         raise unverified(item.id)
     before = [one for one in items[:latest] if _is_kept(one)]
-    return Said(compacted=[*_merged(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :])
+    return CompactedContext(
+        compacted=[*_merged(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :]
+    )
 
 
 def unverified(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:

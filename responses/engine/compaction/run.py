@@ -15,12 +15,12 @@ from responses.engine import turn_request
 from responses.engine.calls.port import Toolbox
 from responses.engine.compaction import items as compaction
 from responses.engine.compaction import token_estimate, window
-from responses.engine.compaction.items import Compacted
+from responses.engine.compaction.items import CompactionContent
 from responses.engine.events.tools import CompactionCompacting
 from responses.engine.events.types import Body, Delta, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted, Emitted, TurnRecord
-from responses.engine.turn import Finish, Model, Sampling, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turn import Finish, LanguageModel, Sampling, TurnRequest, TurnResult, TurnStream, Usage
 
 _ASK = (
     "[Automatic request] This conversation is about to be shortened: everything in it but what users and developers "
@@ -34,11 +34,11 @@ _CUT = "The notes that a compaction needs were cut short by the model's server."
 _EMPTY = "The model wrote no notes, which a compaction needs."
 
 
-class Compacting:
+class Compactor:
     """The passes of one run. `failure` says why the last one made nothing."""
 
     def __init__(
-        self, context: RunContext, state: RunState, *, model: Model, tools: Toolbox, now: Callable[[], datetime]
+        self, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
     ) -> None:
         self._context = context
         self._state = state
@@ -73,13 +73,13 @@ class Compacting:
         """
         context, state = self._context, self._state
         plan = context.compaction
-        if plan is None or context.seal is None:
+        if plan is None or context.cipher is None:
             return False
         if plan.at_once:
             return not state.has_compacted
         if self._opened is not None:
             return True
-        if state.compaction_failed or state.repairs is not None:
+        if state.compaction_failed or state.rejected is not None:
             return False
         said = turn_request.said(context, state)
         if len(compaction.kept(said.rest)) == len(said.rest):
@@ -96,7 +96,7 @@ class Compacting:
             instructions=context.instructions,
             items=turn_request.everything(context, self._state),
             sampling=self._sampling(),
-            content=context.content,
+            attachments=context.attachments,
         )
         return self.is_all or self._opened is not None or (too_long and context.parameters["truncation"] != "auto")
 
@@ -111,13 +111,15 @@ class Compacting:
             return self._tokens(turn_request.everything(self._context, self._state))
         tokens, known = self._counted
         new = self._state.context_items()[known:]
-        content = self._context.content
-        return tokens + token_estimate.input_tokens(instructions=None, items=new, sampling=Sampling(), content=content)
+        attachments = self._context.attachments
+        return tokens + token_estimate.input_tokens(
+            instructions=None, items=new, sampling=Sampling(), attachments=attachments
+        )
 
     def _tokens(self, items: Sequence[StoredItem]) -> int:
         context = self._context
         return token_estimate.input_tokens(
-            instructions=context.instructions, items=items, sampling=self._sampling(), content=context.content
+            instructions=context.instructions, items=items, sampling=self._sampling(), attachments=context.attachments
         )
 
     def _sampling(self) -> Sampling:
@@ -164,7 +166,7 @@ class Compacting:
     def kept(self) -> list[StoredItem]:
         """What stays as it is. What a run tells its model in the user's place is no word of the user's."""
         context, state = self._context, self._state
-        own = () if state.has_compacted else context.items[context.prefaced + context.compacted :]
+        own = () if state.has_compacted else context.items[context.instruction_items + context.compacted_items :]
         # The last of what was compacted before are the notes on it, which go into the new ones.
         return compaction.kept([*turn_request.said(context, state).compacted[:-1], *own])
 
@@ -192,20 +194,20 @@ class Compacting:
                 response_format=None,
             ),
             first_output_index=self._state.next_output_index,
-            content=context.content,
-            seal=context.seal,
+            attachments=context.attachments,
+            cipher=context.cipher,
         )
 
     def _over(self, result: TurnResult) -> ContextCompacted:
-        seal, state = self._context.seal, self._state
+        cipher, state = self._context.cipher, self._state
         summary = "\n\n".join(text for item in result.items if (text := _text(item)))
         self.failure = _failure(result, summary)
-        if self.failure is not None or seal is None:
+        if self.failure is not None or cipher is None:
             state.compaction_failed = True
             return ContextCompacted(turn=self._record(result), items=[], events=[])
         events = self._announced() if self._opened is None else []
         kept = [item.wire() for item in self.kept()]
-        sealed = seal.close_compacted(Compacted(summary=summary, kept=kept))
+        sealed = cipher.encrypt_compaction(CompactionContent(summary=summary, kept=kept))
         item = OutputItem(body={**(self._opened or {}), "encrypted_content": sealed})
         events.append(OutputItemDone(output_index=state.next_output_index, item=item.body))
         self._opened = self._counted = None

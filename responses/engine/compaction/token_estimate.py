@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from conversations.items import Reasoning, StoredItem, image_details, plain_text
-from responses.engine.attachments import Content
+from responses.engine.attachments import Attachments
 from responses.engine.turn import Sampling
 
 CHARACTERS_PER_TOKEN = 4
@@ -39,7 +39,7 @@ def _told_by_tools(item: Mapping[str, Any]) -> list[str]:
 
 
 def input_tokens(
-    *, instructions: str | None, items: Sequence[StoredItem], sampling: Sampling, content: Content | None = None
+    *, instructions: str | None, items: Sequence[StoredItem], sampling: Sampling, attachments: Attachments | None = None
 ) -> int:
     """The tokens of what a model gets to read in a turn: words, images, and the definitions of tools and format.
 
@@ -48,7 +48,7 @@ def input_tokens(
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
     words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
     images = sum(_images(body) for body in bodies)
-    files = content.words(items) if content else ()
+    files = attachments.file_texts(items) if attachments else ()
     return tokens(instructions or "", *words, *files, *_definitions(sampling)) + images
 
 

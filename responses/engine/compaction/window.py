@@ -16,7 +16,7 @@ from conversations.items import (
     ToolSearchCall,
     ToolSearchOutput,
 )
-from responses.engine.attachments import Content
+from responses.engine.attachments import Attachments
 from responses.engine.compaction import token_estimate
 from responses.engine.turn import Sampling
 
@@ -29,12 +29,14 @@ def is_too_long(
     instructions: str | None,
     items: Sequence[StoredItem],
     sampling: Sampling,
-    content: Content | None = None,
+    attachments: Attachments | None = None,
 ) -> bool:
     """Whether a model cannot read all of this."""
     if window is None:
         return False
-    read = token_estimate.input_tokens(instructions=instructions, items=items, sampling=sampling, content=content)
+    read = token_estimate.input_tokens(
+        instructions=instructions, items=items, sampling=sampling, attachments=attachments
+    )
     return read > window
 
 
@@ -45,12 +47,12 @@ def fit(
     instructions: str | None,
     sampling: Sampling,
     halved: bool,
-    content: Content | None = None,
+    attachments: Attachments | None = None,
 ) -> list[StoredItem]:
     """The items that are left when enough was left out, or all that may be. `halved`: whatever the window, half of
     what there is was too much."""
     around = token_estimate.input_tokens(instructions=instructions, items=(), sampling=sampling)
-    sizes = [_size(item, content) for item in items]
+    sizes = [_size(item, attachments) for item in items]
     room = min(
         window - around if window is not None else sum(sizes),
         sum(sizes) // 2 if halved else sum(sizes),
@@ -65,8 +67,8 @@ def fit(
     return [item for position, item in enumerate(items) if position not in dropped]
 
 
-def _size(item: StoredItem, content: Content | None) -> int:
-    return token_estimate.input_tokens(instructions=None, items=[item], sampling=_NOTHING, content=content)
+def _size(item: StoredItem, attachments: Attachments | None) -> int:
+    return token_estimate.input_tokens(instructions=None, items=[item], sampling=_NOTHING, attachments=attachments)
 
 
 def _units(items: Sequence[StoredItem]) -> list[set[int]]:

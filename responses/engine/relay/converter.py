@@ -16,7 +16,7 @@ from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.chat.call_segments import CallSegment
 from responses.engine.chat.logprobs import read_logprobs
-from responses.engine.chat.reasoning import Seal
+from responses.engine.chat.reasoning import ReasoningCipher
 from responses.engine.chat.segments import ItemStatus, Segment, SegmentQueue
 from responses.engine.events.types import Body, Event
 from responses.engine.relay.segments import (
@@ -78,7 +78,7 @@ class RelayConverter:
         sampling: Sampling,
         upstream_id: str,
         failure_of: Callable[[object], Failure],
-        seal: Seal | None = None,
+        cipher: ReasoningCipher | None = None,
         show_raw: bool = True,
     ) -> None:
         self._queue = _RelayQueue(first_output_index=first_output_index)
@@ -87,7 +87,7 @@ class RelayConverter:
         self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
         self._upstream_id = upstream_id
         self._failure_of = failure_of
-        self._seal = seal
+        self._cipher = cipher
         self._show_raw = show_raw
         self._segments: dict[int, Segment | None] = {}
         self._made: list[CallSegment] = []
@@ -223,7 +223,7 @@ class RelayConverter:
             case "message":
                 return RelayedMessage(item, read_logprobs=self._logprobs)
             case "reasoning":
-                return RelayedReasoning(show_raw=self._show_raw, seal=self._seal, upstream_id=self._upstream_id)
+                return RelayedReasoning(show_raw=self._show_raw, cipher=self._cipher, upstream_id=self._upstream_id)
             case "function_call" | "custom_tool_call" if len(self._made) != self._most_calls:
                 return self._call(item)
         return None

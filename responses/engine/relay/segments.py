@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from responses.engine.calls import item_events
 from responses.engine.chat.annotations import citations
-from responses.engine.chat.reasoning import Seal, Thought
+from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
 from responses.engine.chat.segments import ItemStatus, Segment
 from responses.engine.events.types import (
     Body,
@@ -236,10 +236,10 @@ class RelayedReasoning(RelayedText):
 
     prefix = "rs"
 
-    def __init__(self, *, show_raw: bool, seal: Seal | None, upstream_id: str) -> None:
+    def __init__(self, *, show_raw: bool, cipher: ReasoningCipher | None, upstream_id: str) -> None:
         super().__init__()
         self._show_raw = show_raw
-        self._seal = seal
+        self._cipher = cipher
         self._upstream_id = upstream_id
         self._hidden: list[str] = []
         self._encrypted: str | None = None
@@ -273,11 +273,11 @@ class RelayedReasoning(RelayedText):
 
     @override
     def close(self, status: ItemStatus) -> list[Event]:
-        if self._seal is not None:
+        if self._cipher is not None:
             raw = [text for part in self.parts if part.kind == "reasoning_text" for text in part.text]
             kept = {"type": ENCRYPTED, "upstream": self._upstream_id, "data": self._encrypted}
-            thought = Thought(text="".join(raw or self._hidden), details=[kept] if self._encrypted else [])
-            self._sealed = self._seal.close(thought)
+            thought = ReasoningContent(text="".join(raw or self._hidden), details=[kept] if self._encrypted else [])
+            self._sealed = self._cipher.encrypt(thought)
         return super().close(status)
 
     @override

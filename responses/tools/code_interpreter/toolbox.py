@@ -10,10 +10,10 @@ from responses.containers.models import ContainerFile
 from responses.containers.services import Outcome
 from responses.engine.calls.client_tools import qualified
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.run_container import CODE, RunContainer, trouble, written_files
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
@@ -39,10 +39,10 @@ class CodeInterpreter:
         self._kind = kind
         self._name = qualified(CODE, PYTHON) if kind == "mcp" else CODE
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
         await self._container.settle([*context.items, *state.context_items()])
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -74,11 +74,11 @@ class CodeInterpreter:
         """The container keeps to the time; making it takes some more."""
         return ToolLimits(seconds=self._container.seconds + 45, characters=2 * _MAX_LOGS)
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item, before its program is told."""
         if self._kind == "mcp":
             return {
@@ -101,7 +101,7 @@ class CodeInterpreter:
             "outputs": None,
         }
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The program is known as a whole by now."""
         return before_result({**body, **self._asked(call)}, output_index=output_index)
 
@@ -120,7 +120,7 @@ class CodeInterpreter:
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=trouble(error), error="failed")
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with what the program wrote, drew and made."""
         item = {**body, **self._asked(call), "status": "failed" if result.error else "completed"}
         if self._kind == "mcp":
@@ -128,7 +128,7 @@ class CodeInterpreter:
             item |= {"output": None if result.error else result.output, "error": error}
         else:
             item |= self._outputs(result)
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     def _outputs(self, result: ToolResult) -> Body:
         if result.error:

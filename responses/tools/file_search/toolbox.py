@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
 from responses.engine.citation_markers import HOW_TO_CITE
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 
 NAME = "file_search"
@@ -57,9 +57,9 @@ class FileSearchToolbox:
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first."""
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -80,16 +80,16 @@ class FileSearchToolbox:
         """As for any tool."""
         return ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may look."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item says what is looked for; its results come with its end."""
         queries = _queries(call)
         return {"id": new_id("fs"), "type": "file_search_call", "status": "in_progress", "queries": queries} | _NONE
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """It begins, and searches."""
         return before_result(body, output_index=output_index)
 
@@ -105,11 +105,11 @@ class FileSearchToolbox:
         found = "\n".join(f"{one['filename']}: {one['text'][:200]}" for one in results)
         return ToolResult(output=found or "Nothing was found.", fields={"results": results}, cost=NAME)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with what was found, or with why nothing was."""
         results = result.fields.get("results", [_reason(result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
         """There is nothing to let go of."""

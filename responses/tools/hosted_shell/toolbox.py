@@ -7,10 +7,10 @@ from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import hidden
 from responses.engine.calls.item_events import before_result
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.run_container import RunContainer, trouble, written_files
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
@@ -33,10 +33,10 @@ class HostedShell:
     def __init__(self, container: RunContainer) -> None:
         self._container = container
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
         await self._container.settle([*context.items, *state.context_items()])
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -58,11 +58,11 @@ class HostedShell:
         """The container keeps to the time of each command; making it takes some more."""
         return ToolLimits(seconds=_MOST_COMMANDS * self._container.seconds + 45, characters=4 * _MAX_OUTPUT)
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item, before its commands are told."""
         return self._item(call, status="in_progress", commands=[])
 
@@ -78,7 +78,7 @@ class HostedShell:
             "environment": {"type": "container_reference", "container_id": self._container.container_id},
         }
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The commands are known as a whole by now."""
         action = {**body["action"], "commands": _commands(call) or []}
         return before_result({**body, "action": action}, output_index=output_index)
@@ -100,7 +100,7 @@ class HostedShell:
         fields = {"outputs": outputs, "files": files}
         return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The call, and behind it its output."""
         asked = _commands(call) or []
         item = {**body, "status": "completed", "action": {**body["action"], "commands": asked}}
@@ -113,7 +113,7 @@ class HostedShell:
             "max_output_length": body["action"]["max_output_length"],
             "files": result.fields.get("files") or [],
         }
-        return Closed(item=item, more=(output,))
+        return ClosedItem(item=item, more=(output,))
 
     async def close(self) -> None:
         """The container stays: a later response may go on in it."""

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 from conversations.items import ImageGenerationCall, InputFile, InputImage, InputMessage, StoredItem
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.attachments import Content, ImageBytes, all_parts, name_of
+from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
-from responses.engine.calls.port import News
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.port import ProgressEvent
 from responses.engine.events.tools import ImageGenerationCallPartialImage
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageOrder
 from responses.schema.images import FORWARDED, MOST_PICTURES
@@ -44,7 +44,7 @@ class ImageToolbox:
 
     concurrency = 2
 
-    def __init__(self, shown: Mapping[str, Any], *, generator: ImageGenerator, content: Content) -> None:
+    def __init__(self, shown: Mapping[str, Any], *, generator: ImageGenerator, content: Attachments) -> None:
         self._action: str = shown.get("action", "auto")
         self._settings = {name: shown[name] for name in FORWARDED if name in shown}
         self._partial_images: int = shown.get("partial_images", 0)
@@ -52,12 +52,12 @@ class ImageToolbox:
         self._generator = generator
         self._content = content
         self._read: Callable[[], Sequence[StoredItem]] = tuple
-        self._tell: Callable[[str, News], None] | None = None
+        self._tell: Callable[[str, ProgressEvent], None] | None = None
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; but what the model reads is remembered, for the images in it."""
         self._read = lambda: [*context.items, *state.context_items()]
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -87,21 +87,21 @@ class ImageToolbox:
         """Pictures take minutes."""
         return ToolLimits(seconds=_SECONDS)
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may draw."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item without its picture."""
         settings = {name: value for name, value in self._settings.items() if name in _SHOWN}
         body = {"id": new_id("ig"), "type": "image_generation_call", "status": "in_progress", "result": None}
         return {**body, "action": self._action_of(call), "revised_prompt": _prompt(call), **settings}
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """It begins, and is drawn."""
         return before_result(body, output_index=output_index)
 
-    def narrate(self, tell: Callable[[str, News], None]) -> None:
+    def report_progress_to(self, tell: Callable[[str, ProgressEvent], None]) -> None:
         """Tell of pictures while they are drawn."""
         self._tell = tell
 
@@ -119,14 +119,14 @@ class ImageToolbox:
         fields = {**told, **revised, "result": picture.content}
         return ToolResult(output="The image was made.", fields=fields)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with its picture, or with why there is none."""
         if result.error is not None:
             error = result.fields.get("error") or _error(result.output, code=result.error)
             item = {**body, "status": "failed", "error": error}
         else:
             item = {**body, **result.fields, "status": "completed"}
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
         """There is nothing to let go of."""
@@ -158,7 +158,7 @@ class ImageToolbox:
     async def _pictures(self) -> list[str]:
         """The latest images of what the model reads, as data URLs: those that were given, and those that were made."""
         items = self._read()
-        found = await self._content.attachments(items, files=False, inline_images=True)
+        found = await self._content.load(items, files=False, inline_images=True)
         urls: list[str] = []
         for item in items:
             if isinstance(item, ImageGenerationCall) and item.data_url is not None:
@@ -166,8 +166,8 @@ class ImageToolbox:
             for part in all_parts([item]):
                 if isinstance(part, InputFile):
                     continue
-                match found.get(name_of(part) or ""):
-                    case ImageBytes(url=url):
+                match found.get(attachment_key(part) or ""):
+                    case AttachmentImage(url=url):
                         urls.append(url)
                     case None if part.image_url and part.image_url.startswith("data:"):
                         urls.append(part.image_url)
@@ -177,11 +177,11 @@ class ImageToolbox:
         if not self._mask:
             return None
         part = InputImage(type="input_image", detail="auto", **self._mask)
-        if (name := name_of(part)) is None:
+        if (name := attachment_key(part)) is None:
             return part.image_url
         message = InputMessage(role="user", content=[part])
-        found = (await self._content.attachments([message], files=False, inline_images=True)).get(name)
-        if not isinstance(found, ImageBytes):
+        found = (await self._content.load([message], files=False, inline_images=True)).get(name)
+        if not isinstance(found, AttachmentImage):
             raise _Wrong("the mask of the image cannot be had any more")
         return found.url
 

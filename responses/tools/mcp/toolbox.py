@@ -9,10 +9,19 @@ from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import qualified
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Ask, Closed, Make, Refuse, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import (
+    CallDecision,
+    ClosedItem,
+    Execute,
+    Refuse,
+    RequireApproval,
+    ToolLimits,
+    ToolResult,
+    object_of,
+)
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
-from responses.engine.steps import CallRecord, Emitted, Prepared
+from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import Offer
 from responses.tools.mcp import results
@@ -69,7 +78,7 @@ class McpToolbox:
 
     # -- before the first turn -----------------------------------------------------------------------------------------
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """List what is not known yet, all at once, and tell of it in the order of the tools."""
         self._state, self._choice = state, context.parameters.get("tool_choice")
         self._catalogue.recall([*context.items, *state.context_items()])
@@ -87,7 +96,7 @@ class McpToolbox:
             await asyncio.gather(*asked.values(), return_exceptions=True)
         calls, missing_choice = self._calls_to_make(state), self._missing_choice()
         if calls or missing_choice:
-            yield Prepared(events=[], calls=calls, failure=missing_choice)
+            yield ToolsPrepared(events=[], calls=calls, failure=missing_choice)
 
     async def _ask(self, server: Server) -> list[ListedTool] | ServerFailed:
         try:
@@ -95,7 +104,7 @@ class McpToolbox:
         except ServerFailed as failure:
             return failure
 
-    def _listed(self, server: Server, body: Body, answer: list[ListedTool] | ServerFailed, index: int) -> Prepared:
+    def _listed(self, server: Server, body: Body, answer: list[ListedTool] | ServerFailed, index: int) -> ToolsPrepared:
         failure = None
         if isinstance(answer, ServerFailed):
             words = results.cut(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
@@ -106,7 +115,7 @@ class McpToolbox:
             self._fresh[server.label] = answer
             body = {**body, "tools": [tool.shown() for tool in self._catalogue.learn(server, answer)]}
         done = OutputItemDone(output_index=index, item=body)
-        return Prepared(
+        return ToolsPrepared(
             events=[*after_result(body, output_index=index), done], items=[OutputItem(body=body)], failure=failure
         )
 
@@ -162,7 +171,7 @@ class McpToolbox:
         """A session keeps to its own limits, and says more about it."""
         return ToolLimits(seconds=self._sessions.timeouts.call + 10, characters=2 * results.MAX_CHARACTERS)
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """A call whose arguments are no JSON object is not worth a person's attention; the loop answers it.
 
         Models may call what they were not offered: they know of it from an earlier turn, or guess."""
@@ -170,7 +179,7 @@ class McpToolbox:
         if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
         if not known.server.approval.asks_for(known.tool) or object_of(call.arguments) is None:
-            return Make()
+            return Execute()
         item = {
             "id": new_id("mcpr"),
             "type": "mcp_approval_request",
@@ -178,11 +187,11 @@ class McpToolbox:
             "name": known.tool.name,
             "arguments": call.arguments,
         }
-        return Ask(item, definition=known.definition)
+        return RequireApproval(item, definition=known.definition)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """An `mcp_call` item."""
         approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
         label, name = _place(approved, known.server.label if known else "", known.tool.name if known else call.name)
@@ -198,7 +207,7 @@ class McpToolbox:
             "error": None,
         }
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The arguments are known as a whole by now."""
         return before_result({**body, "arguments": call.arguments}, output_index=output_index)
 
@@ -214,7 +223,7 @@ class McpToolbox:
             return results.failed(failure)
         return results.returned(result, known.server)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with the output, or with the error."""
         error = results.item_error(result)
         item = {
@@ -224,7 +233,7 @@ class McpToolbox:
             "output": None if error else result.output,
             "error": error,
         }
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     def _existing(self, name: str) -> Known:
         known = self._catalogue.find(name)

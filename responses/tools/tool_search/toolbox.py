@@ -14,10 +14,10 @@ import regex
 from conversations.items import StoredItem
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import hidden
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.requests import tool_offer
 from responses.requests.tool_offer import Offer, Shown
@@ -77,7 +77,7 @@ class ToolSearch:
         self._description = description
         self._words = {name: _words_of(offer) for name, offer in self._deferred.items()}
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run that was taken over has found before what its output says."""
         late = {offer.tool.name: offer for box in self._deferred_tools for offer in box.deferred()}
         self._deferred = {**late, **self._deferred}
@@ -85,7 +85,7 @@ class ToolSearch:
         for item in state.output:
             if item.body["type"] == "tool_search_output":
                 self._load(offer.tool.name for offer in tool_offer.offers(item.body["tools"]))
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -110,15 +110,15 @@ class ToolSearch:
         """As for any tool."""
         return ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may look."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The call, before anything is found."""
         return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": object_of(call.arguments) or {}}
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The wire knows no events of it."""
         return []
 
@@ -131,13 +131,13 @@ class ToolSearch:
         self._load(names)
         return ToolResult(output=", ".join(names), fields={"names": names})
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The call, and behind it the tools that were found."""
         names: list[str] = result.fields.get("names", [])
         self._load(names)  # the result may be that of the run's predecessor
         found = {**_item("tso", "tool_search_output", "completed"), "tools": self._shown(names)}
         status = "incomplete" if result.error else "completed"
-        return Closed(item={**body, "status": status}, more=(found,))
+        return ClosedItem(item={**body, "status": status}, more=(found,))
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import Admission, Closed, Make, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
 from responses.engine.citation_markers import HOW_TO_CITE
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, Prepared
+from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.schema.web_search import STEPS
 from responses.tools.web_search.engines import Engine, Found, Query
@@ -58,9 +58,9 @@ class WebSearchToolbox:
         self._engine = engine
         self._reader = reader
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | Prepared, None]:
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first."""
-        nothing: tuple[Prepared, ...] = ()
+        nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
@@ -91,15 +91,15 @@ class WebSearchToolbox:
         """Engines and pages keep to limits of their own."""
         return ToolLimits()
 
-    def admit(self, call: Call) -> Admission:
+    def decide(self, call: Call) -> CallDecision:
         """Anybody may look."""
-        return Make()
+        return Execute()
 
-    def opened(self, call: Call) -> Body:
+    def open_item(self, call: Call) -> Body:
         """The item says what is looked for; its results come with its end."""
         return {"id": new_id("ws"), "type": "web_search_call", "status": "in_progress", "action": _action(call)}
 
-    def begun(self, body: Body, call: Call, output_index: int) -> list[Event]:
+    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """It begins, and searches."""
         return before_result(body, output_index=output_index)
 
@@ -116,13 +116,13 @@ class WebSearchToolbox:
         cost = "web_search" if call.name == _SEARCH else None
         return ToolResult(output="\n".join(one["url"] for one in results), fields={"results": results}, cost=cost)
 
-    def closed(self, body: Body, call: Call, result: ToolResult, output_index: int) -> Closed:
+    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with what was found, or with why nothing was."""
         results = result.fields.get("results", [_result("", "", result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
         if call.name == _SEARCH and not result.error:
             item["action"] = {**body["action"], "sources": [{"type": "url", "url": one["url"]} for one in results]}
-        return Closed(item=item, events=after_result(item, output_index=output_index))
+        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
         """There is nothing to let go of."""
