@@ -14,7 +14,7 @@ from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_messages import messages
 from responses.providers.chat_parts import PartWriter
-from responses.providers.chat_thoughts import ThoughtWriter
+from responses.providers.chat_reasoning import ThoughtWriter
 from responses.providers.chat_tools import tool_parameters
 from responses.providers.clients import UpstreamFailed, failure_of_status, post, read_bytes
 from tenants.capabilities import Capabilities

@@ -15,7 +15,7 @@ from conversations.items import (
 from responses.providers.chat_calls import CallWriter, settled, unrepeated
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter, shown_by_user
-from responses.providers.chat_thoughts import ThoughtWriter
+from responses.providers.chat_reasoning import ThoughtWriter
 
 Message = dict[str, Any]
 

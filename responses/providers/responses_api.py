@@ -12,7 +12,7 @@ from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import AttachmentMap
 from responses.engine.events.types import Event
-from responses.engine.relay.converter import RelayConverter, UpstreamEvent
+from responses.engine.responses_api.converter import RelayConverter, UpstreamEvent
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_completions import TOO_DEEP, EventLines
 from responses.providers.chat_tools import tool_parameters

@@ -19,11 +19,11 @@ from conversations.items import (
     StoredItem,
 )
 from responses.engine.attachments import AttachmentMap
-from responses.engine.relay.segments import ENCRYPTED
+from responses.engine.responses_api.segments import ENCRYPTED
 from responses.engine.turn import TurnRequest
 from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
 from responses.providers.chat_parts import PartWriter, lone_text
-from responses.providers.chat_thoughts import last_question
+from responses.providers.chat_reasoning import last_question
 from tenants.directory import Route
 
 Entry = dict[str, Any]

@@ -9,7 +9,7 @@ from kernel.errors import Failure
 from responses.engine.events.fold import Fold
 from responses.engine.events.types import Event
 from responses.engine.interrupted_items import close_fragment
-from responses.engine.relay.converter import RelayConverter
+from responses.engine.responses_api.converter import RelayConverter
 from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
 from tests.support.responses_upstream import added, called, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire

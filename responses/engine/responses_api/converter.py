@@ -19,7 +19,7 @@ from responses.engine.chat.logprobs import read_logprobs
 from responses.engine.chat.reasoning import ReasoningCipher
 from responses.engine.chat.segments import ItemStatus, Segment, SegmentQueue
 from responses.engine.events.types import Body, Event
-from responses.engine.relay.segments import (
+from responses.engine.responses_api.segments import (
     Contradiction,
     PartKind,
     RelayedMessage,

@@ -9,7 +9,7 @@ from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
 from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
-from responses.engine.relay.segments import ENCRYPTED
+from responses.engine.responses_api.segments import ENCRYPTED
 
 Message = dict[str, Any]
 # The fields that hold entries of the upstream's own, with signatures, instead of text.
