@@ -1,17 +1,19 @@
-"""What is taken out of a document before people see it: secrets, wherever they stand, and bytes.
+"""Redaction of secrets and binary data in documents shown in the admin.
 
-What a request brought of secrets is not kept to begin with; this is for what clients wrote where no secret belongs.
+Credentials that belong to a request are never stored. These functions catch secrets that clients put elsewhere, for
+example a token in a prompt or in a tool's arguments.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-from responses.admin.transcript.parts import measured
+from responses.admin.transcript.parts import describe_data
 
 REDACTED = "[redacted]"
-_LONGEST_BYTES = 256
-_SECRET = frozenset(
+# Shorter values are shown: an address, or a result that happens to be in a field for binary data.
+_MAX_DATA_CHARACTERS = 256
+_SECRET_NAMES = frozenset(
     {
         "authorization", "proxy-authorization", "cookie", "set-cookie", "api_key", "api-key", "apikey", "x-api-key",
         "access_token", "refresh_token", "id_token", "client_secret", "secret", "secret_key", "password", "passwd",
@@ -19,44 +21,46 @@ _SECRET = frozenset(
     }
 )  # fmt: skip
 _BEARER = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
-_KEY = re.compile(r"\b(sk|pk|rk|whsec|ghp|gho|xox[abp])([-_])[A-Za-z0-9_-]{12,}")
-_IN_URL = re.compile(r"(?<=://)[^/@\s:]+:[^/@\s]+(?=@)")
-_BYTES = frozenset({"file_data", "result", "b64_json", "encrypted_content", "image_url", "url"})
+# Prefixes of keys: this platform and OpenAI (sk), Stripe (pk, rk), webhooks (whsec), GitHub (ghp, gho), Slack (xox).
+_KEY_PATTERN = re.compile(r"\b(sk|pk|rk|whsec|ghp|gho|xox[abp])([-_])[A-Za-z0-9_-]{12,}")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]+:[^/@\s]+(?=@)")
+_DATA_NAMES = frozenset({"file_data", "result", "b64_json", "encrypted_content", "image_url", "url"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]+")
 
 
 def redacted(document: Any) -> Any:
-    """The document without secrets; of bytes it says only how many there are."""
-    return _walk(document, _shorten)
+    """Return the document without secrets. Binary data is replaced by its size."""
+    return _redact(document, _shorten_data)
 
 
 def without_secrets(document: Any) -> Any:
-    """The document without secrets, and whole but for them."""
-    return _walk(document, lambda _, text: text)
+    """Return the document without secrets, and otherwise complete."""
+    return _redact(document, lambda _, text: text)
 
 
-def _walk(value: Any, bytes_of: Callable[[str, str], str], name: str = "") -> Any:
+def _redact(value: Any, shorten: Callable[[str, str], str], name: str = "") -> Any:
     match value:
         case dict():
+            # Any header may carry a credential: custom ones have no name that could be recognised.
             if name.lower() == "headers":
                 return dict.fromkeys(value, REDACTED)
-            return {key: _walk(inner, bytes_of, str(key)) for key, inner in value.items()}
+            return {key: _redact(inner, shorten, str(key)) for key, inner in value.items()}
         case list():
-            return [_walk(inner, bytes_of, name) for inner in value]
+            return [_redact(inner, shorten, name) for inner in value]
         case str():
-            return REDACTED if value and name.lower() in _SECRET else bytes_of(name, _clean(value))
+            return REDACTED if value and name.lower() in _SECRET_NAMES else shorten(name, _redact_text(value))
     return value
 
 
-def _clean(text: str) -> str:
+def _redact_text(text: str) -> str:
     text = _BEARER.sub(rf"\1\2{REDACTED}", text)
-    text = _KEY.sub(rf"\1\2{REDACTED}", text)
-    return _IN_URL.sub(REDACTED, text) if "://" in text else text
+    text = _KEY_PATTERN.sub(rf"\1\2{REDACTED}", text)
+    return _URL_CREDENTIALS.sub(REDACTED, text) if "://" in text else text
 
 
-def _shorten(name: str, text: str) -> str:
-    if text.startswith("data:") and "," in text[:200] and len(text) > _LONGEST_BYTES:
-        return f"{text[: text.index(',') + 1]}… ({measured(text, 'URL')})"
-    if name in _BYTES and len(text) > _LONGEST_BYTES and _BASE64.fullmatch(text):
+def _shorten_data(name: str, text: str) -> str:
+    if text.startswith("data:") and "," in text[:200] and len(text) > _MAX_DATA_CHARACTERS:
+        return f"{text[: text.index(',') + 1]}… ({describe_data(text, 'URL')})"
+    if name in _DATA_NAMES and len(text) > _MAX_DATA_CHARACTERS and _BASE64.fullmatch(text):
         return f"{text[:16]}… ({len(text):,} characters)"
     return text

@@ -116,13 +116,13 @@ def test_files_are_named_and_never_shown(lead: Client, response: Response) -> No
 def test_long_payloads_are_cut_with_a_note(lead: Client, response: Response) -> None:
     say(response, Section.OUTPUT, model_says("a" * 65536 + "BEYOND"))
     page = text(lead.get(page_of(response)))
-    assert 'Cut here: <span data-left="6">6</span> more characters.' in page
+    assert 'Truncated: <span data-left="6">6</span> more characters' in page
     assert "BEYOND" not in page
 
 
 def test_a_fragment_that_no_model_reads_again_is_marked(lead: Client, response: Response) -> None:
     say(response, Section.OUTPUT, model_says("half a sen"), in_context=False)
-    assert "fragment, not in the context" in text(lead.get(page_of(response)))
+    assert "partial, not in context" in text(lead.get(page_of(response)))
 
 
 def test_the_chain_before_is_counted_and_linked(lead: Client, caller: Caller) -> None:
@@ -133,13 +133,13 @@ def test_the_chain_before_is_counted_and_linked(lead: Client, caller: Caller) ->
     say(second, Section.INPUT, user_says("more"))
     third = add_response(caller, previous_response_id=second.pk)
     page = text(lead.get(page_of(third)))
-    assert missing(page, "3 earlier items from the chain", page_of(second)) == []
+    assert missing(page, "3 earlier items in the chain", page_of(second)) == []
 
 
 def test_what_follows_is_linked(lead: Client, caller: Caller) -> None:
     first = add_response(caller)
     second = add_response(caller, previous_response_id=first.pk)
-    assert missing(text(lead.get(page_of(first))), "Followed by", page_of(second)) == []
+    assert missing(text(lead.get(page_of(first))), "Next responses", page_of(second)) == []
 
 
 def test_a_failure_says_what_went_wrong(lead: Client, caller: Caller) -> None:
@@ -165,7 +165,7 @@ def test_facts_are_there(lead: Client, caller: Caller) -> None:
 def test_a_response_that_was_not_stored_has_usage_and_no_content(lead: Client, caller: Caller) -> None:
     response = add_response(caller, stored=False, parameters={}, input_tokens=77)
     page = text(lead.get(page_of(response)))
-    assert missing(page, "asked not to store this response", "77") == []
+    assert missing(page, "request set <code>store</code> to false", "77") == []
 
 
 def test_the_links_of_the_list_open_it(lead: Client, response: Response) -> None:
@@ -192,9 +192,9 @@ def test_it_takes_no_more_queries_for_more_of_everything(
 
 def test_each_tab_is_a_link_and_the_whole_page_without_scripts(lead: Client, response: Response) -> None:
     whole = text(lead.get(page_of(response, tab="attempts")))
-    assert missing(whole, "<html", 'role="tablist"', 'href="?tab=timeline"', "No turn has ended.") == []
+    assert missing(whole, "<html", 'role="tablist"', 'href="?tab=timeline"', "No completed turns.") == []
     piece = text(lead.get(page_of(response, tab="attempts"), headers={"HX-Request": "true"}))
-    assert missing(piece, "No turn has ended.") == []
+    assert missing(piece, "No completed turns.") == []
     assert "<html" not in piece
 
 

@@ -38,7 +38,7 @@ def test_whoever_may_not_read_sees_the_timing_and_no_words(operator: Client, cal
     add_call(response, name="box__add", kind="mcp", arguments='{"a": "SECRET"}', output="SECRET")
     assert "box__add" in timeline(operator, response)
     opened = text(operator.get(piece_of(response, f"spans/call-{call_of(response).pk}/")))
-    assert "What was said is hidden from you" in opened
+    assert "Content hidden" in opened
     assert "box__add" in opened
     assert "SECRET" not in opened
 
@@ -89,14 +89,14 @@ def test_the_queue_and_each_attempt_of_a_background_run_have_bars(lead: Client, 
     claims = [{"at": (at + timedelta(seconds=s)).isoformat(), "by": f"worker-{s}"} for s in (5, 20)]
     response = add_response(caller, created_at=at, background=True, claims=claims, attempt=2)
     page = timeline(lead, response)
-    for words in ("Queue", "5.00 s", "Attempt 1", "worker-5", "15.00 s", "Between workers", "Attempt 2", "worker-20"):
+    for words in ("Queue", "5.00 s", "Attempt 1", "worker-5", "15.00 s", "Lost work", "Attempt 2", "worker-20"):
         assert words in page, words
 
 
 def test_one_that_waits_for_a_worker_is_queued_until_now(lead: Client, caller: Caller) -> None:
     at = now() - timedelta(minutes=5)
     page = timeline(lead, add_response(caller, created_at=at, background=True, status=Status.QUEUED, turns=0))
-    assert [words in page for words in ("Queue", "still going on", "5 min 0 s", "So far")] == [True] * 4
+    assert [words in page for words in ("Queue", "still running", "5 min 0 s", "So far")] == [True] * 4
 
 
 def test_a_turn_that_is_under_way_is_shown_before_it_has_a_row(lead: Client, caller: Caller) -> None:
@@ -138,7 +138,7 @@ def test_a_long_run_comes_in_pages(lead: Client, caller: Caller) -> None:
     response = add_response(caller, turns=205)
     add_turns(response, 205)
     first, second = timeline(lead, response), timeline(lead, response, "&from=200")
-    assert [words in first for words in ("Turn 200<", "Turn 201<", "Rows from 201 of 205")] == [True, False, True]
+    assert [words in first for words in ("Turn 200<", "Turn 201<", "Next rows, from 201 of 205")] == [True, False, True]
     assert [words in second for words in ("Turn 200<", "Turn 201<")] == [False, True]
 
 

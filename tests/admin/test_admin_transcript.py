@@ -138,7 +138,7 @@ def test_what_a_moderation_model_found_is_among_the_facts(lead: Client, caller: 
     found = {"type": "moderation_result", "model": "judge", "flagged": True, "categories": {"violence": True}}
     failed = {"type": "error", "code": "server_error", "message": "It is away."}
     whole = page(lead, add_response(caller, moderation={"input": found, "output": failed}))
-    told = ["Moderation of the input", "flagged", "violence, by judge", "not judged", "It is away."]
+    told = ["Moderation of input", "flagged", "violence, by judge", "not judged", "It is away."]
     assert [words for words in told if words not in whole] == []
 
 
@@ -217,7 +217,7 @@ def test_an_approval_says_when_and_with_which_key(lead: Client, response: Respon
         )  # fmt: skip
     asked = {"id": "mcpr_x", "type": "mcp_approval_request", "server_label": "box", "name": "add", "arguments": "{}"}
     shown = transcript(lead, response, asked)
-    assert f"UTC with the key {caller.key.name} in" in shown
+    assert f"UTC by API key {caller.key.name} in" in shown
 
 
 # -- what comes on demand ----------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_without_the_right_to_read_there_is_the_skeleton(auditor: Client, respon
     say(response, Section.OUTPUT, model_calls("look", secret), found, patch, cited, thought)
     shown = page(auditor, response)
     assert secret not in shown
-    told = ["<b>look</b>", "file search", "250 ms", "5 B", "What was said is hidden from you"]
+    told = ["<b>look</b>", "file search", "250 ms", "5 B", "Content hidden"]
     assert [words for words in told if words not in shown] == []
 
 

@@ -72,7 +72,7 @@ def test_a_stream_is_read_as_one() -> None:
 def test_what_is_not_kept_of_servers_is_said() -> None:
     body = {**BODY, "tools": [{"type": "mcp", "server_label": "box", "server_url": "https://box.example"}]}
     for text in (curl(body, base=BASE), python(body, base=BASE)):
-        assert "# Of MCP servers (box) the path, headers and authorization are not kept" in text
+        assert "# MCP servers (box): the path, headers and authorization are not stored" in text
 
 
 @pytest.mark.parametrize("name", sorted(CreateResponse.model_fields))

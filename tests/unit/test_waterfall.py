@@ -5,13 +5,13 @@ from typing import Any
 
 from kernel.clock import now
 from responses.admin.response.waterfall import (
-    Kind,
-    Span,
-    Stretch,
+    Interval,
+    SpanKind,
+    TraceSpan,
     Waterfall,
+    assign_lanes,
     critical_path,
     gaps,
-    pack,
     ticks,
     waterfall,
 )
@@ -23,89 +23,95 @@ def at(seconds: float) -> datetime:
     return AT + timedelta(seconds=seconds)
 
 
-def stretch(name: str, kind: Kind, start: float, end: float | None, **more: Any) -> Stretch:
+def span(name: str, kind: SpanKind, start: float, end: float | None, **more: Any) -> TraceSpan:
     ended = None if end is None else at(end)
-    return Stretch(key=name, kind=kind, name=name, began=at(start), ended=ended, **more)
+    return TraceSpan(key=name, kind=kind, name=name, began=at(start), ended=ended, **more)
 
 
-def fall(*stretches: Stretch, end: float | None = 10, present: float = 100) -> Waterfall:
-    return waterfall(stretches, began=AT, ended=None if end is None else at(end), present=at(present))
+def chart(*spans: TraceSpan, end: float | None = 10, present: float = 100) -> Waterfall:
+    return waterfall(spans, began=AT, ended=None if end is None else at(end), present=at(present))
 
 
 def critical(found: Waterfall) -> list[str]:
-    return [bar.stretch.name for bar in found.bars if bar.is_critical]
+    return [bar.span.name for bar in found.bars if bar.is_critical]
 
 
 def test_bars_stand_in_the_order_of_their_beginnings() -> None:
-    found = fall(
-        stretch("b", Kind.TOOL, 4, 9), stretch("a", Kind.MODEL, 1, 4, mark=at(2)), stretch("q", Kind.QUEUE, 0, 1)
+    found = chart(
+        span("b", SpanKind.TOOL, 4, 9), span("a", SpanKind.MODEL, 1, 4, mark=at(2)), span("q", SpanKind.QUEUE, 0, 1)
     )
-    assert [(bar.stretch.name, bar.start, bar.end, bar.mark) for bar in found.bars] == [
+    assert [(bar.span.name, bar.start, bar.end, bar.mark) for bar in found.bars] == [
         ("q", 0, 1000, None), ("a", 1000, 4000, 2000), ("b", 4000, 9000, None),
     ]  # fmt: skip
 
 
 def test_the_end_hangs_on_the_longest_of_parallel_calls() -> None:
-    calls = [stretch("short", Kind.TOOL, 2, 3), stretch("long", Kind.TOOL, 2, 7), stretch("late", Kind.TOOL, 4, 6)]
-    found = fall(stretch("ask", Kind.MODEL, 0, 2), *calls, stretch("answer", Kind.MODEL, 7, 10))
+    calls = [span("short", SpanKind.TOOL, 2, 3), span("long", SpanKind.TOOL, 2, 7), span("late", SpanKind.TOOL, 4, 6)]
+    found = chart(span("ask", SpanKind.MODEL, 0, 2), *calls, span("answer", SpanKind.MODEL, 7, 10))
     assert critical(found) == ["ask", "long", "answer"]
 
 
 def test_what_ran_at_the_same_time_has_lanes_of_its_own() -> None:
-    assert pack([Span(0, 4), Span(1, 3), Span(2, 5), Span(3, 6), Span(4, 8)]) == [0, 1, 2, 1, 0]
+    assert assign_lanes([Interval(0, 4), Interval(1, 3), Interval(2, 5), Interval(3, 6), Interval(4, 8)]) == [
+        0,
+        1,
+        2,
+        1,
+        0,
+    ]
 
 
 def test_a_hundred_turns_share_one_lane() -> None:
-    turns = [stretch(f"t{n:03}", Kind.MODEL, n / 10, (n + 1) / 10) for n in range(100)]
-    found = fall(*turns)
+    turns = [span(f"t{n:03}", SpanKind.MODEL, n / 10, (n + 1) / 10) for n in range(100)]
+    found = chart(*turns)
     assert (found.lanes, len(critical(found))) == (1, 100)
 
 
 def test_time_in_which_nothing_ran_is_overhead() -> None:
-    found = fall(stretch("a", Kind.MODEL, 1, 4), stretch("b", Kind.TOOL, 3, 5), stretch("c", Kind.MODEL, 8, 9))
+    found = chart(span("a", SpanKind.MODEL, 1, 4), span("b", SpanKind.TOOL, 3, 5), span("c", SpanKind.MODEL, 8, 9))
     assert [(gap.start, gap.end) for gap in found.gaps] == [(0, 1000), (5000, 8000), (9000, 10000)]
     assert found.overhead == 5000
 
 
 def test_a_gap_does_not_break_the_critical_path() -> None:
-    spans = [Span(0, 2), Span(1, 2.5), Span(6, 9)]
+    spans = [Interval(0, 2), Interval(1, 2.5), Interval(6, 9)]
     assert critical_path(spans, end=10) == [2, 1, 0]
 
 
 def test_something_without_length_is_no_step_of_the_path_and_ends_nothing() -> None:
-    assert critical_path([Span(0, 5), Span(5, 5), Span(5, 9)], end=9) == [2, 0]
+    assert critical_path([Interval(0, 5), Interval(5, 5), Interval(5, 9)], end=9) == [2, 0]
     assert critical_path([], end=9) == []
 
 
 def test_what_is_less_than_a_millisecond_is_no_gap() -> None:
-    assert gaps([Span(0.4, 5), Span(5.5, 10)], end=10) == []
+    assert gaps([Interval(0.4, 5), Interval(5.5, 10)], end=10) == []
 
 
 def test_an_attempt_is_no_work() -> None:
-    found = fall(stretch("Attempt 1", Kind.RUN, 0, 10), stretch("a", Kind.MODEL, 2, 10))
+    found = chart(span("Attempt 1", SpanKind.RUN, 0, 10), span("a", SpanKind.MODEL, 2, 10))
     assert (critical(found), found.overhead) == (["a"], 2000)
 
 
 def test_a_run_that_goes_on_reaches_until_now() -> None:
-    found = fall(stretch("a", Kind.MODEL, 0, 2), stretch("b", Kind.TOOL, 2, None), end=None, present=30)
+    found = chart(span("a", SpanKind.MODEL, 0, 2), span("b", SpanKind.TOOL, 2, None), end=None, present=30)
     last = found.bars[-1]
     assert (found.run, last.end, last.is_open, last.is_critical) == (30_000, 30_000, True, True)
 
 
 def test_what_never_ended_in_a_run_ended_with_it() -> None:
-    (bar,) = fall(stretch("a", Kind.TOOL, 2, None)).bars
+    (bar,) = chart(span("a", SpanKind.TOOL, 2, None)).bars
     assert (bar.end, bar.is_open) == (10_000, False)
 
 
 def test_a_wait_behind_the_run_lengthens_the_scale_by_half_at_most() -> None:
-    short = fall(stretch("client", Kind.CLIENT, 10, 12))
-    long = fall(stretch("client", Kind.CLIENT, 10, 3600))
-    assert [(found.scale, found.bars[0].is_cut) for found in (short, long)] == [(12_000, False), (15_000, True)]
+    short = chart(span("client", SpanKind.CLIENT, 10, 12))
+    long = chart(span("client", SpanKind.CLIENT, 10, 3600))
+    assert [(found.scale, found.bars[0].is_clipped) for found in (short, long)] == [(12_000, False), (15_000, True)]
     assert (long.run, long.overhead) == (10_000, 10_000)
 
 
 def test_clocks_that_differ_put_nothing_before_the_beginning() -> None:
-    (bar,) = fall(stretch("a", Kind.MODEL, -1, 2)).bars
+    (bar,) = chart(span("a", SpanKind.MODEL, -1, 2)).bars
     assert (bar.start, bar.end) == (0, 2000)
 
 
@@ -122,10 +128,10 @@ def test_ticks_of_minutes_are_those_of_a_clock() -> None:
 
 
 def test_what_was_lost_is_neither_overhead_nor_off_the_path() -> None:
-    found = fall(stretch("lost", Kind.LOST, 0, 6), stretch("a", Kind.MODEL, 6, 10))
+    found = chart(span("lost", SpanKind.LOST, 0, 6), span("a", SpanKind.MODEL, 6, 10))
     assert (critical(found), found.overhead) == (["lost", "a"], 0)
 
 
 def test_a_run_of_no_time_has_a_scale() -> None:
-    found = fall(end=0)
+    found = chart(end=0)
     assert (found.scale, found.bars, found.gaps) == (1, [], [])

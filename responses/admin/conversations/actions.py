@@ -101,11 +101,11 @@ def export_items(request: HttpRequest, conversation: Conversation) -> StreamingH
         raise PermissionDenied
     audit_read(request, conversation, team_id=conversation.team_id)
     form = "md" if request.GET.get("format") == "md" else "jsonl"
-    content_type, written = _FORMATS[form]
+    content_type, serialize = _FORMATS[form]
     name = content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.{form}") or "attachment"
     headers = {"Content-Disposition": name, "X-Content-Type-Options": "nosniff"}
     found = selectors.find_conversation(team_id=conversation.team_id, conversation_id=conversation.pk)
-    return StreamingHttpResponse(written(found or conversation), content_type=content_type, headers=headers)
+    return StreamingHttpResponse(serialize(found or conversation), content_type=content_type, headers=headers)
 
 
 def url_of(conversation: Conversation) -> str:

@@ -26,7 +26,7 @@ from conversations.models import Conversation, Placement
 from responses.admin import cells
 from responses.admin.conversations import actions as conversation_actions
 from responses.admin.conversations.summaries import Facts, facts_of, lately_active, owners_of
-from responses.admin.transcript.entries import Entry, beside, entries
+from responses.admin.transcript.entries import Entry, entries, item_context
 from responses.models import Response, ToolCall
 from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, hidden_notice, may_read
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, TeamScoped, everywhere, may, teams_of
@@ -350,7 +350,7 @@ def _rows(
     """The entries with their responses, and the ids of the first and the last of these."""
     owners, responses = owners_of(conversation, placements)
     calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
-    known = beside(placements, list(calls[:_MOST_CALLS]), team_id=conversation.team_id, owners=owners)
+    known = item_context(placements, list(calls[:_MOST_CALLS]), team_id=conversation.team_id, owners=owners)
     by_key = {str(key): owner for key, owner in owners.items()}
     rows, last = [], ""
     for entry in entries(placements, known, is_readable=is_readable):

@@ -1,4 +1,4 @@
-"""The tab that tells who ran it: the workers that took it, and each call of a model with what became of it."""
+"""Attempts tab: the workers that claimed the run, and the model calls with their outcomes."""
 
 from typing import Any
 
@@ -16,7 +16,10 @@ PAGE = 200
 
 
 def attempts(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """Claims and turns; what was wrong with an answer that was discarded may quote it, and is content."""
+    """Return the claims and a page of turns.
+
+    The defect of a discarded answer may quote the answer, so it is content.
+    """
     first = _first(request)
     rows = Turn.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("number")
     turns = list(rows[first : first + PAGE + 1])
@@ -38,6 +41,7 @@ def _first(request: HttpRequest) -> int:
 
 def _claims(response: Response) -> list[dict[str, Any]]:
     claims = claims_of(response)
+    # A claim has no end of its own: it lasts until the next one.
     ends = [at for at, _ in claims[1:]] + [response.ended_at]
     last = len(claims) - 1
     return [
@@ -46,7 +50,7 @@ def _claims(response: Response) -> list[dict[str, Any]]:
             "by": by,
             "began": when(at),
             "took": _between(at, ends[number]),
-            "outcome": badge("lost", "warning", "Its lease ran out or was given back; the next worker went on.")
+            "outcome": badge("lost", "warning", "Lease expired or released; another worker resumed the run.")
             if number < last
             else cells.status(response),
         }
@@ -66,7 +70,7 @@ def _turn(turn: Turn, *, can_read: bool) -> dict[str, Any]:
         "input": f"{turn.input_tokens:,}",
         "output": f"{turn.output_tokens:,}",
         "upstream_request": copyable(turn.upstream_request_id) if turn.upstream_request_id else "–",
-        "defect": discarded.get("defect") or ("too long for the model" if discarded else ""),
+        "defect": discarded.get("defect") or ("context length exceeded" if discarded else ""),
         "is_discarded": turn.discarded is not None,
         "can_read": can_read,
     }

@@ -1,4 +1,4 @@
-"""The tab with the event log, and the log as JSON, from which the replay makes the transcript grow again."""
+"""Events tab, and the event log as JSON for the replay."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ SPEEDS = (1, 4, 16)
 
 
 def events(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """A page of the log, which `?type=` narrows; the replay for those who may read."""
+    """Return a page of the log, filtered by `?type=`. Viewers who may read content also get the replay."""
     can_read = may_read(request, response.team_id)
     chosen = request.GET.get("type", "")
-    found = event_log.read(response, first=number(request, "from"), of_type=chosen)
+    found = event_log.read(response, first=number(request, "from"), event_type=chosen)
     return {
         "events": [_row(event, response) for event in found.events],
         "first": number(request, "from"),
@@ -34,36 +34,36 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
 
 
 def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
-    """A bounded piece of the log as JSON, from `?from=` on; `?whole=1` is one event as a file.
+    """Serve a page of the log as JSON, from `?from=` on. `?whole=1` downloads one event.
 
-    Who may not read content gets numbers, types, sizes and times.
+    Viewers who may not read content get numbers, types, sizes and times.
     """
     can_read = may_read(request, response.team_id)
     if can_read:
         audit_read(request, response, team_id=response.team_id)
     first = number(request, "from")
     if request.GET.get("whole"):
-        found = event_log.read(response, first=first, most=1)
+        found = event_log.read(response, first=first, limit=1)
         text = found.events[0].data if found.events and can_read else ""
         return download(text, f"{response.pk}-event-{first}.json", "application/json")
     found = event_log.read(response, first=first)
-    told = [_told(event, response, can_read=can_read) for event in found.events]
+    listed = [_event_json(event, response, can_read=can_read) for event in found.events]
     return JsonResponse(
-        {"events": told, "next": found.following, "total": event_log.count(response), "readable": can_read}
+        {"events": listed, "next": found.following, "total": event_log.count(response), "readable": can_read}
     )
 
 
 def number(request: HttpRequest, name: str) -> int:
-    """A parameter of the address that is a number; 0 for what is none."""
+    """Return a query parameter as a number, 0 if it is missing or not a number."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= 9 else 0
 
 
-def _told(event: event_log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
+def _event_json(event: event_log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
     bare = {"n": event.number, "type": event.type, "size": event.size, "t": _milliseconds(event, response)}
     if not can_read:
         return bare
-    return {**bare, "large": True} if event.size > event_log.LARGEST else {**bare, "data": event.data}
+    return {**bare, "large": True} if event.size > event_log.MAX_INLINE_BYTES else {**bare, "data": event.data}
 
 
 def _row(event: event_log.LoggedEvent, response: Response) -> dict[str, Any]:
@@ -77,5 +77,5 @@ def _row(event: event_log.LoggedEvent, response: Response) -> dict[str, Any]:
 
 
 def _milliseconds(event: event_log.LoggedEvent, response: Response) -> int:
-    """How long after the response was created its batch was stored."""
+    # Batches have a time, events do not. Clocks of web and worker hosts may differ: never negative.
     return max(0, round((event.stored_at - response.created_at).total_seconds() * 1000))

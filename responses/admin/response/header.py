@@ -1,4 +1,4 @@
-"""The head of the page of a response: its state, its ids with what they lead to, and its figures."""
+"""Header of the response page: status, ids with links, key figures and actions."""
 
 from typing import Any
 
@@ -17,17 +17,14 @@ from tenants.prices import amount
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 
 
-def head(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """What stands above the tabs. Buttons are those that the user may press, and that the response's state allows."""
+def header_context(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the context of the header. Actions are those that the user's roles and the response's state allow."""
     can_copy = response.stored and may_read(request, response.team_id)
     return {
-        "deeds": [
-            {
-                "deed": response_action,
-                "url": reverse(f"admin:responses_response_{response_action.name}", args=[response.pk]),
-            }
-            for response_action in RESPONSE_ACTIONS
-            if response_action.may(request, response)
+        "actions": [
+            {"action": action, "url": reverse(f"admin:responses_response_{action.name}", args=[response.pk])}
+            for action in RESPONSE_ACTIONS
+            if action.may(request, response)
         ],
         "playground_url": _playground(request, response) if can_copy else None,
         "snippets": [
@@ -41,19 +38,18 @@ def head(request: HttpRequest, response: Response) -> dict[str, Any]:
         "first_token": duration(response.first_token_ms),
         "total": duration(response.duration_ms),
         "speed": _speed(response),
-        "spent": amount(response.cost) if response.cost is not None else "",
+        "cost": amount(response.cost) if response.cost is not None else "",
         **{name: f"{getattr(response, name):,}" for name in _TOKENS},
     }
 
 
 def _ids(response: Response) -> list[tuple[str, Any]]:
-    """What it is called elsewhere, and what it belongs to."""
     conversation, previous = response.conversation_id, response.previous_response_id
     found = [
-        ("Follows", copyable(previous, href=cells.url(previous)) if previous else ""),
+        ("Previous response", copyable(previous, href=cells.url(previous)) if previous else ""),
         ("Conversation", copyable(conversation, href=_page_of(conversation)) if conversation else ""),
-        ("Request", copyable(response.request_id) if response.request_id else ""),
-        ("Client's request id", copyable(response.client_request_id) if response.client_request_id else ""),
+        ("Request ID", copyable(response.request_id) if response.request_id else ""),
+        ("Client request ID", copyable(response.client_request_id) if response.client_request_id else ""),
     ]
     return [(name, link) for name, link in found if link]
 
@@ -74,7 +70,7 @@ def _playground(request: HttpRequest, response: Response) -> str | None:
 
 
 def _speed(response: Response) -> str:
-    """Output tokens per second after the first one."""
+    """Return the output tokens per second, counted from the first token."""
     if not response.duration_ms or response.first_token_ms is None or not response.output_tokens:
         return "–"
     spent = response.duration_ms - response.first_token_ms

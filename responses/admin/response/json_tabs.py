@@ -1,6 +1,6 @@
-"""The tabs with JSON: the request as it was asked, without secrets, and the response as `GET` returns it.
+"""Request and Response tabs: the JSON of the request, with secrets redacted, and of the response as `GET` returns it.
 
-A page carries 64 KB of either at most. What is longer, or has hundreds of items, is loaded when somebody asks for it.
+The page embeds 64 KB at most. A longer document, or one with hundreds of items, is loaded on demand.
 """
 
 import json
@@ -25,9 +25,9 @@ from responses.requests import rebuild
 from responses.runs import selectors
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 
-SHOWN_ON_DEMAND = 1_000_000
+MAX_ON_DEMAND = 1_000_000
 _INLINE_ITEMS = 200
-_WEIGHT = """
+_SIZE_SQL = """
 SELECT count(*), coalesce(sum(pg_column_size(item.body)), 0)
 FROM conversations_placement AS place JOIN conversations_item AS item ON item.key = place.item_id
 WHERE place.owner = %s AND place.section = %s
@@ -36,7 +36,7 @@ WHERE place.owner = %s AND place.section = %s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One of the two: what it is made of, and how it is made."""
+    """A JSON document about a response. `section` holds its items, `make` builds it."""
 
     name: str
     title: str
@@ -45,10 +45,13 @@ class Document:
     make: Callable[[Response], Any]
 
 
-def asked(response: Response) -> Body:
-    """The body of the request as its client sent it, as far as that is kept. Raises `ApiError` where nothing is."""
+def request_body(response: Response) -> Body:
+    """Return the body of the request as its client sent it, as far as it is stored.
+
+    Raises `ApiError` if the request was not stored.
+    """
     body = rebuild.request_of(response, with_history=False)
-    body["input"] = [_sent(item) for item in body["input"]]
+    body["input"] = [_as_sent(item) for item in body["input"]]
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id
     if response.background:
@@ -58,13 +61,14 @@ def asked(response: Response) -> Body:
     return body
 
 
-def _sent(item: Body) -> Body:
-    """An item of an input without what it got when it was stored."""
-    is_ours = item["type"].endswith("_output") or (item["type"] == "message" and item["role"] != "assistant")
-    return {name: value for name, value in item.items() if name not in {"id", "status"}} if is_ours else item
+def _as_sent(item: Body) -> Body:
+    # Ids and statuses of input items are assigned when they are stored, except where the client sent back an item of
+    # an earlier output.
+    was_added = item["type"].endswith("_output") or (item["type"] == "message" and item["role"] != "assistant")
+    return {name: value for name, value in item.items() if name not in {"id", "status"}} if was_added else item
 
 
-def _answered(response: Response) -> Body:
+def _response_body(response: Response) -> Body:
     output = selectors.outputs([response]).get(response.pk, [])
     return selectors.public_body(response, output)
 
@@ -73,32 +77,35 @@ REQUEST = Document(
     name="request",
     title="Request",
     section=Section.INPUT,
-    note="Rebuilt from what is kept: what the client sent, a text as the message that it became. Headers and tokens of "
-    "tools are not kept; keys are taken out, and bytes are only measured.",
-    make=lambda response: redacted(asked(response)),
+    note="Rebuilt from the stored parameters and items; text input appears as a message. Credentials are not stored, "
+    "secrets are redacted, and binary data is replaced by its size.",
+    make=lambda response: redacted(request_body(response)),
 )
 RESPONSE = Document(
     name="response",
     title="Response",
     section=Section.OUTPUT,
-    note="The public object, as GET /v1/responses/{id} returns it.",
-    make=_answered,
+    note="The response object, as GET /v1/responses/{id} returns it.",
+    make=_response_body,
 )
 _BY_NAME = {document.name: document for document in (REQUEST, RESPONSE)}
 
 
 def read_request(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """The tab with the request."""
+    """Return the context of the Request tab."""
     return _tab(request, response, REQUEST)
 
 
 def read_response(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """The tab with the response."""
+    """Return the context of the Response tab."""
     return _tab(request, response, RESPONSE)
 
 
 def document(request: HttpRequest, response: Response, name: str) -> HttpResponse:
-    """All of a document: for htmx up to a megabyte as a piece of the page, else as JSON; `?download=1` as a file."""
+    """Serve a whole document: as JSON, as a file with `?download=1`, or as an HTML fragment for htmx.
+
+    The fragment has a megabyte at most: browsers become slow with longer text.
+    """
     found = _BY_NAME.get(name)
     if found is None or not response.stored:
         raise Http404
@@ -110,7 +117,7 @@ def document(request: HttpRequest, response: Response, name: str) -> HttpRespons
     except ApiError as failed:
         raise Http404(failed.message) from failed
     if "HX-Request" in request.headers:
-        code = Shown(text[:SHOWN_ON_DEMAND], max(0, len(text) - SHOWN_ON_DEMAND))
+        code = Shown(text[:MAX_ON_DEMAND], max(0, len(text) - MAX_ON_DEMAND))
         return TemplateResponse(request, "console/code.html", {"code": code})
     answer = download(text, f"{response.pk}-{name}.json", "application/json")
     if not request.GET.get("download"):
@@ -119,32 +126,33 @@ def document(request: HttpRequest, response: Response, name: str) -> HttpRespons
 
 
 def _tab(request: HttpRequest, response: Response, found: Document) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    context: dict[str, Any] = {
         "document": found,
         "url": reverse("admin:responses_response_document", args=[response.pk, found.name]),
     }
     if not may_read(request, response.team_id):
-        return {**told, "hidden": hidden_notice(request, response.team_id)}
+        return {**context, "hidden": hidden_notice(request, response.team_id)}
     if not response.stored:
-        return {**told, "problem": "The client asked not to store this response: there is nothing to show."}
-    items, weight = _weigh(response, found.section)
-    if items > _INLINE_ITEMS or weight > SHOWN_CHARACTERS:
-        return {**told, "long": f"{items:,} items, {size(weight)} as they are stored"}
+        return {**context, "problem": "Not stored: the request set store to false."}
+    items, stored_size = _stored_size(response, found.section)
+    if items > _INLINE_ITEMS or stored_size > SHOWN_CHARACTERS:
+        return {**context, "long": f"{items:,} items, {size(stored_size)} in storage"}
     try:
         text = _text(found.make(response))
     except ApiError as failed:
-        return {**told, "problem": failed.message}
+        return {**context, "problem": failed.message}
     if len(text) > SHOWN_CHARACTERS:
-        return {**told, "long": size(len(text))}
-    return {**told, "code": Shown(text)}
+        return {**context, "long": size(len(text))}
+    return {**context, "code": Shown(text)}
 
 
-def _weigh(response: Response, section: Section) -> tuple[int, int]:
-    """How many items there are, and what they weigh on disk; reads none of them."""
+def _stored_size(response: Response, section: Section) -> tuple[int, int]:
+    # Number of items and their compressed size on disk, without reading a body: deciding whether a document fits on the
+    # page must not cost as much as building it.
     with connection.cursor() as cursor:
-        cursor.execute(_WEIGHT, [response.pk, section.value])
-        items, weight = cursor.fetchone()
-    return int(items), int(weight)
+        cursor.execute(_SIZE_SQL, [response.pk, section.value])
+        items, stored_size = cursor.fetchone()
+    return int(items), int(stored_size)
 
 
 def _text(value: Any) -> str:

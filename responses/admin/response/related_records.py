@@ -1,4 +1,4 @@
-"""The tabs with what others hear of a response: deliveries of webhooks, and the audit log."""
+"""Webhooks and audit tabs: the deliveries and the audit events of a response."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _TONES = {
 
 
 def webhooks(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """Who was told of the response, and with what success."""
+    """Return the webhook deliveries of the response, newest first."""
     rows = WebhookDelivery.objects.filter(object_id=response.pk, team_id=response.team_id).prefetch_related("endpoint")
     return {"deliveries": [_delivery(row) for row in rows.order_by("-created_at", "-id")[:SHOWN]]}
 
@@ -32,15 +32,15 @@ def _delivery(row: WebhookDelivery) -> dict[str, Any]:
         "endpoint_url": reverse("admin:responses_webhookendpoint_change", args=[row.endpoint_id]),
         "event": copyable(row.event_id),
         "state": tone(_TONES, row.state),
-        "answer": f"{row.last_status or 'none'} after {duration(row.last_ms)}" if row.attempts else "–",
+        "answer": f"{row.last_status or 'no response'} after {duration(row.last_ms)}" if row.attempts else "–",
         "next": when(row.next_attempt_at) if row.next_attempt_at else "–",
     }
 
 
 def audit(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """What people and keys did to the response, and who read it."""
+    """Return the audit events of the response, newest first."""
     rows = AuditEvent.objects.filter(target=response.pk, team_id=response.team_id)
-    return {"lines": [_line(row) for row in rows.order_by("-occurred_at", "-id")[:SHOWN]], "most": SHOWN}
+    return {"lines": [_line(row) for row in rows.order_by("-occurred_at", "-id")[:SHOWN]], "limit": SHOWN}
 
 
 def _line(row: AuditEvent) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The request as a command to run: with curl, or with the openai SDK. Keys and tokens are placeholders."""
+"""The request of a response as code to run: a curl command or a Python program. Credentials are placeholders."""
 
 import json
 from pprint import pformat
@@ -9,13 +9,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from kernel.errors import ApiError
 from responses.admin.redaction import without_secrets
-from responses.admin.response.json_tabs import asked
+from responses.admin.response.json_tabs import request_body
 from responses.engine.events.types import Body
 from responses.models import Response
 from tenants.console.content_access import audit_read, may_read
 
 KEY = "RESPONSES_API_KEY"
-# What the SDK's method has no parameters for.
+# Parameters that the SDK's method does not have. They go into `extra_body`.
 EXTRA = frozenset(
     {
         "top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs", "enable_response_messages", "generate",
@@ -25,7 +25,7 @@ EXTRA = frozenset(
 
 
 def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse:
-    """The request of a response as text to copy."""
+    """Serve the request of a response as a code snippet, in plain text."""
     make = {"curl": curl, "python": python}.get(name)
     if make is None:
         raise Http404
@@ -33,16 +33,17 @@ def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse
         raise PermissionDenied
     audit_read(request, response, team_id=response.team_id)
     try:
-        body = without_secrets(asked(response))
+        body = without_secrets(request_body(response))
     except ApiError as failed:
         raise Http404(failed.message) from failed
     answer = HttpResponse(make(body, base=request.build_absolute_uri("/v1")), content_type="text/plain; charset=utf-8")
+    # The text contains what clients wrote: no browser may interpret it as HTML.
     answer["X-Content-Type-Options"] = "nosniff"
     return answer
 
 
 def curl(body: Body, *, base: str) -> str:
-    """A command for a shell. The body is a quoted here-document, in which nothing is expanded."""
+    """Return a shell command. The body is a quoted here-document, so the shell expands nothing in it."""
     lines = [
         *_notes(body),
         f"curl {'-N ' if body.get('stream') else ''}{base}/responses \\",
@@ -56,7 +57,7 @@ def curl(body: Body, *, base: str) -> str:
 
 
 def python(body: Body, *, base: str) -> str:
-    """A program for the openai SDK."""
+    """Return a Python program that uses the openai SDK."""
     extra = {name: value for name, value in body.items() if name in EXTRA}
     known = {name: value for name, value in body.items() if name not in EXTRA}
     lines = [*_argument_lines(known), *(_argument_lines({"extra_body": extra}) if extra else [])]
@@ -77,9 +78,9 @@ def _argument_lines(arguments: dict[str, Any]) -> list[str]:
 
 
 def _notes(body: Body) -> list[str]:
-    """What has to be put in by hand."""
+    # Credentials of MCP servers are not stored: the snippet says what to add.
     servers = [tool for tool in body.get("tools") or [] if tool.get("type") == "mcp" and tool.get("server_url")]
     if not servers:
         return []
     labels = ", ".join(str(tool.get("server_label")) for tool in servers)
-    return [f"# Of MCP servers ({labels}) the path, headers and authorization are not kept: put them in."]
+    return [f"# MCP servers ({labels}): the path, headers and authorization are not stored. Add them here."]

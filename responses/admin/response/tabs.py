@@ -1,4 +1,4 @@
-"""The tabs of the page of a response, in their order: what each tells, and to whom."""
+"""Tabs of the response page, in display order, with the roles that may open them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,8 +21,11 @@ Reader = Callable[[HttpRequest, Response], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tab:
-    """A tab: `read` gives its template what it shows. `has_content`: the page notes who reads it."""
+class ResponseTab:
+    """A tab of the response page.
+
+    `read` returns the context of its template. With `has_content`, opening the tab is recorded in the audit log.
+    """
 
     name: str
     title: str
@@ -32,29 +35,29 @@ class Tab:
 
     @property
     def template(self) -> str:
-        """Where its panel is written."""
+        """Template of the panel."""
         return f"admin/responses/response/tabs/{self.name}.html"
 
 
 TABS = (
-    Tab(name="transcript", title="Transcript", read=read_transcript),
-    Tab(name="timeline", title="Timeline", read=timeline),
-    Tab(name="events", title="Events", read=events, has_content=True),
-    Tab(name="request", title="Request", read=read_request, has_content=True),
-    Tab(name="response", title="Response", read=read_response, has_content=True),
-    Tab(name="usage", title="Usage & cost", read=usage),
-    Tab(name="attempts", title="Attempts", read=attempts, has_content=True),
-    Tab(name="webhooks", title="Webhooks", read=webhooks),
-    Tab(name="audit", title="Audit", read=audit, viewers=AuditAdmin.viewers),
+    ResponseTab(name="transcript", title="Transcript", read=read_transcript),
+    ResponseTab(name="timeline", title="Timeline", read=timeline),
+    ResponseTab(name="events", title="Events", read=events, has_content=True),
+    ResponseTab(name="request", title="Request", read=read_request, has_content=True),
+    ResponseTab(name="response", title="Response", read=read_response, has_content=True),
+    ResponseTab(name="usage", title="Usage & cost", read=usage),
+    ResponseTab(name="attempts", title="Attempts", read=attempts, has_content=True),
+    ResponseTab(name="webhooks", title="Webhooks", read=webhooks),
+    ResponseTab(name="audit", title="Audit", read=audit, viewers=AuditAdmin.viewers),
 )
 
 
-def tabs_for(request: HttpRequest, response: Response) -> list[Tab]:
-    """Those that the user may open."""
+def tabs_for(request: HttpRequest, response: Response) -> list[ResponseTab]:
+    """Return the tabs that the user may open."""
     return [tab for tab in TABS if may(request, tab.viewers, response)]
 
 
-def chosen(request: HttpRequest, tabs: list[Tab]) -> Tab:
-    """The tab that the address names; the first where it names none."""
+def selected_tab(request: HttpRequest, tabs: list[ResponseTab]) -> ResponseTab:
+    """Return the tab that `?tab=` names, or the first one."""
     wanted = request.GET.get("tab")
     return next((tab for tab in tabs if tab.name == wanted), tabs[0])

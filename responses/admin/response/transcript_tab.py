@@ -1,4 +1,4 @@
-"""What the tab with the transcript tells: the items of a response, and the facts beside them."""
+"""Transcript tab: the items of a response, and its details in the side panel."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ _SHOWN_FOLLOWERS = 5
 
 
 def read_transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """The items, and the facts beside them; what of both is content only for those who may read it."""
+    """Return the items and details. Items and metadata are content: viewers without read access get neither."""
     metadata = response.metadata if may_read(request, response.team_id) else {}
-    return {**_facts(response), **transcript(request, response, _call_rows(response)), "metadata": metadata}
+    return {**_details(response), **transcript(request, response, _call_rows(response)), "metadata": metadata}
 
 
-def _facts(response: Response) -> dict[str, Any]:
+def _details(response: Response) -> dict[str, Any]:
     ledger = {"object_id": response.pk, "occurred_at_from_0": f"{response.created_at:%Y-%m-%d}"}
     return {
         "key_link": cells.key(response),
@@ -30,13 +30,13 @@ def _facts(response: Response) -> dict[str, Any]:
         "previous_url": cells.url(response.previous_response_id) if response.previous_response_id else "",
         "ledger_url": f"{reverse('admin:tenants_usagerecord_changelist')}?{urlencode(ledger)}",
         "prompt": response.parameters.get("prompt"),
-        "judgements": cells.judgements(response),
+        "moderation": cells.judgements(response),
         "followers": _followers(response),
     }
 
 
 def _call_rows(response: Response) -> list[ToolCall]:
-    """The calls of the response before, which this one's input answers, and behind them the response's own."""
+    # The input may contain outputs of calls that the previous response made: its calls come first.
     owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
     rows = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
     return sorted(rows[: 2 * SHOWN_ITEMS], key=lambda row: row.response_id == response.pk)

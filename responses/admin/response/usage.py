@@ -1,4 +1,4 @@
-"""The tab with usage and cost: a line for each call that was paid for, from the ledger."""
+"""Usage and cost tab: the usage records of a response."""
 
 from decimal import Decimal
 from typing import Any
@@ -17,10 +17,11 @@ _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens
 
 
 def usage(request: HttpRequest, response: Response) -> dict[str, Any]:
-    """The ledger's rows about this response, and their sum."""
+    """Return the usage records of this response, and their totals."""
     rows = UsageRecord.objects.filter(object_id=response.pk, team_id=response.team_id)
     lines = list(rows.order_by("occurred_at", "id")[:PAGE])
     sums = {name: Sum(name) for name in (*_TOKENS, "cost")}
+    # Totals cover all records, also those beyond the page.
     total = rows.aggregate(lines=Count("id"), priced=Count("cost"), **sums)
     return {
         "lines": [_line(row) for row in lines],
@@ -39,7 +40,7 @@ def _line(row: UsageRecord) -> dict[str, Any]:
         "outcome": tone(OUTCOME_TONES, row.outcome),
         "when": when(row.occurred_at),
         **{name: f"{getattr(row, name):,}" for name in _TOKENS},
-        "estimated": badge("estimated", "warning", "The upstream said nothing; counted by us.")
+        "estimated": badge("estimated", "warning", "The upstream reported no usage; counted by the platform.")
         if row.estimated
         else "",
         "took": duration(row.duration_ms),
@@ -49,7 +50,7 @@ def _line(row: UsageRecord) -> dict[str, Any]:
 
 
 def _prices(row: UsageRecord) -> list[str]:
-    """The prices that its cost was counted with."""
+    # The prices at the time of the call: prices of the model may have changed since.
     prices = Prices.restored(row.prices)
     named: list[tuple[str, Decimal | None]] = [
         ("in", prices.input_price),

@@ -1,6 +1,6 @@
-"""From stretches of time to the bars of a waterfall: where each begins, what ran at the same time, what it hung on.
+"""Layout of the waterfall: place the spans of a run on a time scale, assign lanes and find the critical path.
 
-Pure: knows no row and no page. Times are milliseconds since the run began.
+Pure functions without database access or HTML. Offsets are milliseconds since the run began.
 """
 
 from bisect import bisect_left
@@ -10,20 +10,21 @@ from datetime import datetime
 from enum import StrEnum
 from math import floor, log10
 
-SMALLEST_GAP = 1.0
-"""Milliseconds; what is shorter is how precise clocks are."""
-_TICKS = 8
-# How much longer the scale may become for waits that follow a run; the rest of them is cut off.
-_AFTER = 0.5
-# What is round from ten seconds on.
-_CLOCK = tuple(
+# Timestamps come from several processes: a shorter gap is clock imprecision, not overhead.
+MIN_GAP_MS = 1.0
+_MAX_TICKS = 8
+# A client may answer days after the run. Waits extend the scale by half a run at most, otherwise the run itself would
+# shrink to a line.
+_MAX_EXTENSION = 0.5
+# Above ten seconds, steps of 1, 2 and 5 are no longer round: use the units of a clock.
+_CLOCK_STEPS = tuple(
     1000.0 * seconds
     for seconds in (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 172_800, 604_800)
 )
 
 
-class Kind(StrEnum):
-    """What took the time."""
+class SpanKind(StrEnum):
+    """Kinds of spans, in the order in which spans that begin together are listed."""
 
     QUEUE = "queue"
     RUN = "run"
@@ -34,17 +35,21 @@ class Kind(StrEnum):
     LOST = "lost"
 
 
-WORK = frozenset({Kind.QUEUE, Kind.MODEL, Kind.TOOL, Kind.LOST})
-"""What a run does, or what it waits for before it begins. The rest of its time is overhead."""
-_WAITS = frozenset({Kind.APPROVAL, Kind.CLIENT})
+WORK = frozenset({SpanKind.QUEUE, SpanKind.MODEL, SpanKind.TOOL, SpanKind.LOST})
+"""Kinds that account for the time of a run. Time that none of them covers is overhead."""
+# These continue after the run: the client may answer much later, in another response.
+_WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Something that took time. `ended` None: it goes on. `mark` is a moment inside of it, as the first token."""
+class TraceSpan:
+    """Something that took time: a model call, a tool call, a wait.
+
+    `ended` is None while it continues. `mark` is a moment inside the span, for example the first token.
+    """
 
     key: str
-    kind: Kind
+    kind: SpanKind
     name: str
     began: datetime
     ended: datetime | None
@@ -52,47 +57,45 @@ class Stretch:
     note: str = ""
     mark: datetime | None = None
     level: int = 1
-    # What lies behind a wait: the response that ended it.
-    leads_to: str = ""
+    # Id of the response that ended a wait.
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A stretch on the scale. `lane`: bars of one lane do not overlap. `is_cut`: it ends beyond the scale."""
+class WaterfallBar:
+    """A span on the scale. Bars of one `lane` do not overlap; `is_clipped` when it ends beyond the scale."""
 
-    stretch: Stretch
+    span: TraceSpan
     start: float
     end: float
     mark: float | None
     lane: int
     is_critical: bool
     is_open: bool
-    is_cut: bool
+    is_clipped: bool
 
     @property
     def length(self) -> float:
-        """How long it took."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Time of the run in which nothing is known to have run: overhead."""
+    """A part of the run that no work span covers: overhead."""
 
     start: float
     end: float
 
     @property
     def length(self) -> float:
-        """How long it is."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """`scale` is what the axis spans, `run` how long the run itself took (so far)."""
+    """All bars of a run. `scale` is the length of the axis, `run` the duration of the run (so far), both in ms."""
 
-    bars: Sequence[Bar]
+    bars: Sequence[WaterfallBar]
     gaps: Sequence[Gap]
     ticks: Sequence[float]
     run: float
@@ -101,49 +104,50 @@ class Waterfall:
 
     @property
     def overhead(self) -> float:
-        """The time of all gaps."""
+        """Total length of the gaps."""
         return sum(gap.length for gap in self.gaps)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """From where to where something is on the scale."""
+class Interval:
+    """Start and end on the scale."""
 
     start: float
     end: float
 
 
-def waterfall(stretches: Iterable[Stretch], *, began: datetime, ended: datetime | None, present: datetime) -> Waterfall:
-    """The bars of a run that began and ended then (None: it goes on), in the order in which they began."""
+def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | None, present: datetime) -> Waterfall:
+    """Lay out the spans of a run, in the order in which they began. `ended` is None while the run continues."""
 
     def offset(moment: datetime) -> float:
+        # Clocks of different hosts may disagree slightly: nothing is drawn before the run.
         return max(0.0, (moment - began).total_seconds() * 1000)
 
     run = offset(ended or present)
-    rows = sorted(stretches, key=lambda one: (offset(one.began), _RANK[one.kind]))
-    spans = [_placed(row, run=run, offset=offset, present=present) for row in rows]
-    scale = _scale(run, [span.end for row, span in zip(rows, spans, strict=True) if row.kind in _WAITS])
+    rows = sorted(spans, key=lambda span: (offset(span.began), _RANK[span.kind]))
+    intervals = [_interval(row, run=run, offset=offset, present=present) for row in rows]
+    scale = _scale(run, [interval.end for row, interval in zip(rows, intervals, strict=True) if row.kind in _WAITS])
     work = [index for index, row in enumerate(rows) if row.kind in WORK]
-    critical = {work[index] for index in critical_path([spans[index] for index in work], end=run)}
-    # Attempts hold the others.
-    leaves = [index for index, row in enumerate(rows) if row.kind is not Kind.RUN]
-    lanes = dict(zip(leaves, pack([spans[index] for index in leaves]), strict=True))
+    critical = {work[index] for index in critical_path([intervals[index] for index in work], end=run)}
+    # An attempt encloses the other spans and would occupy a lane for the whole run.
+    leaves = [index for index, row in enumerate(rows) if row.kind is not SpanKind.RUN]
+    lanes = dict(zip(leaves, assign_lanes([intervals[index] for index in leaves]), strict=True))
     bars = [
-        Bar(
-            stretch=row,
-            start=span.start,
-            end=span.end,
+        WaterfallBar(
+            span=row,
+            start=interval.start,
+            end=interval.end,
             mark=None if row.mark is None else offset(row.mark),
             lane=lanes.get(index, 0),
             is_critical=index in critical,
             is_open=row.ended is None and (ended is None or row.kind in _WAITS),
-            is_cut=span.end > scale,
+            is_clipped=interval.end > scale,
         )
-        for index, (row, span) in enumerate(zip(rows, spans, strict=True))
+        for index, (row, interval) in enumerate(zip(rows, intervals, strict=True))
     ]
     return Waterfall(
         bars=bars,
-        gaps=gaps([spans[index] for index in work], end=run),
+        gaps=gaps([intervals[index] for index in work], end=run),
         ticks=ticks(scale),
         run=run,
         scale=scale,
@@ -151,78 +155,82 @@ def waterfall(stretches: Iterable[Stretch], *, began: datetime, ended: datetime 
     )
 
 
-_RANK = {kind: rank for rank, kind in enumerate(Kind)}
+_RANK = {kind: rank for rank, kind in enumerate(SpanKind)}
 
 
-def _placed(row: Stretch, *, run: float, offset: Callable[[datetime], float], present: datetime) -> Span:
-    """What is open goes on until now; if the run has ended, what ran in it ended with it."""
+def _interval(row: TraceSpan, *, run: float, offset: Callable[[datetime], float], present: datetime) -> Interval:
     start = offset(row.began)
     if row.ended is not None:
-        return Span(start, max(start, offset(row.ended)))
-    return Span(start, max(start, offset(present) if row.kind in _WAITS else run))
+        return Interval(start, max(start, offset(row.ended)))
+    # An open wait lasts until now. Other open spans belong to the run and end with it at the latest: a worker that
+    # died leaves rows without an end.
+    return Interval(start, max(start, offset(present) if row.kind in _WAITS else run))
 
 
 def _scale(run: float, waits: Sequence[float]) -> float:
     longest = max(waits, default=0.0)
-    return max(1.0, min(max(run, longest), run * (1 + _AFTER)))
+    return max(1.0, min(max(run, longest), run * (1 + _MAX_EXTENSION)))
 
 
-def critical_path(spans: Sequence[Span], *, end: float) -> list[int]:
-    """The spans on which the end hung, latest first: before each stands the one that ended last before it began.
+def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
+    """Return the indexes of the intervals that determined when the run ended, latest first.
 
-    Of several that ran until then it is the longest.
+    Each one is preceded by the interval that ended last before it began. Of several that ran at that moment, the one
+    that began first counts.
     """
-    latest = sorted(range(len(spans)), key=lambda index: (-spans[index].end, spans[index].start))
+    latest = sorted(range(len(intervals)), key=lambda index: (-intervals[index].end, intervals[index].start))
     path: list[int] = []
     moment, place = end, 0
     while place < len(latest):
         running = []
-        while place < len(latest) and spans[latest[place]].end >= moment:
+        while place < len(latest) and intervals[latest[place]].end >= moment:
             running.append(latest[place])
             place += 1
-        started = [index for index in running if spans[index].start < moment]
+        # An interval that begins no earlier than `moment` (one of zero length, for example) cannot have delayed it.
+        started = [index for index in running if intervals[index].start < moment]
         if started:
-            chosen = min(started, key=lambda index: spans[index].start)
+            chosen = min(started, key=lambda index: intervals[index].start)
             path.append(chosen)
-            moment = spans[chosen].start
+            moment = intervals[chosen].start
         elif place < len(latest):
-            # Nothing ran at that moment: go back to where something did.
-            moment = spans[latest[place]].end
+            # Nothing ran at that moment: continue at the end of the interval before the gap.
+            moment = intervals[latest[place]].end
     return path
 
 
-def gaps(spans: Sequence[Span], *, end: float) -> list[Gap]:
-    """Where between the beginning and the end of a run none of these ran."""
+def gaps(intervals: Sequence[Interval], *, end: float) -> list[Gap]:
+    """Return the parts of a run that none of these intervals covers."""
     found, reached = [], 0.0
-    for span in sorted(spans, key=lambda one: one.start):
-        if span.start - reached >= SMALLEST_GAP:
-            found.append(Gap(start=reached, end=min(span.start, end)))
-        reached = max(reached, span.end)
+    for interval in sorted(intervals, key=lambda one: one.start):
+        if interval.start - reached >= MIN_GAP_MS:
+            found.append(Gap(start=reached, end=min(interval.start, end)))
+        reached = max(reached, interval.end)
         if reached >= end:
             break
-    if end - reached >= SMALLEST_GAP:
+    if end - reached >= MIN_GAP_MS:
         found.append(Gap(start=reached, end=end))
     return found
 
 
-def pack(spans: Sequence[Span]) -> list[int]:
-    """A lane for each of these spans, which are in the order of their beginnings: the first that is free by then."""
-    free: list[float] = []
+def assign_lanes(intervals: Sequence[Interval]) -> list[int]:
+    """Return the lane of each interval: the first one that is free. `intervals` are sorted by their start."""
+    free_from: list[float] = []
     lanes = []
-    for span in spans:
-        lane = next((lane for lane, until in enumerate(free) if until <= span.start), len(free))
-        if lane == len(free):
-            free.append(span.end)
+    for interval in intervals:
+        lane = next((lane for lane, end in enumerate(free_from) if end <= interval.start), len(free_from))
+        if lane == len(free_from):
+            free_from.append(interval.end)
         else:
-            free[lane] = span.end
+            free_from[lane] = interval.end
         lanes.append(lane)
     return lanes
 
 
 def ticks(scale: float) -> list[float]:
-    """Round moments on the scale, eight at most beside its beginning."""
-    rough = max(scale, 1.0) / _TICKS
+    """Return round offsets for the axis: zero, and at most eight others."""
+    rough = max(scale, 1.0) / _MAX_TICKS
     magnitude = 10.0 ** floor(log10(rough))
-    steps = [magnitude * factor for factor in (1, 2, 5, 10)] if rough < _CLOCK[0] else [*_CLOCK, rough]
+    steps = [magnitude * factor for factor in (1, 2, 5, 10)] if rough < _CLOCK_STEPS[0] else [*_CLOCK_STEPS, rough]
     step = steps[bisect_left(steps, rough)]
+    # The small term keeps a last tick that floating point puts just beyond the scale.
     return [step * number for number in range(int(scale / step + 1e-9) + 1)]

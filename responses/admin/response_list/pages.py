@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from responses.admin.conversations.chain import chain_view
 from responses.admin.response.events import event_log_json
-from responses.admin.response.header import head
+from responses.admin.response.header import header_context
 from responses.admin.response.json_tabs import document
 from responses.admin.response.snippets import snippet
-from responses.admin.response.span_details import span
-from responses.admin.response.tabs import chosen, tabs_for
+from responses.admin.response.span_details import span_details
+from responses.admin.response.tabs import selected_tab, tabs_for
 from responses.admin.response_list.actions import ResponseListWithActions
 from responses.models import Response
 from tenants.console.content_access import audit_read, may_read
@@ -25,7 +25,7 @@ from tenants.console.roles import TeamScoped
 
 FragmentView = Callable[..., HttpResponse]
 FRAGMENTS: tuple[tuple[str, str, FragmentView], ...] = (
-    ("span", "spans/<str:key>/", span),
+    ("span", "spans/<str:key>/", span_details),
     ("log", "log/", event_log_json),
     ("chain", "chain/", chain_view),
     ("document", "documents/<str:name>/", document),
@@ -58,7 +58,7 @@ class ResponseAdmin(ResponseListWithActions):
         if response is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         tabs = tabs_for(request, response)
-        tab = chosen(request, tabs)
+        tab = selected_tab(request, tabs)
         if tab.has_content and response.stored and may_read(request, response.team_id):
             audit_read(request, response, team_id=response.team_id)
         panel = {"original": response, "tab": tab, **tab.read(request, response)}
@@ -70,7 +70,7 @@ class ResponseAdmin(ResponseListWithActions):
             "title": response.pk,
             "is_fullwidth": "1",
             "tabs": tabs,
-            **head(request, response),
+            **header_context(request, response),
             **panel,
             **(extra_context or {}),
         }

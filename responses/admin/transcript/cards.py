@@ -1,6 +1,6 @@
 """Items that are no messages as a page shows them: calls, what came back of them, and settings.
 
-`_FORMS` has a line for each type of item. A type without one is shown as the JSON that it is.
+`_READERS` has a line for each type of item. A type without one is shown as the JSON that it is.
 """
 
 import shlex
@@ -11,16 +11,16 @@ from typing import Any
 from django.urls import reverse
 
 from console.widgets import badge, duration, size
-from responses.admin.transcript.parts import Piece, json_piece, medium, read_part, text_piece
+from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part, text_part
 from responses.models import Approval, ApprovalState, ToolCall
 
 Body = dict[str, Any]
 
-OPEN_UP_TO = 2000
+OPEN_MAX_BYTES = 2000
 """A card of at most so many bytes is open from the start."""
-_CAME_BACK = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
+_OUTPUT_LABELS = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
 _TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
-_WORDS = {
+_APPROVAL_LABELS = {
     ApprovalState.ASKED.value: "Waits for approval",
     ApprovalState.GRANTED.value: "Approved",
     ApprovalState.DENIED.value: "Denied",
@@ -28,22 +28,22 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class ApprovalResult:
     """What became of a request for approval; `response_id` answered it with this key."""
 
-    said: str
+    outcome: str
     at: Any = None
     response_id: str = ""
     key: str = ""
 
     @classmethod
-    def of(cls, row: Approval, key: str) -> "Word":
+    def of(cls, row: Approval, key: str) -> "ApprovalResult":
         """What a row says."""
-        return cls(said=_WORDS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
+        return cls(outcome=_APPROVAL_LABELS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class ToolCard:
     """Something done: a call, an answer to one, or a setting.
 
     `kind` says which, `note` belongs to the title. `took` is empty while a call has not ended. A call has its `answer`
@@ -53,7 +53,7 @@ class Deed:
     kind: str
     icon: str
     title: str
-    pieces: Sequence[Piece]
+    parts: Sequence[ItemPart]
     type: str = ""
     server: str = ""
     note: str = ""
@@ -64,18 +64,18 @@ class Deed:
     took: str = ""
     attempt: int = 1
     in_context: bool = True
-    answer: "Deed | None" = None
-    approval: Word | None = None
+    answer: "ToolCard | None" = None
+    approval: ApprovalResult | None = None
 
     @property
     def weight(self) -> int:
         """How much is in it, in bytes."""
-        return sum(piece.weight for piece in self.pieces) + (self.answer.weight if self.answer else 0)
+        return sum(part.weight for part in self.parts) + (self.answer.weight if self.answer else 0)
 
     @property
     def sizes(self) -> str:
         """The same in words: of what went in, and of what came out."""
-        asked = sum(piece.weight for piece in self.pieces if piece.label not in _CAME_BACK)
+        asked = sum(part.weight for part in self.parts if part.label not in _OUTPUT_LABELS)
         came = self.weight - asked
         if self.kind != "call" or not came:
             return size(self.weight) if self.weight else ""
@@ -84,25 +84,25 @@ class Deed:
     @property
     def is_open(self) -> bool:
         """Whether the card is open from the start."""
-        return self.weight <= OPEN_UP_TO
+        return self.weight <= OPEN_MAX_BYTES
 
     @property
     def badge(self) -> str:
         """Its status, coloured."""
         return badge(self.status.replace("_", " "), _TONES.get(self.status, "")) if self.status else ""
 
-    def veiled(self) -> "Deed":
+    def without_content(self) -> "ToolCard":
         """For somebody who may not read what was said."""
-        pieces = [piece.veiled() for piece in self.pieces]
-        return replace(self, pieces=pieces, answer=self.answer.veiled() if self.answer else None)
+        parts = [part.without_content() for part in self.parts]
+        return replace(self, parts=parts, answer=self.answer.without_content() if self.answer else None)
 
 
-def read_deed(body: Body, *, in_context: bool) -> Deed:
+def read_card(body: Body, *, in_context: bool) -> ToolCard:
     """The item, by itself."""
-    form = _FORMS.get(body["type"])
-    deed = form(body) if form else _setting(body["type"], json_piece("", body))
+    form = _READERS.get(body["type"])
+    card = form(body) if form else _setting(body["type"], json_part("", body))
     return replace(
-        deed,
+        card,
         id=body["id"],
         type=body["type"].replace("_", " "),
         call_id=_call_id(body),
@@ -111,9 +111,9 @@ def read_deed(body: Body, *, in_context: bool) -> Deed:
     )
 
 
-def with_row(deed: Deed, row: ToolCall) -> Deed:
+def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
     """The item with what is known of the tool call that it makes or answers."""
-    return _named(deed, row) if deed.kind == "answer" else _ended(deed, row)
+    return _with_name(card, row) if card.kind == "answer" else _with_result(card, row)
 
 
 def _call_id(body: Body) -> str:
@@ -124,24 +124,26 @@ def _call_id(body: Body) -> str:
     return body.get("call_id") or body.get("approval_request_id") or ""
 
 
-def _named(deed: Deed, row: ToolCall) -> Deed:
-    return replace(deed, title=row.name) if deed.title == "tool" else deed
+def _with_name(card: ToolCard, row: ToolCall) -> ToolCard:
+    return replace(card, title=row.name) if card.title == "tool" else card
 
 
-def _ended(deed: Deed, row: ToolCall) -> Deed:
+def _with_result(card: ToolCard, row: ToolCall) -> ToolCard:
     """A call with what is known of its end."""
     spent = row.ended_at - row.started_at if row.ended_at is not None else None
     took = "" if spent is None else duration(max(0, round(spent.total_seconds() * 1000)))
-    return replace(deed, status=row.status, took=took, attempt=row.attempt, pieces=[*deed.pieces, *_outcome(deed, row)])
+    return replace(
+        card, status=row.status, took=took, attempt=row.attempt, parts=[*card.parts, *_extra_parts(card, row)]
+    )
 
 
-def _outcome(deed: Deed, row: ToolCall) -> list[Piece]:
+def _extra_parts(card: ToolCard, row: ToolCall) -> list[ItemPart]:
     """What the row of a call has beyond its item: what the model was told, and what went wrong."""
-    known = {piece.text for piece in deed.pieces} | {piece.raw for piece in deed.pieces}
-    found = [] if row.output is None else [replace(json_piece("Output", row.output), url=_row_url(row, "output"))]
+    known = {part.text for part in card.parts} | {part.raw for part in card.parts}
+    found = [] if row.output is None else [replace(json_part("Output", row.output), url=_row_url(row, "output"))]
     if row.error:
-        found.append(replace(text_piece("Error", row.error), url=_row_url(row, "error")))
-    return [piece for piece in found if piece.text not in known and (piece.raw or piece.text) not in known]
+        found.append(replace(text_part("Error", row.error), url=_row_url(row, "error")))
+    return [part for part in found if part.text not in known and (part.raw or part.text) not in known]
 
 
 def _row_url(row: ToolCall, field: str) -> str:
@@ -151,28 +153,28 @@ def _row_url(row: ToolCall, field: str) -> str:
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
-def _text(label: str, text: str | None, detail: str = "") -> list[Piece]:
+def _text(label: str, text: str | None, detail: str = "") -> list[ItemPart]:
     """A text as it is; nothing where there is none."""
-    return [text_piece(label, text, detail)] if text else []
+    return [text_part(label, text, detail)] if text else []
 
 
-def _lines(label: str, lines: Iterable[str | None]) -> list[Piece]:
+def _lines(label: str, lines: Iterable[str | None]) -> list[ItemPart]:
     return _text(label, "\n".join(line for line in lines if line))
 
 
-def _json(label: str, value: Any) -> list[Piece]:
-    return [json_piece(label, value)] if value not in (None, {}, []) else []
+def _json(label: str, value: Any) -> list[ItemPart]:
+    return [json_part(label, value)] if value not in (None, {}, []) else []
 
 
-def _said(value: Any) -> list[Piece]:
+def _content_parts(value: Any) -> list[ItemPart]:
     """An output: a text that may be JSON, or parts."""
     if isinstance(value, str):
-        return [json_piece("Output", value)]
+        return [json_part("Output", value)]
     parts = [read_part(part) for part in value]
     return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
 
 
-def _tools(label: str, tools: Sequence[Body]) -> list[Piece]:
+def _tools(label: str, tools: Sequence[Body]) -> list[ItemPart]:
     return _lines(label, [_tool(tool) for tool in tools])
 
 
@@ -187,23 +189,23 @@ def _tool(tool: Body) -> str:
     return f"{whole}: {about}" if about else whole
 
 
-def _checks(label: str, checks: Sequence[Body] | None) -> list[Piece]:
+def _checks(label: str, checks: Sequence[Body] | None) -> list[ItemPart]:
     return _lines(label, [check.get("message") or check.get("code") or check["id"] for check in checks or ()])
 
 
 # -- what the forms have in common -------------------------------------------------------------------------------------
 
 
-def _call(icon: str, title: str, *pieces: Piece, note: str = "") -> Deed:
-    return Deed(kind="call", icon=icon, title=title, pieces=pieces, note=note)
+def _call(icon: str, title: str, *parts: ItemPart, note: str = "") -> ToolCard:
+    return ToolCard(kind="call", icon=icon, title=title, parts=parts, note=note)
 
 
-def _answer(title: str, *pieces: Piece, icon: str = "output", note: str = "returned") -> Deed:
-    return Deed(kind="answer", icon=icon, title=title, pieces=pieces, note=note)
+def _answer(title: str, *parts: ItemPart, icon: str = "output", note: str = "returned") -> ToolCard:
+    return ToolCard(kind="answer", icon=icon, title=title, parts=parts, note=note)
 
 
-def _setting(title: str, *pieces: Piece, icon: str = "tune", note: str = "") -> Deed:
-    return Deed(kind="setting", icon=icon, title=title, pieces=pieces, note=note)
+def _setting(title: str, *parts: ItemPart, icon: str = "tune", note: str = "") -> ToolCard:
+    return ToolCard(kind="setting", icon=icon, title=title, parts=parts, note=note)
 
 
 def _qualified(body: Body) -> str:
@@ -213,20 +215,20 @@ def _qualified(body: Body) -> str:
 # -- calls that clients run --------------------------------------------------------------------------------------------
 
 
-def _function_call(body: Body) -> Deed:
-    return _call("function", _qualified(body), json_piece("Arguments", body["arguments"]))
+def _function_call(body: Body) -> ToolCard:
+    return _call("function", _qualified(body), json_part("Arguments", body["arguments"]))
 
 
-def _custom_call(body: Body) -> Deed:
+def _custom_call(body: Body) -> ToolCard:
     return _call("function", _qualified(body), *_text("Input", body["input"]))
 
 
-def _tool_output(body: Body) -> Deed:
+def _tool_output(body: Body) -> ToolCard:
     title = _qualified(body) if body.get("name") else "tool"
-    return _answer(title, *_said(body["output"]))
+    return _answer(title, *_content_parts(body["output"]))
 
 
-def _computer_call(body: Body) -> Deed:
+def _computer_call(body: Body) -> ToolCard:
     actions = body.get("actions") or [body.get("action") or {}]
     checks = _checks("Safety checks", body.get("pending_safety_checks"))
     return _call("computer", "computer", *_lines("Actions", map(_action, actions)), *checks)
@@ -246,58 +248,58 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _computer_output(body: Body) -> Deed:
+def _computer_output(body: Body) -> ToolCard:
     checks = _checks("Acknowledged safety checks", body.get("acknowledged_safety_checks"))
-    return _answer("computer", medium(body["output"], "Screenshot"), *checks)
+    return _answer("computer", media_part(body["output"], "Screenshot"), *checks)
 
 
-def _shell_call(body: Body) -> Deed:
+def _shell_call(body: Body) -> ToolCard:
     action = body["action"]
     limits = {name: action.get(name) for name in ("timeout_ms", "max_output_length") if action.get(name)}
     return _call("terminal", "shell", *_lines("Commands", action["commands"]), *_json("Limits", limits))
 
 
-def _shell_output(body: Body) -> Deed:
-    pieces = [piece for number, output in enumerate(body["output"], 1) for piece in _shell_result(number, output)]
-    return _answer("shell", *pieces)
+def _shell_output(body: Body) -> ToolCard:
+    parts = [part for number, output in enumerate(body["output"], 1) for part in _shell_result(number, output)]
+    return _answer("shell", *parts)
 
 
-def _shell_result(number: int, output: Body) -> list[Piece]:
+def _shell_result(number: int, output: Body) -> list[ItemPart]:
     outcome = output["outcome"]
     ended = f"exit {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
-    written = "\n".join(filter(None, (output["stdout"], output["stderr"])))
-    return _text(f"Command {number}, {ended}", written or "(no output)")
+    payload = "\n".join(filter(None, (output["stdout"], output["stderr"])))
+    return _text(f"Command {number}, {ended}", payload or "(no output)")
 
 
-def _local_shell_call(body: Body) -> Deed:
+def _local_shell_call(body: Body) -> ToolCard:
     action = body["action"]
     rest = {name: value for name, value in action.items() if name not in {"type", "command"} and value}
     return _call("terminal", "local shell", *_text("Command", shlex.join(action["command"])), *_json("Settings", rest))
 
 
-def _local_shell_output(body: Body) -> Deed:
-    return _answer("local shell", json_piece("Output", body["output"]))
+def _local_shell_output(body: Body) -> ToolCard:
+    return _answer("local shell", json_part("Output", body["output"]))
 
 
-def _patch_call(body: Body) -> Deed:
+def _patch_call(body: Body) -> ToolCard:
     operation = body["operation"]
     label = operation["type"].replace("_", " ").capitalize()
     change = _text(label, operation.get("diff") or "(no contents)", operation["path"])
     return _call("difference", "apply patch", *change)
 
 
-def _patch_output(body: Body) -> Deed:
+def _patch_output(body: Body) -> ToolCard:
     return _answer("apply patch", *_text("Output", body.get("output") or "(no output)"))
 
 
 # -- calls that the server runs ----------------------------------------------------------------------------------------
 
 
-def _tool_search(body: Body) -> Deed:
+def _tool_search(body: Body) -> ToolCard:
     return _call("search", "tool search", *_json("Arguments", body["arguments"]), note=_executed(body))
 
 
-def _tools_found(body: Body) -> Deed:
+def _tools_found(body: Body) -> ToolCard:
     found = _tools("Tools", body["tools"]) or _text("Tools", "(none)")
     return _answer("tool search", *found, note=f"returned, {_executed(body)}")
 
@@ -306,65 +308,65 @@ def _executed(body: Body) -> str:
     return "by the client" if body.get("execution") == "client" else "on the server"
 
 
-def _mcp_list(body: Body) -> Deed:
-    pieces = [*_tools("Tools", body["tools"]), *_text("Error", body.get("error"))]
-    return _setting(body["server_label"], *pieces, icon="lan", note="listed its tools")
+def _mcp_list(body: Body) -> ToolCard:
+    parts = [*_tools("Tools", body["tools"]), *_text("Error", body.get("error"))]
+    return _setting(body["server_label"], *parts, icon="lan", note="listed its tools")
 
 
-def _mcp_call(body: Body) -> Deed:
-    pieces = [json_piece("Arguments", body["arguments"]), *_json("Output", body.get("output"))]
-    deed = _call("lan", body["name"], *pieces, *_json("Error", body.get("error")))
-    return replace(deed, server=body["server_label"])
+def _mcp_call(body: Body) -> ToolCard:
+    parts = [json_part("Arguments", body["arguments"]), *_json("Output", body.get("output"))]
+    card = _call("lan", body["name"], *parts, *_json("Error", body.get("error")))
+    return replace(card, server=body["server_label"])
 
 
-def _approval_request(body: Body) -> Deed:
-    deed = _call("front_hand", body["name"], json_piece("Arguments", body["arguments"]), note="needs approval")
-    return replace(deed, server=body["server_label"])
+def _approval_request(body: Body) -> ToolCard:
+    card = _call("front_hand", body["name"], json_part("Arguments", body["arguments"]), note="needs approval")
+    return replace(card, server=body["server_label"])
 
 
-def _approval(body: Body) -> Deed:
+def _approval(body: Body) -> ToolCard:
     icon, title = ("check", "Approved") if body["approve"] else ("block", "Denied")
     return _answer(title, *_text("Reason", body.get("reason")), icon=icon, note="")
 
 
-def _file_search(body: Body) -> Deed:
-    found = [piece for result in body.get("results") or () for piece in _passage(result)]
+def _file_search(body: Body) -> ToolCard:
+    found = [part for result in body.get("results") or () for part in _passage(result)]
     return _call("search", "file search", *_lines("Queries", body["queries"]), *found)
 
 
-def _passage(result: Body) -> list[Piece]:
+def _passage(result: Body) -> list[ItemPart]:
     name = result.get("filename") or result.get("file_id") or "file"
     score = "" if result.get("score") is None else f", score {result['score']:.2f}"
     return _text("Passage", result.get("text") or "(no text)", f"{name}{score}")
 
 
-def _web_search(body: Body) -> Deed:
+def _web_search(body: Body) -> ToolCard:
     action = body["action"]
     queries = action.get("queries") or [action.get("query")]
-    pieces = [*_lines("Queries", queries), *_text("Page", action.get("url")), *_text("Pattern", action.get("pattern"))]
+    parts = [*_lines("Queries", queries), *_text("Page", action.get("url")), *_text("Pattern", action.get("pattern"))]
     pages = _lines("Sources", [page.get("url") for page in action.get("sources") or ()])
-    return _call("travel_explore", "web search", *pieces, *pages, note=action["type"].replace("_", " "))
+    return _call("travel_explore", "web search", *parts, *pages, note=action["type"].replace("_", " "))
 
 
-def _code_interpreter(body: Body) -> Deed:
-    outputs = [piece for output in body.get("outputs") or () for piece in _code_output(output)]
+def _code_interpreter(body: Body) -> ToolCard:
+    outputs = [part for output in body.get("outputs") or () for part in _code_output(output)]
     return _call("code", "code interpreter", *_text("Code", body.get("code")), *outputs)
 
 
-def _code_output(output: Body) -> list[Piece]:
+def _code_output(output: Body) -> list[ItemPart]:
     if output["type"] == "logs":
         return _text("Logs", output["logs"])
-    return [medium({"type": "input_image", "image_url": output["url"]}, "Image")]
+    return [media_part({"type": "input_image", "image_url": output["url"]}, "Image")]
 
 
-def _image_generation(body: Body) -> Deed:
+def _image_generation(body: Body) -> ToolCard:
     names = ("action", "background", "output_format", "quality", "size")
     settings = {name: body[name] for name in names if body.get(name)}
     drawn = f"data:{_drawn_type(body)};base64,{body['result']}" if body.get("result") else ""
-    image = [medium({"type": "input_image", "image_url": drawn}, "Image")] if drawn else []
+    image = [media_part({"type": "input_image", "image_url": drawn}, "Image")] if drawn else []
     error = (body.get("error") or {}).get("message")
-    pieces = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
-    return _call("image", "image generation", *pieces, *_json("Settings", settings))
+    parts = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
+    return _call("image", "image generation", *parts, *_json("Settings", settings))
 
 
 def _drawn_type(body: Body) -> str:
@@ -372,32 +374,32 @@ def _drawn_type(body: Body) -> str:
     return "image/svg+xml" if form == "svg" else f"image/{form}" if form else ""
 
 
-def _program(body: Body) -> Deed:
+def _program(body: Body) -> ToolCard:
     return _call("code", "program", *_text("Code", body["code"]))
 
 
-def _program_output(body: Body) -> Deed:
-    return _answer("program", json_piece("Output", body["result"]))
+def _program_output(body: Body) -> ToolCard:
+    return _answer("program", json_part("Output", body["result"]))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def _compaction(body: Body) -> Deed:
+def _compaction(body: Body) -> ToolCard:
     sealed = f"Sealed, {size(len(body.get('encrypted_content') or ''))}; what is in it is not shown."
     return _setting("Earlier items, compacted", *_text("", sealed), icon="compress")
 
 
-def _configuration(body: Body) -> Deed:
+def _configuration(body: Body) -> ToolCard:
     changed = {name: body[name] for name in ("reasoning", "text") if body.get(name)}
     return _setting("Settings changed", *_json("From here on", changed))
 
 
-def _additional_tools(body: Body) -> Deed:
+def _additional_tools(body: Body) -> ToolCard:
     return _setting("Tools added", *_tools("Tools", body["tools"]), icon="build", note=f"by the {body['role']}")
 
 
-_FORMS: dict[str, Callable[[Body], Deed]] = {
+_READERS: dict[str, Callable[[Body], ToolCard]] = {
     "function_call": _function_call,
     "function_call_output": _tool_output,
     "custom_tool_call": _custom_call,

@@ -17,7 +17,7 @@ MEDIA = ("image", "file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cited:
+class Citation:
     """What a text rests on; `url` only where it leads somewhere else, to `host`."""
 
     name: str
@@ -26,7 +26,7 @@ class Cited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ItemPart:
     """A part of an item under its heading.
 
     `kind` is text, json, markdown, refusal, image, file or, for whom may not read it, hidden. `detail` belongs to the
@@ -40,9 +40,9 @@ class Piece:
     text: str = ""
     raw: str = ""
     source: str = ""
-    cited: Sequence[Cited] = ()
+    citations: Sequence[Citation] = ()
     url: str = ""
-    is_picture: bool = False
+    is_image: bool = False
     length: int | None = None
 
     @property
@@ -70,8 +70,8 @@ class Piece:
         """Its size in bytes."""
         if self.length is not None:
             return self.length
-        if (data := data_in(self.source)) is not None:
-            return len(data.written) * 3 // 4 if data.is_base64 else len(data.written)
+        if (data := parse_data_url(self.source)) is not None:
+            return len(data.payload) * 3 // 4 if data.is_base64 else len(data.payload)
         return len((self.raw or self.text).encode(errors="replace"))
 
     @property
@@ -79,82 +79,82 @@ class Piece:
         """Its size in words."""
         return size(self.weight)
 
-    def veiled(self) -> "Piece":
+    def without_content(self) -> "ItemPart":
         """For somebody who may not read it: that it is there, and how much it is."""
-        return Piece(kind="hidden", label=self.label, text=HIDDEN, length=self.weight)
+        return ItemPart(kind="hidden", label=self.label, text=HIDDEN, length=self.weight)
 
 
-def read_part(part: dict[str, Any]) -> Piece:
+def read_part(part: dict[str, Any]) -> ItemPart:
     """A part of a message's content."""
     match part["type"]:
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return Piece(kind="markdown", text=part["text"], cited=_cited(part.get("annotations") or ()))
+            return ItemPart(kind="markdown", text=part["text"], citations=_citations(part.get("annotations") or ()))
         case "refusal":
-            return Piece(kind="refusal", label="Refusal", text=part["refusal"])
+            return ItemPart(kind="refusal", label="Refusal", text=part["refusal"])
         case "input_image" | "computer_screenshot" | "input_file":
-            return medium(part)
-    return json_piece("", part)
+            return media_part(part)
+    return json_part("", part)
 
 
-def text_piece(label: str, text: str, detail: str = "") -> Piece:
+def text_part(label: str, text: str, detail: str = "") -> ItemPart:
     """A text as it is."""
-    return Piece(label=label, text=text, detail=detail)
+    return ItemPart(label=label, text=text, detail=detail)
 
 
-def json_piece(label: str, value: Any) -> Piece:
+def json_part(label: str, value: Any) -> ItemPart:
     """A JSON value, or a string that may hold one, indented; a long one as it came."""
     if not isinstance(value, str):
-        return Piece(kind="json", label=label, text=_indented(value))
+        return ItemPart(kind="json", label=label, text=_indented(value))
     if len(value) > SHOWN_CHARACTERS:
-        return Piece(label=label, text=value)
+        return ItemPart(label=label, text=value)
     try:
         text = _indented(json.loads(value))
     except (ValueError, RecursionError):
-        return Piece(label=label, text=value)
-    return Piece(kind="json", label=label, text=text, raw="" if text == value else value)
+        return ItemPart(label=label, text=value)
+    return ItemPart(kind="json", label=label, text=text, raw="" if text == value else value)
 
 
 def _indented(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def medium(part: dict[str, Any], label: str = "") -> Piece:
+def media_part(part: dict[str, Any], label: str = "") -> ItemPart:
     """An image or a file, described; where it can be looked at, `placed` says."""
     kind = "file" if part["type"] == "input_file" else "image"
     found = part.get("file_id") or part.get("file_url") or part.get("image_url") or ""
     if not found and (data := part.get("file_data")):
         found = data if _DATA_URL.match(data) else f"data:application/octet-stream;base64,{data}"
-    return Piece(kind=kind, label=label, text=source(part), source=found)
+    return ItemPart(kind=kind, label=label, text=describe_source(part), source=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
+class DataUrl:
     """What a data URL holds: its type as it says, and the bytes as they are written."""
 
     type: str
     is_base64: bool
-    written: str
+    payload: str
 
 
-def data_in(source: str) -> Data | None:
+def parse_data_url(source: str) -> DataUrl | None:
     """What a data URL holds; None for another address."""
     head = _DATA_URL.match(source)
     if head is None:
         return None
-    return Data(type=head[1].lower(), is_base64=bool(head[2]), written=source[head.end() :])
+    return DataUrl(type=head[1].lower(), is_base64=bool(head[2]), payload=source[head.end() :])
 
 
-def source(part: dict[str, Any]) -> str:
+def describe_source(part: dict[str, Any]) -> str:
     """Where an image or a file comes from, as text; what is brought along is only measured."""
     what = "file" if part["type"] == "input_file" else "image"
     named = f"{part['filename']}, " if part.get("filename") else ""
     found = part.get("file_id") or part.get("file_url") or part.get("image_url")
     if found and not _DATA_URL.match(found):
         return named + shown(found).text
-    return named + measured(found or part.get("file_data") or "", what)
+    return named + describe_data(found or part.get("file_data") or "", what)
 
 
-def measured(data: str, what: str) -> str:
+def describe_data(data: str, what: str) -> str:
     """The size of bytes that are brought along, and of which type they are."""
     head = _DATA_URL.match(data)
     length = len(data) - (head.end() if head else 0)
@@ -163,12 +163,12 @@ def measured(data: str, what: str) -> str:
     return f"data {what}, {kind}, {size(length * 3 // 4 if in_base64 else length)}"
 
 
-def _cited(annotations: Sequence[dict[str, Any]]) -> list[Cited]:
+def _citations(annotations: Sequence[dict[str, Any]]) -> list[Citation]:
     """What a text cites, each source once."""
-    found: dict[str, Cited] = {}
+    found: dict[str, Citation] = {}
     for note in annotations:
         url = note.get("url") or ""
         name = note.get("title") or url or note.get("filename") or note.get("file_id") or ""
         host = host_of(url) if url else ""
-        found.setdefault(url or name, Cited(name=name, url=url if host else "", host=host))
-    return [cited for key, cited in found.items() if key]
+        found.setdefault(url or name, Citation(name=name, url=url if host else "", host=host))
+    return [citation for key, citation in found.items() if key]

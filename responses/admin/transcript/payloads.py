@@ -20,8 +20,8 @@ from console.widgets import SHOWN_CHARACTERS
 from conversations.files import storage
 from conversations.models import File, Item
 from kernel.clock import now
-from responses.admin.transcript.entries import PICTURES, pieces_of
-from responses.admin.transcript.parts import MEDIA, Piece, data_in
+from responses.admin.transcript.entries import IMAGE_TYPES, parts_of
+from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url
 from responses.models import ToolCall
 from tenants.console.content_access import audit_read, may_read
 from tenants.console.site import page
@@ -32,7 +32,7 @@ _SAFE = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, max-age=300",
 }
-_BEGINNINGS = {
+_SIGNATURES = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
     "image/jpeg": (b"\xff\xd8\xff",),
     "image/gif": (b"GIF87a", b"GIF89a"),
@@ -43,10 +43,10 @@ _BEGINNINGS = {
 @page("content/items/<uuid:key>/text/<int:number>/", name="item_text")
 def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
     """A piece of a text of an item, from the character `from` on."""
-    piece = _piece(request, key, number)
-    if piece.kind in MEDIA:
+    part = _piece(request, key, number)
+    if part.kind in MEDIA:
         raise Http404
-    return _text(request, piece.text)
+    return _text(request, part.text)
 
 
 @page("content/calls/<int:pk>/<str:field>/", name="call_text")
@@ -62,12 +62,12 @@ def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
 @page("content/items/<uuid:key>/media/<int:number>/", name="item_media")
 def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
     """An image or a file that an item has brought along."""
-    piece = _piece(request, key, number)
-    data = data_in(piece.source) if piece.kind in MEDIA else None
+    part = _piece(request, key, number)
+    data = parse_data_url(part.source) if part.kind in MEDIA else None
     if data is None:
         raise Http404
     try:
-        content = base64.b64decode(data.written) if data.is_base64 else unquote_to_bytes(data.written)
+        content = base64.b64decode(data.payload) if data.is_base64 else unquote_to_bytes(data.payload)
     except (binascii.Error, ValueError):
         raise Http404 from None
     headers = _headers(data.type, content[:16], name=f"item-{number}")
@@ -89,15 +89,15 @@ def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     return StreamingHttpResponse(storage.pieces(content), content_type=headers.pop("type"), headers=headers)
 
 
-def _piece(request: HttpRequest, key: UUID, number: int) -> Piece:
+def _piece(request: HttpRequest, key: UUID, number: int) -> ItemPart:
     item = Item.objects.filter(pk=key).first()
     if item is None:
         raise Http404
     _check(request, item, item.team_id)
-    pieces = pieces_of(item.body)
-    if number >= len(pieces):
+    parts = parts_of(item.body)
+    if number >= len(parts):
         raise Http404
-    return pieces[number]
+    return parts[number]
 
 
 def _check(request: HttpRequest, row: Any, team_id: str) -> None:
@@ -117,10 +117,10 @@ def _text(request: HttpRequest, text: str) -> HttpResponse:
 
 def _headers(content_type: str, beginning: bytes, *, name: str) -> dict[str, str]:
     """An image of a known type that begins like one is shown; anything else is saved, and as what it is not said."""
-    is_picture = content_type in PICTURES and beginning.startswith(_BEGINNINGS[content_type])
-    disposition = content_disposition_header(as_attachment=not is_picture, filename=name) or "inline"
+    is_image = content_type in IMAGE_TYPES and beginning.startswith(_SIGNATURES[content_type])
+    disposition = content_disposition_header(as_attachment=not is_image, filename=name) or "inline"
     return {
         **_SAFE,
-        "type": content_type if is_picture else "application/octet-stream",
+        "type": content_type if is_image else "application/octet-stream",
         "Content-Disposition": disposition,
     }
