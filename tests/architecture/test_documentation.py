@@ -1,0 +1,39 @@
+"""Documentation names only files that exist, and the glossary stays short."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+# A path in backticks: below one of our folders, without placeholders.
+PATH = re.compile(
+    r"`((?:platform|responses|conversations|tenants|tests|docs|static|templates|benchmarks|deploy)/[\w./-]*)`"
+)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+MAX_TERMS = 40
+
+
+def without_history() -> Iterator[Path]:
+    """The documents that describe the present; the changelog names what existed at its time."""
+    return (path for path in DOCUMENTS if path.name != "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("document", without_history(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_documents_exist(document: Path) -> None:
+    missing = {path for path in PATH.findall(document.read_text()) if not (ROOT / path).exists()}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_lead_to_files(document: Path) -> None:
+    targets = {target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()}
+    assert targets == set()
+
+
+def test_the_glossary_has_at_most_forty_terms_in_alphabetical_order() -> None:
+    rows = re.findall(r"^\| (?!term \|)([^|-][^|]*) \| .+ \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert 20 <= len(rows) <= MAX_TERMS
+    assert rows == sorted(rows, key=str.lower)
