@@ -92,7 +92,7 @@ def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
     return found
 
 
-def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
+def file_mentions(text: str, files: Mapping[str, Body]) -> list[Body]:
     """Where a text names files by their paths, and where by nothing but their names; in the order of the text."""
     found: list[Body] = []
     for path, citation in files.items():
@@ -103,12 +103,12 @@ def naming(text: str, files: Mapping[str, Body]) -> list[Body]:
     return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
 
 
-def open_citing(model: LanguageModel, request: TurnRequest) -> TurnStream:
+def open_turn(model: LanguageModel, request: TurnRequest) -> TurnStream:
     """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
     known = sources(request.items, links=request.sampling.response_format is None)
     files = written_files(request.items)
     stream = model.open(request)
-    return _Citing(stream, known, files) if known or files else stream
+    return _CitingStream(stream, known, files) if known or files else stream
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class _CitedText:
         return source.shown
 
 
-class _Citing:
+class _CitingStream:
     """A turn whose marks are read on the way: its events, its items and its result tell of the same texts."""
 
     def __init__(self, stream: TurnStream, known: dict[str, CitedSource], files: Mapping[str, Body]) -> None:
@@ -165,13 +165,13 @@ class _Citing:
                 yield self._read(events)
 
     def result(self) -> TurnResult:
-        return self._resulting(self._stream.result())
+        return self._with_citations(self._stream.result())
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         events, result = self._stream.interrupt()
-        return self._read(events), self._resulting(result)
+        return self._read(events), self._with_citations(result)
 
-    def _resulting(self, result: TurnResult) -> TurnResult:
+    def _with_citations(self, result: TurnResult) -> TurnResult:
         return replace(result, items=[self._item(item) for item in result.items])
 
     def _read(self, events: Sequence[Event]) -> list[Event]:
@@ -196,7 +196,7 @@ class _Citing:
         text = self._text(event.item_id, event.content_index)
         place = (event.item_id, event.output_index, event.content_index)
         rest = text.feed("", ends=True)
-        text.annotations += naming(text.said, self._files)
+        text.annotations += file_mentions(text.said, self._files)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         numbered = enumerate(text.annotations, start=text.given)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]

@@ -49,8 +49,8 @@ class Run:
         self._tools = tools
         self._now = now
         self._hosted = HostedCalls(state, tools, now=now, include=context.include)
-        self._compacting = Compactor(context, state, model=model, tools=tools, now=now)
-        self._court = TurnEvaluator(context=context, state=state, tools=tools)
+        self._compactor = Compactor(context, state, model=model, tools=tools, now=now)
+        self._evaluator = TurnEvaluator(context=context, state=state, tools=tools)
         self._open_item = OpenItem()
         self._stream: TurnStream | None = None
         self._request: TurnRequest | None = None
@@ -61,9 +61,9 @@ class Run:
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
         try:
-            for first in self._begin():
+            for first in self._start():
                 yield first
-            async with aclosing(self._prepare()) as preparing:
+            async with aclosing(self._prepare_tools()) as preparing:
                 async for prepared in preparing:
                     yield prepared
                     if isinstance(prepared, RunEnded):
@@ -85,9 +85,9 @@ class Run:
             await self._tools.close()
 
     @property
-    def is_resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is under way that a successor would have to ask for again: no turn, and no call."""
-        busy = self._stream is not None or self._compacting.is_under_way
+        busy = self._stream is not None or self._compactor.is_under_way
         return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
@@ -95,25 +95,25 @@ class Run:
         events, result = self._stream.interrupt() if self._stream else ([], None)
         self._stream = None
         if result is None:
-            return self.end_dead(ending, turn=self._compacting.interrupt())
-        items, turn = _output(result.items), self._record(result)
-        return self._end(ending, at=self._now(), events=[*self._released(), *events], items=items, turn=turn)
+            return self.end_idle(ending, turn=self._compactor.interrupt())
+        items, turn = _output_items(result.items), self._record(result)
+        return self._end(ending, at=self._now(), events=[*self._release_gate(), *events], items=items, turn=turn)
 
-    def end_dead(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
+    def end_idle(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
         """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
-        for fragment in (self._open_item.fragment, self._compacting.fragment()):
+        for fragment in (self._open_item.fragment, self._compactor.fragment()):
             if fragment is not None:
                 self._state.fragments.append(fragment)
         events, items = self._close_fragments()
         return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
 
-    def _begin(self) -> Iterator[Step]:
+    def _start(self) -> Iterator[Step]:
         """What is to be said and closed before anything is done."""
         if self._state.queued:
             self._state.queued = False
             body = response_body(self._context.parameters, status="in_progress")
             yield RunStarted(events=[ResponseInProgress(response=body)])
-        self._compacting.take_over()
+        self._compactor.resume()
         if self._state.fragments:
             events, items = self._close_fragments()
             self._state.output += items
@@ -121,21 +121,21 @@ class Run:
 
     # -- hosted tools --------------------------------------------------------------------------------------------------
 
-    async def _prepare(self) -> AsyncGenerator[Step, None]:
+    async def _prepare_tools(self) -> AsyncGenerator[Step, None]:
         """What hosted tools put in front of the first turn."""
-        if self._compacting.is_all:
+        if self._compactor.is_only_step:
             return
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
             async for step in preparing:
                 self._open_item.follow(step.events)
                 if isinstance(step, ToolsPrepared):
                     self._state.output += step.items
-                    self._take_in(step.calls)
+                    self._register_calls(step.calls)
                 yield step
                 if isinstance(step, ToolsPrepared) and step.failure is not None:
                     yield self._end(failed(step.failure), at=self._now())
 
-    def _take_in(self, calls: list[CallRecord]) -> None:
+    def _register_calls(self, calls: list[CallRecord]) -> None:
         state = self._state
         state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
         state.hosted_calls += sum(c.state == "pending" for c in calls)
@@ -143,9 +143,9 @@ class Run:
         state.awaits_client = state.awaits_client or any(c.state in {"waiting", "asked"} for c in calls)
 
     def _end_before_calls(self) -> RunEnded | None:
-        if (stuck := self._hosted.stuck()) is None:
+        if (interrupted := self._hosted.unrepeatable_call()) is None:
             return None
-        message = f"The call of '{stuck.name}' was interrupted, and it is not known to be repeatable."
+        message = f"The call of '{interrupted.name}' was interrupted, and it is not known to be repeatable."
         return self._end(failed(Failure(code="server_error", message=message)), at=self._now())
 
     def _end_before_turn(self) -> RunEnded | None:
@@ -167,20 +167,20 @@ class Run:
         async with aclosing(self._sample()) as sampling:
             async for emitted in sampling:
                 yield emitted
-        yield await self._turn_over()
+        yield await self._finish_turn()
 
     async def _compact(self) -> AsyncGenerator[Step, None]:
         """A compaction pass, where one is due. Without it the run goes on as long as the model can read everything;
         what was announced has to come."""
-        compacting = self._compacting
-        if compacting.is_due():
-            async with aclosing(compacting.steps()) as steps:
+        compactor = self._compactor
+        if compactor.is_due():
+            async with aclosing(compactor.steps()) as steps:
                 async for step in steps:
                     yield step
-            if compacting.failure is not None and compacting.is_needed():
-                yield self.end_dead(failed(compacting.failure))
+            if compactor.failure is not None and compactor.is_needed():
+                yield self.end_idle(failed(compactor.failure))
                 return
-        if compacting.is_all:
+        if compactor.is_only_step:
             yield self._end(self._completed(self._now()), at=self._now())
 
     # -- sampling ------------------------------------------------------------------------------------------------------
@@ -188,49 +188,49 @@ class Run:
     async def _sample(self) -> AsyncGenerator[Emitted, None]:
         context, state = self._context, self._state
         self._turn_started = self._now()
-        self._request = turn_request.request(context, state, self._tools)
+        self._request = turn_request.build(context, state, self._tools)
         self._gate = gate_for(
             self._request.sampling,
             text=context.sampling.response_format is not None and context.traits.structured_output != "native",
-            choice=turn_request.due(context, state),
+            choice=turn_request.required_choice(context, state),
         )
-        self._stream = citation_markers.open_citing(self._model, self._request)
+        self._stream = citation_markers.open_turn(self._model, self._request)
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
                 passed = events if self._gate is None else self._gate.let_through(events)
                 if passed:
                     yield Emitted(passed)
 
-    def _released(self) -> list[Event]:
+    def _release_gate(self) -> list[Event]:
         """What is still held of the turn."""
         return self._gate.release() if self._gate is not None else []
 
     # -- what next -----------------------------------------------------------------------------------------------------
 
-    async def _turn_over(self) -> TurnEnded | TurnDiscarded | RunEnded:
+    async def _finish_turn(self) -> TurnEnded | TurnDiscarded | RunEnded:
         if self._stream is None or self._request is None:
             msg = "a turn was ended that never began"
             raise RuntimeError(msg)
         result = self._stream.result()
-        verdict = await self._court.evaluate(result, request=self._request, gate=self._gate)
+        outcome = await self._evaluator.evaluate(result, request=self._request, gate=self._gate)
         # Only now: who interrupts the run while a turn is judged finds the turn.
         self._stream = None
-        match verdict:
+        match outcome:
             case ContinueRun(calls, kept):
-                return self._turn_ended(result, calls, kept)
+                return self._accept_turn(result, calls, kept)
             case RetryTurn(discarded):
-                return self._turn_discarded(result, discarded)
+                return self._discard_turn(result, discarded)
             case CompleteRun() | EndIncomplete() | FailRun() as end:
-                return self._run_ended(result, end)
+                return self._end_after_turn(result, end)
             case never:
                 assert_never(never)
 
-    def _turn_ended(self, result: TurnResult, calls: ClassifiedCalls, kept: int) -> TurnEnded:
-        record, items = self._record(result), _output(result.items[:kept])
-        events = self._released() if kept == len(result.items) else []
+    def _accept_turn(self, result: TurnResult, calls: ClassifiedCalls, kept: int) -> TurnEnded:
+        record, items = self._record(result), _output_items(result.items[:kept])
+        events = self._release_gate() if kept == len(result.items) else []
         state = self._state
         state.output += items
-        self._compacting.count(record.usage)
+        self._compactor.record_usage(record.usage)
         state.rejected = None
         state.unproductive_turns = 0 if calls.makes_progress else state.unproductive_turns + 1
         for body in calls.approval_requests:
@@ -238,12 +238,12 @@ class Run:
             items = [*items, OutputItem(body=body)]
             state.output.append(items[-1])
         records = calls.records(turn=record.number, after=len(state.output))
-        self._take_in(records)
+        self._register_calls(records)
         return TurnEnded(events=events, turn=record, items=items, calls=records)
 
-    def _turn_discarded(self, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
+    def _discard_turn(self, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
         record = self._record(result, discarded)
-        items = _output(result.items[: len(result.items) - len(discarded.items)])
+        items = _output_items(result.items[: len(result.items) - len(discarded.items)])
         state = self._state
         state.output += items
         state.discarded += 1
@@ -255,7 +255,7 @@ class Run:
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
-    def _run_ended(self, result: TurnResult, end: CompleteRun | EndIncomplete | FailRun) -> RunEnded:
+    def _end_after_turn(self, result: TurnResult, end: CompleteRun | EndIncomplete | FailRun) -> RunEnded:
         discarded = end.discarded if isinstance(end, FailRun) else None
         record = self._record(result, discarded)
         match end:
@@ -266,11 +266,11 @@ class Run:
             case FailRun(failure):
                 ending = failed(failure)
         if discarded is not None:
-            items = _output(result.items[: len(result.items) - len(discarded.items)])
+            items = _output_items(result.items[: len(result.items) - len(discarded.items)])
             return self._end(ending, at=record.ended_at, items=items, turn=record)
         calls = dispatch.unexecuted(result.calls, turn=record.number, tools=self._tools)
-        items = _output(result.items)
-        return self._end(ending, at=record.ended_at, events=self._released(), items=items, turn=record, calls=calls)
+        items = _output_items(result.items)
+        return self._end(ending, at=record.ended_at, events=self._release_gate(), items=items, turn=record, calls=calls)
 
     def _incomplete(self, reason: str) -> Ending:
         return Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
@@ -291,14 +291,14 @@ class Run:
         )
         self._state.turn += 1
         self._state.usage += usage
-        self._service_tier = result.shown_tier
+        self._service_tier = result.reported_tier
         return record
 
     def _estimate(self, result: TurnResult) -> Usage:
         """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
-        items = turn_request.everything(self._context, self._state)
+        items = turn_request.all_items(self._context, self._state)
         files = self._context.attachments.file_texts(items) if self._context.attachments else ()
         read = [plain_text(item.wire()) for item in items]
         return Usage(
@@ -351,10 +351,10 @@ class Run:
         return events, items
 
 
-def _output(items: Sequence[Body]) -> list[OutputItem]:
+def _output_items(items: Sequence[Body]) -> list[OutputItem]:
     """What a turn brought, as output. A call that was cut is shown; a model would stumble over its arguments."""
-    return [OutputItem(body=body, in_context=not _is_cut_call(body)) for body in items]
+    return [OutputItem(body=body, in_context=not _is_truncated_call(body)) for body in items]
 
 
-def _is_cut_call(body: Body) -> bool:
+def _is_truncated_call(body: Body) -> bool:
     return bool(body["type"].endswith("_call") and body["status"] == "incomplete")

@@ -105,7 +105,7 @@ class Sampling:
     extra: dict[str, Any] | None = None  # top_k and its like, for upstreams that know them
 
     @property
-    def most_calls(self) -> int | None:
+    def max_calls(self) -> int | None:
         """How many calls a turn may make, whatever the upstream thinks of it; None: any number."""
         if self.tool_choice == "none":
             return 0
@@ -167,7 +167,7 @@ class TurnResult:
     service_tier: str | None = None
 
     @property
-    def shown_tier(self) -> str:
+    def reported_tier(self) -> str:
         """The tier for the response object: upstreams have names of their own, which typed clients do not know."""
         return self.service_tier if self.service_tier in _SERVICE_TIERS else "default"
 

@@ -91,7 +91,7 @@ class TurnEvaluator:
         return FailRun(failure)
 
     def _choice_defect(self, result: TurnResult, offered: dict[str, FunctionTool]) -> str | None:
-        due = turn_request.due(self.context, self.state)
+        due = turn_request.required_choice(self.context, self.state)
         called = [call.name for call in result.calls if call.name in offered]
         if due is None:
             return None

@@ -8,7 +8,7 @@ import orjson
 from conversations.items import StoredItem
 from responses.engine.calls.port import Toolbox
 from responses.engine.compaction import window
-from responses.engine.compaction.items import CompactedContext, since
+from responses.engine.compaction.items import CompactedContext, from_latest_compaction
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import FunctionTool, Sampling, TurnRequest
 
@@ -16,19 +16,19 @@ _NOTHING_BUT = "Unless you call a tool, answer with one JSON"
 _NOTHING_AROUND = " and nothing else: no words around it, no code fence."
 
 
-def is_free(choice: str | FunctionTool | None) -> bool:
+def is_optional(choice: str | FunctionTool | None) -> bool:
     """Whether the model may end with words."""
     return choice in (None, "none", "auto")
 
 
-def due(context: RunContext, state: RunState) -> str | FunctionTool | None:
+def required_choice(context: RunContext, state: RunState) -> str | FunctionTool | None:
     """The call that the next turn has to make. It is made once: else no run would end."""
     choice = context.sampling.tool_choice
     answers = state.turn - state.discarded - state.compactions
-    return choice if not is_free(choice) and answers == 0 else None
+    return choice if not is_optional(choice) and answers == 0 else None
 
 
-def request(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
+def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
     """The next turn."""
     functions = tools.functions()
     sampling = _sampling(context, state)
@@ -37,10 +37,10 @@ def request(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest
     sampling = replace(sampling, tool_choice=_choice(context, state, tools, functions))
     words = [context.instructions or ""]
     if context.traits.structured_output == "prompted" and sampling.response_format is not None:
-        words.append(_format_in_words(sampling.response_format))
+        words.append(_format_instruction(sampling.response_format))
         sampling = replace(sampling, response_format=None)
-    if not context.traits.forced_tool_choice and not is_free(sampling.tool_choice):
-        words.append(_choice_in_words(sampling.tool_choice))
+    if not context.traits.forced_tool_choice and not is_optional(sampling.tool_choice):
+        words.append(_choice_instruction(sampling.tool_choice))
         sampling = replace(sampling, tool_choice="auto")
     instructions = "\n\n".join(filter(None, words)) or context.instructions
     return TurnRequest(
@@ -61,22 +61,22 @@ def tokens_left(context: RunContext, state: RunState) -> int | None:
     return limit if limit is None else limit - state.usage.output_tokens + state.compaction_tokens
 
 
-def said(context: RunContext, state: RunState) -> CompactedContext:
+def current_context(context: RunContext, state: RunState) -> CompactedContext:
     """The conversation as the next turn reads it, behind what belongs to the instructions."""
     told = state.context_items()
     if state.has_compacted and context.cipher is not None:
         latest = max(at for at, item in enumerate(told) if item.type == "compaction")
-        return since(told[latest:], context.cipher.decrypt_compaction)
+        return from_latest_compaction(told[latest:], context.cipher.decrypt_compaction)
     first, end = context.instruction_items, context.instruction_items + context.compacted_items
     return CompactedContext(compacted=context.items[first:end], rest=[*context.items[end:], *told])
 
 
-def everything(context: RunContext, state: RunState) -> list[StoredItem]:
+def all_items(context: RunContext, state: RunState) -> list[StoredItem]:
     """All that the next turn could read."""
-    return [*context.items[: context.instruction_items], *said(context, state).items]
+    return [*context.items[: context.instruction_items], *current_context(context, state).items]
 
 
-def is_limit_reached(context: RunContext, state: RunState) -> bool:
+def is_tool_limit_reached(context: RunContext, state: RunState) -> bool:
     """Whether no further call of a hosted tool will be made."""
     limit = context.parameters.get("max_tool_calls")
     return limit is not None and state.hosted_calls >= limit
@@ -84,7 +84,7 @@ def is_limit_reached(context: RunContext, state: RunState) -> bool:
 
 def _items(context: RunContext, state: RunState, instructions: str | None, sampling: Sampling) -> Sequence[StoredItem]:
     """Everything said so far; with `truncation` `auto` as much of it as can be read."""
-    items, size = everything(context, state), context.traits.context_window
+    items, size = all_items(context, state), context.traits.context_window
     if context.parameters.get("truncation") != "auto" or (size is None and not state.input_too_long):
         return items
     return window.fit(
@@ -109,10 +109,10 @@ def _choice(
 ) -> str | FunctionTool | None:
     """The choice in the terms of the tools of now. Later turns are free to end with words."""
     chosen = context.sampling.tool_choice
-    if is_free(chosen):
+    if is_optional(chosen):
         only_ours = functions and not context.sampling.tools
-        return "none" if only_ours and is_limit_reached(context, state) else chosen
-    if due(context, state) is None:
+        return "none" if only_ours and is_tool_limit_reached(context, state) else chosen
+    if required_choice(context, state) is None:
         return "auto"
     if isinstance(chosen, FunctionTool):
         offered = [tool for tool in (*context.sampling.tools, *functions) if tool.name == chosen.name]
@@ -121,7 +121,7 @@ def _choice(
     return chosen
 
 
-def _format_in_words(response_format: dict[str, object]) -> str:
+def _format_instruction(response_format: dict[str, object]) -> str:
     promised = response_format.get("json_schema")
     if not isinstance(promised, dict):
         return f"{_NOTHING_BUT} object{_NOTHING_AROUND}"
@@ -129,7 +129,7 @@ def _format_in_words(response_format: dict[str, object]) -> str:
     return f"{_NOTHING_BUT} document{_NOTHING_AROUND} It has to be valid under this JSON schema:\n{schema}"
 
 
-def _choice_in_words(choice: str | FunctionTool | None) -> str:
+def _choice_instruction(choice: str | FunctionTool | None) -> str:
     if isinstance(choice, FunctionTool):
         return f"Your next answer has to be a call of the tool '{choice.name}'."
     return "Your next answer has to be a call of one of your tools."

@@ -93,7 +93,7 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
             return False
         running.update(lease_token=F("lease_token") + 1)
         taken = resume.load(response_id=response_id)
-        _, change = taken.recorder.plan(taken.run.end_dead(ending))
+        _, change = taken.recorder.plan(taken.run.end_idle(ending))
         (lost,) = store.apply([change])
         if lost is not None:
             raise lost

@@ -8,7 +8,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.port import NoTools, Toolbox
-from responses.engine.compaction.items import since
+from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.loop import Run
 from responses.engine.state import (
@@ -192,7 +192,7 @@ def _context(response: Response) -> RunContext:
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.instructions(response.parameters)
     seal = TeamCipher(response.team_id)
-    said = since([*history, *(from_wire(place.item.body) for place in own)], seal.decrypt_compaction)
+    said = from_latest_compaction([*history, *(from_wire(place.item.body) for place in own)], seal.decrypt_compaction)
     items = [*preface, *said.items]
     return RunContext(
         response_id=response.pk,

@@ -55,7 +55,7 @@ def _end(response_id: str, team_id: str) -> bool:
         with scope.team(team_id):
             taken = resume.load(response_id=response_id)
         why = _GIVEN_UP if taken.identity.background else _DEAD
-        _, change = taken.recorder.plan(taken.run.end_dead(failed(why)))
+        _, change = taken.recorder.plan(taken.run.end_idle(failed(why)))
         (lost,) = store.apply([change])
     except Exception:
         # The others must not wait for it; it is tried again once the lease that we took has run out.

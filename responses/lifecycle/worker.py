@@ -168,7 +168,7 @@ def _fail(claimed: ClaimedRun, error: ApiError) -> None:
     with scope.team(claimed.team_id):
         taken = resume.load(response_id=claimed.response_id, lease_token=claimed.lease_token)
     failure = Failure(code="server_error", message=error.message)
-    _, change = taken.recorder.plan(taken.run.end_dead(failed(failure)))
+    _, change = taken.recorder.plan(taken.run.end_idle(failed(failure)))
     store.apply([change])
 
 

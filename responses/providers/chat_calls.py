@@ -33,7 +33,7 @@ from conversations.items import (
     ToolSearchCall,
     ToolSearchOutput,
 )
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.chat.call_segments import CUSTOM_INPUT
 from responses.providers import hosted_calls
 from responses.providers.chat_extras import CallExtras
@@ -55,7 +55,7 @@ class CallWriter:
     def call(self, item: StoredItem) -> Message | None:
         """A call, as it stands among the `tool_calls` of an assistant message; None for any other item."""
         if isinstance(item, CustomToolCall) and self.custom_tools:
-            custom = {"name": qualified(item.namespace, item.name), "input": item.input}
+            custom = {"name": upstream_name(item.namespace, item.name), "input": item.input}
             return self.extras.added_to({"id": item.call_id, "type": "custom", "custom": custom})
         called = _function(item)
         if called is None:
@@ -99,9 +99,9 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
     """Id, function and arguments of a call."""
     match item:
         case FunctionCall():
-            return item.call_id, qualified(item.namespace, item.name), item.arguments
+            return item.call_id, upstream_name(item.namespace, item.name), item.arguments
         case CustomToolCall():
-            return item.call_id, qualified(item.namespace, item.name), _json({CUSTOM_INPUT: item.input})
+            return item.call_id, upstream_name(item.namespace, item.name), _json({CUSTOM_INPUT: item.input})
         case ComputerCall():
             return item.call_id, "computer", _json(item.model_dump(include={"action", "actions"}, exclude_none=True))
         case ShellCall():
@@ -132,9 +132,9 @@ def _named(tool: Mapping[str, Any]) -> Message:
     """What a model needs to hear of a tool that was found: the tool itself is among its functions from then on."""
     match tool:
         case {"type": "mcp", "server_label": label, "allowed_tools": list() as names}:
-            functions = [qualified(label, name) for name in names]
+            functions = [upstream_name(label, name) for name in names]
             return {"functions": functions, "description": tool.get("server_description") or ""}
-    functions = [qualified(tool.get("name"), inner["name"]) for inner in tool.get("tools", ())] or [
+    functions = [upstream_name(tool.get("name"), inner["name"]) for inner in tool.get("tools", ())] or [
         tool.get("name") or tool["type"]
     ]
     return {"functions": functions, "description": tool.get("description") or ""}

@@ -45,7 +45,7 @@ class ChatTurn:
             first_output_index=request.first_output_index,
             logprobs=sampling.logprobs,
             top_logprobs=sampling.top_logprobs,
-            most_calls=sampling.most_calls,
+            max_calls=sampling.max_calls,
             tools=sampling.tools,
             cipher=request.cipher,
             raw_reasoning=route.capabilities.raw_reasoning,

@@ -97,7 +97,7 @@ async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | For
             break
         except openai.APIError as error:
             if pause is None or not _may_pass(error):
-                raise UpstreamFailed(failure_of(error)) from error
+                raise UpstreamFailed(to_failure(error)) from error
         await asyncio.sleep(pause)
     response = raw.http_response
     try:
@@ -150,7 +150,7 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         raise UpstreamFailed(Failure(code="server_error", message=message)) from error
 
 
-def failure_of(error: openai.APIError) -> Failure:
+def to_failure(error: openai.APIError) -> Failure:
     """What a caller is told of an upstream's error: never its address, its key, or more of its words than is needed."""
     if isinstance(error, openai.APITimeoutError) and not _is_unreachable(error):
         return Failure(code="server_error", message="The model's server did not answer in time.", status=503)

@@ -22,7 +22,7 @@ from conversations.items import (
     WebSearch,
     WebSearchCall,
 )
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.citation_markers import mark
 
 
@@ -30,7 +30,7 @@ def called(item: StoredItem) -> tuple[str, str, str] | None:
     """Id, function and arguments of a call that the server ran or was to run; None for any other item."""
     match item:
         case McpCall() | McpApprovalRequest():
-            return item.id or "mcp", qualified(item.server_label, item.name), item.arguments or "{}"
+            return item.id or "mcp", upstream_name(item.server_label, item.name), item.arguments or "{}"
         case FileSearchCall(results=list()):
             return item.id or "file_search", "file_search", _json({"queries": item.queries})
         case WebSearchCall(results=list()):

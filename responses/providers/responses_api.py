@@ -12,7 +12,7 @@ from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import AttachmentMap
 from responses.engine.events.types import Event
-from responses.engine.responses_api.converter import RelayConverter, UpstreamEvent
+from responses.engine.responses_api.converter import ResponsesConverter, UpstreamEvent
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_completions import TOO_DEEP, EventLines
 from responses.providers.chat_tools import tool_parameters
@@ -43,11 +43,11 @@ class ResponsesTurn:
     def __init__(self, route: Route, request: TurnRequest) -> None:
         self._route = route
         self._request = request
-        self._converter = RelayConverter(
+        self._converter = ResponsesConverter(
             first_output_index=request.first_output_index,
             sampling=request.sampling,
             upstream_id=route.upstream.id,
-            failure_of=failure_of_error,
+            to_failure=failure_of_error,
             cipher=request.cipher,
             show_raw=route.capabilities.raw_reasoning,
         )

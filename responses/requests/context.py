@@ -19,7 +19,7 @@ from conversations.selectors import (
     unknown_conversation,
 )
 from kernel.errors import InvalidValue, NotFound
-from responses.engine.compaction.items import CompactedContext, since
+from responses.engine.compaction.items import CompactedContext, from_latest_compaction
 from responses.engine.events.types import Body
 from responses.models import Response
 from responses.requests import pairing
@@ -206,7 +206,9 @@ def _resolved(principal: Principal, body: CreateResponse, history: list[StoredIt
 
 def _checked(principal: Principal, body: CreateResponse, reading: RequestContext) -> RequestContext:
     """The context from its latest compaction on, which is where it starts; calls and outputs in it are paired."""
-    said = since([*reading.history, *reading.own_items], TeamCipher(principal.team_id).decrypt_compaction)
+    said = from_latest_compaction(
+        [*reading.history, *reading.own_items], TeamCipher(principal.team_id).decrypt_compaction
+    )
     if said.compacted:
         reading = replace(reading, said=said)
     if body.compacts and not reading.items:

@@ -9,7 +9,7 @@ import orjson
 from conversations.items import Compaction, InputItem, Reasoning
 from kernel.crypto import InvalidToken, seals
 from responses.engine.chat.reasoning import ReasoningContent
-from responses.engine.compaction.items import CompactionContent, unverified
+from responses.engine.compaction.items import CompactionContent, unverified_content
 
 _REASONING = "reasoning"
 _COMPACTION = "compaction"
@@ -57,6 +57,6 @@ def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "in
     for item in items:
         match item:
             case Reasoning(encrypted_content=str(token)) if token and seal.decrypt(token) is None:
-                raise unverified(item.id, param=param)
+                raise unverified_content(item.id, param=param)
             case Compaction(encrypted_content=token) if seal.decrypt_compaction(token) is None:
-                raise unverified(item.id, param=param)
+                raise unverified_content(item.id, param=param)

@@ -8,7 +8,7 @@ import orjson
 
 from conversations.items import AdditionalTools, StoredItem, ToolSearchOutput
 from kernel.errors import InvalidValue
-from responses.engine.calls.client_tools import hidden, qualified
+from responses.engine.calls.client_tools import hidden_function, upstream_name
 from responses.engine.constraints.grammar import definition_defect
 from responses.engine.turn import CallForm, FunctionTool, Grammar
 from responses.schema import AllowedTools, CreateResponse
@@ -94,7 +94,7 @@ def forced(choice: Any, known_tools: Iterable[Offer]) -> str | FunctionTool | No
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
         case {"type": "mcp", "name": str()}:
-            return FunctionTool(name=qualified(choice["server_label"], choice["name"]), form=CallForm.HOSTED)
+            return FunctionTool(name=upstream_name(choice["server_label"], choice["name"]), form=CallForm.HOSTED)
         case {"type": str() as kind}:
             hosted = FunctionTool(name=kind, form=CallForm.HOSTED)
             return next((offer.tool for offer in known_tools if offer.label == _label(choice)), hosted)
@@ -123,14 +123,14 @@ def offers(tools: Iterable[Shown]) -> Iterator[Offer]:
                 for inner in tool["tools"]:
                     yield _named(inner, namespace=tool["name"], about=tool["description"])
             case {"type": "tool_search", "execution": "client"}:
-                search = hidden(
+                search = hidden_function(
                     CallForm.TOOL_SEARCH, description=tool["description"] or "", parameters=tool["parameters"]
                 )
                 yield Offer(tool=search, label=("tool_search", ""), shown=tool)
             case {"type": "shell", "environment": {"type": "container_auto" | "container_reference"}}:
                 continue
             case {"type": str() as kind} if kind in _HIDDEN:
-                function = hidden(_HIDDEN[kind], description=_about(tool))
+                function = hidden_function(_HIDDEN[kind], description=_about(tool))
                 yield Offer(tool=function, label=_label(tool), shown=tool)
 
 
@@ -146,7 +146,7 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Off
     if tool.get("output_schema") is not None:
         words.append(f"It answers with JSON of this schema: {orjson.dumps(tool['output_schema']).decode()}")
     function = FunctionTool(
-        name=qualified(namespace, tool["name"]),
+        name=upstream_name(namespace, tool["name"]),
         description="\n".join(word for word in words if word) or tool["description"],
         parameters=tool.get("parameters"),
         strict=tool.get("strict"),

@@ -168,7 +168,7 @@ class LiveRun:
                         await self._let_go(step.turn)
                         return
                     await self._record(step)
-                    if self._is_leaving and self._run.is_resting and not isinstance(step, Emitted):
+                    if self._is_leaving and self._run.is_idle and not isinstance(step, Emitted):
                         return
         except asyncio.CancelledError:
             await (self._let_go() if self._is_cut else self._close(Ending(status="cancelled")))

@@ -30,7 +30,7 @@ from conversations.items import (
 from kernel.errors import InvalidValue, MissingParameter
 from kernel.ids import new_id
 from kernel.validation import TAG
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam
 
@@ -158,7 +158,9 @@ def _custom(tools: Sequence[ToolParam]) -> Iterator[str]:
         if isinstance(tool, CustomToolParam):
             yield tool.name
         elif isinstance(tool, NamespaceToolParam):
-            yield from (qualified(tool.name, inner.name) for inner in tool.tools if isinstance(inner, CustomToolParam))
+            yield from (
+                upstream_name(tool.name, inner.name) for inner in tool.tools if isinstance(inner, CustomToolParam)
+            )
 
 
 def _role(message: PreviousMessage, *, where: str) -> Role:

@@ -13,7 +13,7 @@ from conversations.items import AdditionalTools, ToolSearchOutput, Wire, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
-from responses.engine.calls.client_tools import MAX_NAME, qualified
+from responses.engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.engine.turn import Grammar
 from responses.schema.containers import (
     AutoEnvironment,
@@ -439,7 +439,7 @@ def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str
         match tool:
             case NamespaceToolParam():
                 for inner, child in enumerate(tool.tools):
-                    yield qualified(tool.name, child.name), f"{where}.tools[{inner}].name"
+                    yield upstream_name(tool.name, child.name), f"{where}.tools[{inner}].name"
             case FunctionToolParam() | CustomToolParam():
                 yield tool.name, f"{where}.name"
             case McpToolParam():

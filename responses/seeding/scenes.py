@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.seeding import words
 from responses.seeding.playing import Exchange, Played
 from responses.seeding.stage import SeedStep, Speech
@@ -374,7 +374,7 @@ def _mcp(
 ) -> SeedStep:
     why = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": voice.say("The tracker is away.")}]}
     return SeedStep(
-        name=qualified(_SERVER, name),
+        name=upstream_name(_SERVER, name),
         kind="mcp",
         arguments=arguments,
         item={"type": "mcp_call", "server_label": _SERVER, "name": name, "arguments": "", "approval_request_id": None,

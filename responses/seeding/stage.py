@@ -93,7 +93,7 @@ class ScriptedTurn:
         self._speech = replace(speech, text=_cited(speech.text, request))
         self._first: datetime | None = None
         self._converter = ChatConverter(
-            first_output_index=request.first_output_index, tools=request.sampling.tools, most_calls=None
+            first_output_index=request.first_output_index, tools=request.sampling.tools, max_calls=None
         )
 
     async def events(self) -> AsyncGenerator[list[Event], None]:

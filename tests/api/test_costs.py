@@ -109,7 +109,7 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
         response.options["prices"], response.cost = NOTED, COST
         response.save()
         taken = resume.load(response_id=begun.who.response_id)
-        _, change = taken.recorder.plan(taken.run.end_dead(failed(Failure(code="server_error", message="No."))))
+        _, change = taken.recorder.plan(taken.run.end_idle(failed(Failure(code="server_error", message="No."))))
     assert taken.identity.prices.noted() == NOTED
     assert change.advance is not None
     assert change.advance.cost == COST

@@ -151,7 +151,7 @@ def take_over(begun: Begun) -> None:
 
 def test_a_sweeper_without_an_event_loop_can_record_a_long_end(database: None, caller: Caller) -> None:
     begun = begin(caller, instructions=LONG)
-    end = begun.run(ScriptedModel()).end_dead(failed(GONE))
+    end = begun.run(ScriptedModel()).end_idle(failed(GONE))
     data, change = begun.recorder.plan(end)
     assert store.apply([change]) == [None]
     assert len(data) > FLUSH_BYTES

@@ -33,7 +33,7 @@ def in_background(caller: Caller, **request: object) -> Begun:
 def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None]:
     """End the run, as somebody does who has taken it over."""
     gone = Failure(code="server_error", message="gone")
-    step: RunEnded = begun.run(ScriptedModel()).end_dead(ending or failed(gone))
+    step: RunEnded = begun.run(ScriptedModel()).end_idle(ending or failed(gone))
     _, change = begun.recorder.plan(step)
     return store.apply([change])
 
@@ -68,7 +68,7 @@ def test_a_run_that_was_lost_tells_nothing(caller: Caller) -> None:
 def test_an_end_that_is_written_again_is_told_once(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     begun = in_background(caller)
-    step = begun.run(ScriptedModel()).end_dead(failed(Failure(code="server_error", message="gone")))
+    step = begun.run(ScriptedModel()).end_idle(failed(Failure(code="server_error", message="gone")))
     _, change = begun.recorder.plan(step)
     for _ in range(2):
         assert store.apply([replace(change, advance=None, insert=[])]) == [None]

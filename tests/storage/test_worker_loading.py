@@ -100,7 +100,7 @@ def test_a_claim_that_was_overtaken_while_it_was_loaded_can_end_nothing(caller: 
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=2)
         late = resume.load(response_id=begun.who.response_id, lease_token=1)
-    _, change = late.recorder.plan(late.run.end_dead(Ending(status="cancelled")))
+    _, change = late.recorder.plan(late.run.end_idle(Ending(status="cancelled")))
     (lost,) = store.apply([change])
     assert isinstance(lost, store.LeaseLost)
     assert body_of(begun)["status"] == "in_progress"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conversations.items import FileSearchCall, StoredItem, WebSearchCall, from_wire
 from responses.engine.chat.converter import ChatConverter
-from responses.engine.citation_markers import mark, open_citing
+from responses.engine.citation_markers import mark, open_turn
 from responses.engine.events.types import Body, Event, OutputTextDelta, OutputTextDone
 from responses.engine.turn import Sampling, TurnRequest, TurnResult, TurnStream
 from tests.support.chunks import text
@@ -66,7 +66,7 @@ async def read(*pieces: str, items: tuple[StoredItem, ...] = (PAGES, PASSAGES), 
         sampling=Sampling(**sampling),  # type: ignore[arg-type]  # fields by name
         first_output_index=0,
     )
-    turn = open_citing(_Upstream(*pieces), request)
+    turn = open_turn(_Upstream(*pieces), request)
     events = [event async for batch in turn.events() for event in batch]
     told = "".join(event.delta for event in events if isinstance(event, OutputTextDelta))
     (done,) = [event for event in events if isinstance(event, OutputTextDone)]

@@ -10,7 +10,7 @@ import pytest
 from conversations.items import StoredItem, from_wire
 from kernel.errors import Failure, InvalidEncryptedContent
 from responses.engine.chat.reasoning import ReasoningContent
-from responses.engine.compaction.items import CompactionContent, CompactionPlan, kept, since
+from responses.engine.compaction.items import CompactionContent, CompactionPlan, from_latest_compaction, kept_items
 from responses.engine.events.response_body import Ending
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted
@@ -99,12 +99,12 @@ def test_the_words_of_others_and_settings_are_kept_and_calls_that_wait() -> None
     waiting = {**CALL, "call_id": "call_2"}
     asked = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "n", "arguments": "{}"}
     all_of_them = items(rules, ASKED, SAID, CALL, OUTPUT, effort, waiting, asked, NEXT)
-    assert kept(all_of_them) == items(rules, ASKED, effort, waiting, asked, NEXT)
+    assert kept_items(all_of_them) == items(rules, ASKED, effort, waiting, asked, NEXT)
 
 
 def test_a_context_starts_at_its_latest_compaction() -> None:
     first, second = compacted("Old.", ASKED), compacted("The red car was found.", ASKED, NEXT)
-    said = since(items(SAID, first, SAID, second, SAID), PlainCipher().decrypt_compaction)
+    said = from_latest_compaction(items(SAID, first, SAID, second, SAID), PlainCipher().decrypt_compaction)
     assert words(said.compacted)[:2] == ["Find the red car.", "And the blue one?"]
     assert words(said.compacted)[2].endswith("The red car was found.")
     assert list(said.rest) == items(SAID)
@@ -112,19 +112,21 @@ def test_a_context_starts_at_its_latest_compaction() -> None:
 
 def test_messages_in_front_of_it_stay_and_are_not_told_twice() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = since(items(rules, ASKED, compacted("Done.", ASKED)), PlainCipher().decrypt_compaction)
+    said = from_latest_compaction(items(rules, ASKED, compacted("Done.", ASKED)), PlainCipher().decrypt_compaction)
     assert words(said.items)[:2] == ["Be brief.", "Find the red car."]
     assert len(said.items) == 3
 
 
 def test_what_is_missing_stands_where_it_stood() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = since(items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), PlainCipher().decrypt_compaction)
+    said = from_latest_compaction(
+        items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), PlainCipher().decrypt_compaction
+    )
     assert [item.type for item in said.items] == ["message", "message", "function_call", "message", "message"]
 
 
 def test_without_one_everything_is_read() -> None:
-    said = since(items(ASKED, SAID), PlainCipher().decrypt_compaction)
+    said = from_latest_compaction(items(ASKED, SAID), PlainCipher().decrypt_compaction)
     assert (said.compacted, list(said.rest)) == ((), items(ASKED, SAID))
 
 
@@ -132,7 +134,7 @@ def test_without_one_everything_is_read() -> None:
 def test_what_does_not_open_is_refused(token: str) -> None:
     item = {"type": "compaction", "id": "cmp_9", "encrypted_content": token}
     with pytest.raises(InvalidEncryptedContent, match="cmp_9"):
-        since(items(ASKED, item), PlainCipher().decrypt_compaction)
+        from_latest_compaction(items(ASKED, item), PlainCipher().decrypt_compaction)
 
 
 # -- passes inside of a run --------------------------------------------------------------------------------------------

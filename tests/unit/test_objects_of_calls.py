@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from kernel.storable_json import MAX_DEPTH
-from responses.engine.calls.client_tools import hidden, item_fields
-from responses.engine.calls.outcomes import ToolResult, object_of
+from responses.engine.calls.client_tools import hidden_function, item_fields
+from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.chat.call_segments import CallSegment
 from responses.engine.turn import CallForm
 
@@ -16,11 +16,11 @@ DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
 
 @pytest.mark.parametrize("arguments", ["", "[]", "{", '{"a":"\\ud800"}', DEEP])
 def test_what_is_no_object_or_cannot_be_written_again_is_none(arguments: str) -> None:
-    assert object_of(arguments) is None
+    assert parse_object(arguments) is None
 
 
 def test_an_object_has_no_nul() -> None:
-    assert object_of('{"a\\u0000":["\\u0000b"]}') == {"a": ["b"]}
+    assert parse_object('{"a\\u0000":["\\u0000b"]}') == {"a": ["b"]}
 
 
 def test_no_result_of_a_tool_has_a_nul() -> None:
@@ -29,13 +29,13 @@ def test_no_result_of_a_tool_has_a_nul() -> None:
 
 
 def test_no_field_of_a_call_has_a_nul() -> None:
-    fields = item_fields(hidden(CallForm.SHELL), orjson.dumps({"commands": ["a\x00b"]}).decode())
+    fields = item_fields(hidden_function(CallForm.SHELL), orjson.dumps({"commands": ["a\x00b"]}).decode())
     assert fields is not None
     assert fields["action"]["commands"] == ["ab"]
 
 
 def test_a_search_of_the_clients_that_is_too_deep_is_no_item() -> None:
-    assert item_fields(hidden(CallForm.TOOL_SEARCH), DEEP) is None
+    assert item_fields(hidden_function(CallForm.TOOL_SEARCH), DEEP) is None
 
 
 def test_a_name_beside_each_piece_of_long_arguments_costs_nothing() -> None:

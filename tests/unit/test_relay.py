@@ -9,7 +9,7 @@ from kernel.errors import Failure
 from responses.engine.events.fold import Fold
 from responses.engine.events.types import Event
 from responses.engine.interrupted_items import close_fragment
-from responses.engine.responses_api.converter import RelayConverter
+from responses.engine.responses_api.converter import ResponsesConverter
 from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
 from tests.support.responses_upstream import added, called, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire
@@ -21,17 +21,17 @@ LOOK = FunctionTool(name="look")
 HOSTED = FunctionTool(name="search", form=CallForm.HOSTED)
 
 
-def converter(*tools: FunctionTool, first: int = 0) -> RelayConverter:
+def converter(*tools: FunctionTool, first: int = 0) -> ResponsesConverter:
     """A converter of a turn with these tools."""
-    return RelayConverter(
+    return ResponsesConverter(
         first_output_index=first,
         sampling=Sampling(tools=tools),
         upstream_id="upst_1",
-        failure_of=lambda error: Failure(code="server_error", message=str(error)),
+        to_failure=lambda error: Failure(code="server_error", message=str(error)),
     )
 
 
-def converted(events: list[Upstream], made: RelayConverter | None = None) -> list[dict[str, Any]]:
+def converted(events: list[Upstream], made: ResponsesConverter | None = None) -> list[dict[str, Any]]:
     """What becomes of these events, one read for each."""
     made = made or converter(LOOK)
     told: list[Event] = [event for one in events for event in made.feed([one])]

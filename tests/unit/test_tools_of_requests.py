@@ -18,7 +18,7 @@ from openai.types.responses.tool import LocalShell
 from openai.types.shared.custom_tool_input_format import Grammar
 from pydantic import BaseModel
 
-from responses.engine.calls.client_tools import MAX_NAME, qualified
+from responses.engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.schema import parse_create
 
 LOOK = FunctionTool(type="function", name="look", parameters=None, strict=None)
@@ -71,6 +71,6 @@ def test_an_echoed_tool_is_accepted_as_input_unchanged(tool: BaseModel) -> None:
     ("namespace", "name"), [(None, "a" * MAX_NAME), ("a", "b"), ("n" * 40, "f" * 40), ("n" * 64, "f" * 64)]
 )
 def test_names_of_tools_fit_into_what_upstreams_take(namespace: str | None, name: str) -> None:
-    assert len(qualified(namespace, name)) <= MAX_NAME
-    assert qualified(namespace, name) == qualified(namespace, name)
-    assert qualified(namespace, name) != qualified(namespace, name[:-1] + "x")
+    assert len(upstream_name(namespace, name)) <= MAX_NAME
+    assert upstream_name(namespace, name) == upstream_name(namespace, name)
+    assert upstream_name(namespace, name) != upstream_name(namespace, name[:-1] + "x")

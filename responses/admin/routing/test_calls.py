@@ -15,7 +15,7 @@ from django.urls import reverse
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
-from responses.providers.clients import client_for, close_clients, failure_of
+from responses.providers.clients import client_for, close_clients, to_failure
 from responses.providers.routing import model_for
 from tenants import directory
 from tenants.console.audited_admin import audit_row
@@ -137,7 +137,7 @@ async def _list(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
     try:
         answer = await client_for(upstream).get("/models", cast_to=object)
     except openai.APIError as error:
-        return [], _redacted(failure_of(error).message, upstream.api_key)
+        return [], _redacted(to_failure(error).message, upstream.api_key)
     rows = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(rows, list):
         return [], "The upstream's answer is no list of models."

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from responses.engine.calls.outcomes import object_of
+from responses.engine.calls.outcomes import parse_object
 from responses.engine.constraints.json_schema import mismatch
 from responses.engine.events.types import Body
 from responses.engine.turn import CallForm, FunctionTool
@@ -29,10 +29,10 @@ class Shape:
     prefix: str
     function: FunctionTool
     fields: Callable[[Body], Body]
-    cut: Body | None
+    truncated: Body | None
 
 
-def qualified(namespace: str | None, name: str) -> str:
+def upstream_name(namespace: str | None, name: str) -> str:
     """What an upstream calls a tool of a namespace or of a server: one name of at most 64 letters, digits, `_` and `-`;
     always the same one."""
     if not namespace:
@@ -45,7 +45,7 @@ def qualified(namespace: str | None, name: str) -> str:
     return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
-def hidden(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
+def hidden_function(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
     """The function that stands for a tool upstream; `description` is what the request adds to ours."""
     function = SHAPES[form].function
     words = "\n".join(part for part in (function.description, description) if part)
@@ -56,14 +56,14 @@ def item_fields(tool: FunctionTool, arguments: str) -> Body | None:
     """The fields of the item that a call becomes; None where the call does not have them."""
     if shape_defect(tool, arguments) is not None:
         return None
-    return SHAPES[tool.form].fields(object_of(arguments or "{}") or {})
+    return SHAPES[tool.form].fields(parse_object(arguments or "{}") or {})
 
 
 def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
     """What keeps a call from becoming the item of its tool, in a sentence; None where nothing does."""
     if tool.form not in SHAPES:
         return None
-    document = object_of(arguments or "{}")
+    document = parse_object(arguments or "{}")
     if document is None:
         return f"The arguments of '{tool.name}' are not a JSON object."
     # A search of the client's has a schema of the client's, which is for the model alone.
@@ -186,7 +186,7 @@ SHAPES: dict[CallForm, Shape] = {
             _object(actions={"type": "array", "items": _ACTION, "minItems": 1}),
         ),
         fields=_computer,
-        cut={"actions": [], "pending_safety_checks": []},
+        truncated={"actions": [], "pending_safety_checks": []},
     ),
     CallForm.COMPUTER_PREVIEW: Shape(
         item="computer_call",
@@ -198,7 +198,7 @@ SHAPES: dict[CallForm, Shape] = {
             _object(action=_ACTION),
         ),
         fields=_computer_preview,
-        cut={"pending_safety_checks": []},
+        truncated={"pending_safety_checks": []},
     ),
     CallForm.SHELL: Shape(
         item="shell_call",
@@ -210,7 +210,7 @@ SHAPES: dict[CallForm, Shape] = {
             _object(commands=_SOME_TEXTS, optional={"timeout_ms": _WHOLE, "max_output_length": _WHOLE}),
         ),
         fields=_shell,
-        cut=_shell({}),
+        truncated=_shell({}),
     ),
     CallForm.LOCAL_SHELL: Shape(
         item="local_shell_call",
@@ -230,14 +230,14 @@ SHAPES: dict[CallForm, Shape] = {
             ),
         ),
         fields=_local_shell,
-        cut=_local_shell({}),
+        truncated=_local_shell({}),
     ),
     CallForm.APPLY_PATCH: Shape(
         item="apply_patch_call",
         prefix="apc",
         function=_function("apply_patch", _PATCH, CallForm.APPLY_PATCH, _object(operation=_OPERATION)),
         fields=_patch,
-        cut=None,
+        truncated=None,
     ),
     CallForm.TOOL_SEARCH: Shape(
         item="tool_search_call",
@@ -249,6 +249,6 @@ SHAPES: dict[CallForm, Shape] = {
             _object(query=_TEXT),
         ),
         fields=_search,
-        cut={"execution": "client", "arguments": {}},
+        truncated={"execution": "client", "arguments": {}},
     ),
 }

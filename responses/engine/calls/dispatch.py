@@ -15,7 +15,7 @@ from responses.engine.state import ContextInsertion, RunContext, RunState, call_
 from responses.engine.steps import CallRecord, CallState
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnResult
 
-_CLIENTS = "function"
+_CLIENT_KIND = "function"
 _WITHHELD = "error: this call was not made, since another one beside it is wrong; make both again"
 
 
@@ -23,42 +23,45 @@ _WITHHELD = "error: this call was not made, since another one beside it is wrong
 class ClassifiedCalls:
     """The calls of a turn in their order; each list has a word on every call that it holds."""
 
-    admitted: list[tuple[Call, str]] = field(default_factory=list)
-    asked: list[tuple[Call, str, RequireApproval]] = field(default_factory=list)
+    hosted: list[tuple[Call, str]] = field(default_factory=list)
+    awaiting_approval: list[tuple[Call, str, RequireApproval]] = field(default_factory=list)
     refused: list[tuple[Call, str, str]] = field(default_factory=list)
-    left: list[Call] = field(default_factory=list)
+    for_client: list[Call] = field(default_factory=list)
 
     @property
     def needs_server(self) -> bool:
         """Whether there is more to do than to hand the calls to the client."""
-        return bool(self.admitted or self.asked or self.refused)
+        return bool(self.hosted or self.awaiting_approval or self.refused)
 
     @property
     def makes_progress(self) -> bool:
         """Whether anybody makes a call."""
-        return bool(self.admitted or self.asked or self.left)
+        return bool(self.hosted or self.awaiting_approval or self.for_client)
 
     @property
     def approval_requests(self) -> list[Body]:
         """The items that ask for approval."""
-        return [ask.item for _, _, ask in self.asked]
+        return [ask.item for _, _, ask in self.awaiting_approval]
 
     def withhold(self, item_ids: Container[str], offered: Mapping[str, FunctionTool]) -> None:
         """The client does not get to see these items, since a call among them is wrong: the others go with it."""
-        for call in [call for call in self.left if call.item_id in item_ids]:
-            self.left.remove(call)
-            self.refused.append((_as_made(call, offered.get(call.name)), _CLIENTS, _WITHHELD))
+        for call in [call for call in self.for_client if call.item_id in item_ids]:
+            self.for_client.remove(call)
+            self.refused.append((_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, _WITHHELD))
 
     def records(self, *, turn: int, after: int) -> list[CallRecord]:
         """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
         return [
-            *(CallRecord(call=call, turn=turn, kind=kind, state="pending") for call, kind in self.admitted),
-            *(CallRecord(call=call, turn=turn, kind=kind, state="asked", ask=ask) for call, kind, ask in self.asked),
+            *(CallRecord(call=call, turn=turn, kind=kind, state="pending") for call, kind in self.hosted),
+            *(
+                CallRecord(call=call, turn=turn, kind=kind, state="asked", ask=ask)
+                for call, kind, ask in self.awaiting_approval
+            ),
             *(
                 CallRecord(call=call, turn=turn, kind=kind, state="refused", answer=reason, after=after)
                 for call, kind, reason in self.refused
             ),
-            *(CallRecord(call=call, turn=turn, kind=_CLIENTS, state="waiting") for call in self.left),
+            *(CallRecord(call=call, turn=turn, kind=_CLIENT_KIND, state="waiting") for call in self.for_client),
         ]
 
 
@@ -77,18 +80,18 @@ async def classify(
         if kind is None:
             wrong = await _client_defect(call, offered.get(call.name), is_shown=call.item_id in shown)
             if wrong is None:
-                found.left.append(call)
+                found.for_client.append(call)
             else:
-                found.refused.append((_as_made(call, offered.get(call.name)), _CLIENTS, f"error: {wrong}"))
-        elif limit is not None and state.hosted_calls + len(found.admitted) >= limit:
+                found.refused.append((_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, f"error: {wrong}"))
+        elif limit is not None and state.hosted_calls + len(found.hosted) >= limit:
             reason = f"error: this call was not made; no more than {limit} calls of tools are allowed here"
             found.refused.append((call, kind, reason))
         else:
-            _ask(call, kind, tools, found)
+            _decide(call, kind, tools, found)
     return found
 
 
-def _as_made(call: Call, tool: FunctionTool | None) -> Call:
+def _as_upstream_call(call: Call, tool: FunctionTool | None) -> Call:
     """A call as the upstream made it: of custom tools it knows functions only, whose arguments are JSON."""
     if tool is None or tool.form is not CallForm.CUSTOM:
         return call
@@ -105,12 +108,12 @@ async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: boo
     return None if is_shown else f"There is no tool named {call.name!r}."
 
 
-def _ask(call: Call, kind: str, tools: Toolbox, found: ClassifiedCalls) -> None:
+def _decide(call: Call, kind: str, tools: Toolbox, found: ClassifiedCalls) -> None:
     match tools.decide(call):
         case Execute():
-            found.admitted.append((call, kind))
+            found.hosted.append((call, kind))
         case RequireApproval() as ask:
-            found.asked.append((call, kind, ask))
+            found.awaiting_approval.append((call, kind, ask))
         case Refuse(reason):
             found.refused.append((call, kind, reason))
 
@@ -121,7 +124,7 @@ def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[Call
     for call in calls:
         kind = tools.kind(call.name)
         state: CallState = "waiting" if kind is None else "refused"
-        records.append(CallRecord(call=call, turn=turn, kind=kind or _CLIENTS, state=state))
+        records.append(CallRecord(call=call, turn=turn, kind=kind or _CLIENT_KIND, state=state))
     return records
 
 

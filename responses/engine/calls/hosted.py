@@ -7,7 +7,7 @@ from datetime import datetime
 
 from conversations.items import project
 from responses.engine.calls.item_events import inside
-from responses.engine.calls.outcomes import ToolResult, object_of
+from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.calls.port import ProgressEvent, ProgressReporter, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
@@ -31,12 +31,12 @@ class HostedCalls:
         self._tools = tools
         self._now = now
         self._opened: Body | None = None
-        self._news: dict[str, list[ProgressEvent]] = {}
-        self._heard = asyncio.Event()
+        self._progress: dict[str, list[ProgressEvent]] = {}
+        self._progress_reported = asyncio.Event()
         if isinstance(tools, ProgressReporter):
-            tools.report_progress_to(self._hear)
+            tools.report_progress_to(self._report)
 
-    def stuck(self) -> Call | None:
+    def unrepeatable_call(self) -> Call | None:
         """A call that somebody had begun, and that nobody may begin again."""
         begun = (p for p in self._state.pending if p.attempt and p.result is None)
         return next((p.call for p in begun if not self._tools.may_repeat(p.call.name)), None)
@@ -48,15 +48,15 @@ class HostedCalls:
             while self._state.pending:
                 # Before others are begun: a result that is not kept yet would be lost with them.
                 if (result := self._state.pending[0].result) is not None:
-                    yield self._finished(self._state.pending[0], result, running)
+                    yield self._finish(self._state.pending[0], result, running)
                 elif starting := self._startable(running):
-                    begun = self._begun(starting)
+                    begun = self._start(starting)
                     yield begun
                     for pending in begun.calls:
-                        running[pending.call.call_id] = asyncio.create_task(self._make(pending))
+                        running[pending.call.call_id] = asyncio.create_task(self._execute(pending))
                 else:
                     await self._wait(running)
-                    if told := self._told(self._state.pending[0].call):
+                    if told := self._progress_events(self._state.pending[0].call):
                         yield Emitted(told)
                     returned = self._collect(running)
                     if returned and returned != self._state.pending[:1]:
@@ -66,30 +66,30 @@ class HostedCalls:
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
 
-    def _hear(self, call_id: str, news: ProgressEvent) -> None:
-        self._news.setdefault(call_id, []).append(news)
-        self._heard.set()
+    def _report(self, call_id: str, event: ProgressEvent) -> None:
+        self._progress.setdefault(call_id, []).append(event)
+        self._progress_reported.set()
 
     async def _wait(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> None:
         """Until a call has come back, or has something to tell."""
-        listening = asyncio.create_task(self._heard.wait())
+        listening = asyncio.create_task(self._progress_reported.wait())
         try:
             await asyncio.wait([*running.values(), listening], return_when=asyncio.FIRST_COMPLETED)
         finally:
             listening.cancel()
-            self._heard.clear()
+            self._progress_reported.clear()
 
-    def _told(self, call: Call) -> list[Event]:
+    def _progress_events(self, call: Call) -> list[Event]:
         """The events of what a call has told since its item was opened; before that, it waits."""
         if self._opened is None:
             return []
-        return [news(self._opened, self._state.next_output_index) for news in self._news.pop(call.call_id, ())]
+        return [event(self._opened, self._state.next_output_index) for event in self._progress.pop(call.call_id, ())]
 
     def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
         waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
         return waiting[: max(0, self._tools.concurrency - len(running))]
 
-    def _begun(self, starting: Sequence[PendingCall]) -> ToolsStarted:
+    def _start(self, starting: Sequence[PendingCall]) -> ToolsStarted:
         calls = [replace(pending, attempt=pending.attempt + 1) for pending in starting]
         self._update(calls)
         first = self._state.pending[0]
@@ -97,12 +97,12 @@ class HostedCalls:
             calls=calls, started_at=self._now(), events=self._open(first.call) if first in calls else []
         )
 
-    async def _make(self, pending: PendingCall) -> PendingCall:
+    async def _execute(self, pending: PendingCall) -> PendingCall:
         result = await self._result(pending.call)
         return replace(pending, result=result, returned_at=self._now())
 
     async def _result(self, call: Call) -> ToolResult:
-        if object_of(call.arguments) is None:
+        if parse_object(call.arguments) is None:
             return ToolResult(output=_NO_OBJECT, error="invalid_arguments")
         limits = self._tools.limits(call.name)
         try:
@@ -127,7 +127,7 @@ class HostedCalls:
         new = {pending.call.call_id: pending for pending in changed}
         self._state.pending = [new.get(pending.call.call_id, pending) for pending in self._state.pending]
 
-    def _finished(
+    def _finish(
         self, pending: PendingCall, result: ToolResult, running: dict[str, "asyncio.Task[PendingCall]"]
     ) -> ToolFinished:
         state = self._state
@@ -138,7 +138,7 @@ class HostedCalls:
             state.insertions.append(user_parts(after=len(state.output), parts=result.parts))
         following = state.pending[0] if state.pending else None
         if following and (following.result or following.call.call_id in running):
-            events += [*self._open(following.call), *self._told(following.call)]
+            events += [*self._open(following.call), *self._progress_events(following.call)]
         return ToolFinished(
             call=pending.call,
             turn=pending.turn,
@@ -157,7 +157,7 @@ class HostedCalls:
         return [OutputItemAdded(output_index=index, item=body), *self._tools.opening_events(body, call, index)]
 
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
-        events = [*self._open(call), *self._told(call)]
+        events = [*self._open(call), *self._progress_events(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
         closed = self._tools.close_item(opened or {}, call, result, index)
         events += [*closed.events, OutputItemDone(output_index=index, item=project(closed.item, self._include))]

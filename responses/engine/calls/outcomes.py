@@ -80,7 +80,7 @@ class Refuse:
 CallDecision = Execute | RequireApproval | Refuse
 
 
-def object_of(arguments: str) -> dict[str, Any] | None:
+def parse_object(arguments: str) -> dict[str, Any] | None:
     """The arguments of a call, if they are a JSON object: as it can be stored, and written again."""
     try:
         found = orjson.loads(arguments)

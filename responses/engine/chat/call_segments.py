@@ -305,7 +305,7 @@ class _Shaped(_Face):
         if self._checked is None or self._checked[0] != self.text:
             self._checked = (self.text, item_fields(self.tool, self.text))
         cut = self.call.outcome == "incomplete"
-        return self._shape.cut if cut and self._checked[1] is None else self._checked[1]
+        return self._shape.truncated if cut and self._checked[1] is None else self._checked[1]
 
 
 def is_object(text: str) -> bool:

@@ -16,7 +16,7 @@ from responses.engine.chat.annotations import flat_citations
 from responses.engine.chat.call_extras import ExtrasSegment, extras_of
 from responses.engine.chat.call_segments import CallSegment
 from responses.engine.chat.logprobs import read_logprobs
-from responses.engine.chat.reasoning import ReasoningCipher, ReasoningDelta, ReasoningSegment, piece_of
+from responses.engine.chat.reasoning import ReasoningCipher, ReasoningDelta, ReasoningSegment, read_reasoning
 from responses.engine.chat.segments import ItemStatus, MessageSegment, SegmentQueue
 from responses.engine.chat.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
@@ -40,18 +40,18 @@ class ChatConverter:
         first_output_index: int,
         top_logprobs: int | None = None,
         logprobs: bool = False,
-        most_calls: int | None = None,
+        max_calls: int | None = None,
         tools: Sequence[FunctionTool] = (),
         cipher: ReasoningCipher | None = None,
         raw_reasoning: bool = True,
         think_tags: bool = False,
     ) -> None:
-        self._most_calls = most_calls
+        self._max_calls = max_calls
         self._tools = {tool.name: tool for tool in tools}
-        self._surplus: set[int] = set()
+        self._surplus_calls: set[int] = set()
         self._queue = SegmentQueue(first_output_index=first_output_index)
         self._calls: dict[int, CallSegment] = {}
-        self._made: list[CallSegment] = []
+        self._all_calls: list[CallSegment] = []
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._call_ids: set[str] = set()
         self._cipher = cipher
@@ -91,23 +91,23 @@ class ChatConverter:
 
     def end(self, *, done: bool) -> list[Event]:
         """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
-        if flaw := self._flaw(done=done):
-            self.fail(Failure(code="server_error", message=flaw))
+        if defect := self._defect(done=done):
+            self.fail(Failure(code="server_error", message=defect))
         events = self._end_tags()
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
-            self._say("output_text", "", [], events)  # (12) no text followed
+            self._write_text("output_text", "", [], events)  # (12) no text followed
         if self._late_extras and self._cipher is not None:
             events += self._queue.push(ExtrasSegment(self._cipher, self._late_extras))
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
         return events + self._queue.end(status)
 
-    def _flaw(self, *, done: bool) -> str | None:
+    def _defect(self, *, done: bool) -> str | None:
         """What makes an answer that is over no answer at all."""
         if not done and self.finish_reason is None:
             return "The model's server ended its answer too early."
-        if self._surplus and not self._queue.began:
+        if self._surplus_calls and not self._queue.began:
             return "The model called a tool, which it must not, and said nothing."
-        if self.finish_reason in _CALLED and not (self._calls or self._surplus):
+        if self.finish_reason in _CALLED and not (self._calls or self._surplus_calls):
             return "The model's server announced tool calls and sent none."  # (24)
         if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
             return "The model's server sent a tool call without a name."
@@ -130,7 +130,7 @@ class ChatConverter:
         """What the turn brought."""
         segments = self._queue.closed
         finish = Finish.INTERRUPTED if interrupted else self._finish()
-        whole = [call for call in self._made if call.name and call.outcome == "completed"]
+        whole = [call for call in self._all_calls if call.name and call.outcome == "completed"]
         return TurnResult(
             finish=finish,
             items=[segment.body() for segment in segments],
@@ -167,20 +167,20 @@ class ChatConverter:
             self.finish_reason = str(reason)
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
-        if reasoning := piece_of(delta):
-            self._reason(reasoning, events)
+        if reasoning := read_reasoning(delta):
+            self._write_reasoning(reasoning, events)
         if content := delta.get("content"):
             text = content if isinstance(content, str) else _joined(content)
             if self._think_tags is None:
-                self._say("output_text", text, logprobs, events)
+                self._write_text("output_text", text, logprobs, events)
             else:
-                self._divide(self._think_tags.feed(text), logprobs, events)
+                self._write_split(self._think_tags.feed(text), logprobs, events)
         elif logprobs:
             self._loose_logprobs += logprobs  # (12) belongs to the text that follows
         if self._citations or delta.get("annotations"):
             self._cite(delta)
         if refusal := delta.get("refusal"):
-            self._say("refusal", str(refusal), [], events)
+            self._write_text("refusal", str(refusal), [], events)
         if calls := delta.get("tool_calls"):
             for position, call in enumerate(calls):
                 self._call(call, position, events)
@@ -193,7 +193,7 @@ class ChatConverter:
         if isinstance(tail := self._queue.tail, MessageSegment) and tail.cite(self._citations):
             self._citations = []
 
-    def _say(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
+    def _write_text(self, kind: TextKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if self._loose_logprobs and kind == "output_text":
             logprobs, self._loose_logprobs = self._loose_logprobs + logprobs, []
         tail = self._queue.tail
@@ -206,7 +206,7 @@ class ChatConverter:
         message.write(kind, text, logprobs)
         events += self._queue.push(message)
 
-    def _reason(self, piece: ReasoningDelta, events: list[Event]) -> None:
+    def _write_reasoning(self, piece: ReasoningDelta, events: list[Event]) -> None:
         tail = self._queue.tail
         if isinstance(tail, ReasoningSegment) and tail.takes(piece):
             events += tail.write(piece)
@@ -215,27 +215,27 @@ class ChatConverter:
             reasoning.write(piece)
             events += self._queue.push(reasoning)
 
-    def _divide(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
+    def _write_split(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
         """(19) Text in which reasoning stands between tags; log probabilities are told of the text alone."""
         self._loose_logprobs += logprobs
         for kind, text in pieces:
             if kind == "reasoning":
-                self._reason(ReasoningDelta(text=text), events)
+                self._write_reasoning(ReasoningDelta(text=text), events)
             else:
                 self._loose_logprobs = _last(self._loose_logprobs, text)
-                self._say("output_text", text, [], events)
+                self._write_text("output_text", text, [], events)
 
     def _end_tags(self) -> list[Event]:
         """What waited for the rest of a tag that never came."""
         events: list[Event] = []
         if self._think_tags is not None:
-            self._divide(self._think_tags.end(), [], events)
+            self._write_split(self._think_tags.end(), [], events)
         return events
 
     def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
         index = call.get("index")
         index = position if index is None else index
-        if index in self._surplus:
+        if index in self._surplus_calls:
             return
         native = call.get("type") == "custom" or "custom" in call  # (27)
         function = call.get("custom" if native else "function") or {}
@@ -243,34 +243,34 @@ class ChatConverter:
         given = call.get("id") or None
         segment = self._calls.get(index)
         if segment is None or segment.is_over(given, name, arguments):
-            if len(self._made) == self._most_calls:  # (29) the client allowed fewer than the upstream makes
-                self._surplus.add(index)
+            if len(self._all_calls) == self._max_calls:  # (29) the client allowed fewer than the upstream makes
+                self._surplus_calls.add(index)
                 return
             segment = self._calls[index] = CallSegment(
-                upstream_id=given, call_id=self._usable(given), tools=self._tools, native=native
+                upstream_id=given, call_id=self._usable_id(given), tools=self._tools, native=native
             )
-            self._made.append(segment)
+            self._all_calls.append(segment)
             segment.write(name, arguments)
             if extras := extras_of(call):
-                self._keep(segment, extras, events)
+                self._keep_extras(segment, extras, events)
             events += self._queue.push(segment)
             return
         if given and not segment.upstream_id:
-            segment.adopt(given, self._usable(given))
+            segment.adopt(given, self._usable_id(given))
         if extras := extras_of(call):
             self._late_extras.append((segment, extras))
         events += segment.write(name, arguments)
         if not segment.live:
             events += self._queue.show()
 
-    def _keep(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
+    def _keep_extras(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
         """(30) In front of its call; of one whose id is still to come, at the end of the turn."""
         if self._cipher is not None and call.upstream_id:
             events += self._queue.push(ExtrasSegment(self._cipher, [(call, extras)]))
         else:
             self._late_extras.append((call, extras))
 
-    def _usable(self, given: str | None) -> str | None:
+    def _usable_id(self, given: str | None) -> str | None:
         """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""
         if given and len(given) <= _MAX_CALL_ID and given not in self._call_ids:
             self._call_ids.add(given)

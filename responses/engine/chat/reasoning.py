@@ -67,7 +67,7 @@ class ReasoningDelta:
         return bool(self.text or self.summaries or any(detail.get("data") for detail in self.details))
 
 
-def piece_of(delta: dict[str, Any]) -> ReasoningDelta | None:
+def read_reasoning(delta: dict[str, Any]) -> ReasoningDelta | None:
     """(15) The same words stand in `reasoning` and, with signatures, in a list; not every server sends the former.
 
     A summary stands in both as well, and only the list says that it is one.

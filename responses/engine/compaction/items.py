@@ -87,7 +87,7 @@ class CompactedContext:
         return [*self.compacted, *self.rest]
 
 
-def since(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
+def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
     """The conversation from its latest compaction on.
 
     Of what stands before it, messages and settings stay: a client may put its rules in front of what it got, or send
@@ -99,23 +99,21 @@ def since(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
     item = items[latest]
     found = decrypt(item.encrypted_content) if isinstance(item, Compaction) and item.encrypted_content else None
     if found is None:
-        raise unverified(item.id)
+        raise unverified_content(item.id)
     before = [one for one in items[:latest] if _is_kept(one)]
-    return CompactedContext(
-        compacted=[*_merged(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :]
-    )
+    return CompactedContext(compacted=[*_merge(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :])
 
 
-def unverified(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
+def unverified_content(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
     """The refusal of what this server has not sealed for this team."""
     message = f"The encrypted content for item {name or 'without an id'} could not be verified."
     return InvalidEncryptedContent(message, param=param)
 
 
-def kept(items: Iterable[StoredItem]) -> list[StoredItem]:
+def kept_items(items: Iterable[StoredItem]) -> list[StoredItem]:
     """Those of the items that a compaction leaves as they are."""
     known = list(items)
-    waiting = _waiting(known)
+    waiting = _open_calls(known)
     return [item for item in known if _is_kept(item) or any(item is call for call in waiting)]
 
 
@@ -123,7 +121,7 @@ def _is_kept(item: StoredItem) -> bool:
     return isinstance(item, InputMessage | ConfigurationUpdate | AdditionalTools)
 
 
-def _waiting(items: Iterable[StoredItem]) -> list[StoredItem]:
+def _open_calls(items: Iterable[StoredItem]) -> list[StoredItem]:
     """Calls without an output: it comes later, and has to find them."""
     waiting: dict[str, StoredItem] = {}
     for item in items:
@@ -144,15 +142,15 @@ def _waiting(items: Iterable[StoredItem]) -> list[StoredItem]:
     return list(waiting.values())
 
 
-def _merged(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[StoredItem]:
+def _merge(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[StoredItem]:
     """Both in their orders, what is in both once: what is shown no more stands where it stood among the others."""
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for place, one in enumerate(before):
-        places[_words(one.wire())].append(place)
+        places[_identity(one.wire())].append(place)
     merged: list[StoredItem] = []
     taken = 0
     for item in kept:
-        found = places.get(_words(item.wire()))
+        found = places.get(_identity(item.wire()))
         if found is None:
             merged.append(item)
         elif found and (place := found.popleft()) >= taken:
@@ -161,7 +159,7 @@ def _merged(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[St
     return [*merged, *before[taken:]]
 
 
-def _words(body: dict[str, Any]) -> str:
+def _identity(body: dict[str, Any]) -> str:
     """The same for two items that say the same, whatever their ids."""
     return repr(sorted((name, repr(value)) for name, value in body.items() if name != "id"))
 

@@ -57,7 +57,7 @@ class Compactor:
     # -- whether -------------------------------------------------------------------------------------------------------
 
     @property
-    def is_all(self) -> bool:
+    def is_only_step(self) -> bool:
         """Whether the run is a pass and nothing else."""
         return self._context.compaction is not None and self._context.compaction.at_once
 
@@ -81,8 +81,8 @@ class Compactor:
             return True
         if state.compaction_failed or state.rejected is not None:
             return False
-        said = turn_request.said(context, state)
-        if len(compaction.kept(said.rest)) == len(said.rest):
+        said = turn_request.current_context(context, state)
+        if len(compaction.kept_items(said.rest)) == len(said.rest):
             return False
         limit = plan.limit(context.traits.context_window)
         left = self._tokens(said.compacted) if said.compacted else 0
@@ -94,13 +94,15 @@ class Compactor:
         too_long = window.is_too_long(
             window=context.traits.context_window,
             instructions=context.instructions,
-            items=turn_request.everything(context, self._state),
+            items=turn_request.all_items(context, self._state),
             sampling=self._sampling(),
             attachments=context.attachments,
         )
-        return self.is_all or self._opened is not None or (too_long and context.parameters["truncation"] != "auto")
+        return (
+            self.is_only_step or self._opened is not None or (too_long and context.parameters["truncation"] != "auto")
+        )
 
-    def count(self, usage: Usage) -> None:
+    def record_usage(self, usage: Usage) -> None:
         """A turn is over, and its items are in the state: what it read and wrote is read by the next one."""
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
         self._counted = None if usage.estimated else (tokens, len(self._state.context_items()))
@@ -108,7 +110,7 @@ class Compactor:
     def _read(self) -> int:
         """The tokens that the next turn reads: as the upstream counted them, as far as it did."""
         if self._counted is None:
-            return self._tokens(turn_request.everything(self._context, self._state))
+            return self._tokens(turn_request.all_items(self._context, self._state))
         tokens, known = self._counted
         new = self._state.context_items()[known:]
         attachments = self._context.attachments
@@ -128,7 +130,7 @@ class Compactor:
 
     # -- a pass --------------------------------------------------------------------------------------------------------
 
-    def take_over(self) -> None:
+    def resume(self) -> None:
         """Go on with a pass that another process had announced: its item is still to come."""
         fragments = self._state.fragments
         if fragments and fragments[-1].is_open and fragments[-1].body["type"] == "compaction":
@@ -168,7 +170,7 @@ class Compactor:
         context, state = self._context, self._state
         own = () if state.has_compacted else context.items[context.instruction_items + context.compacted_items :]
         # The last of what was compacted before are the notes on it, which go into the new ones.
-        return compaction.kept([*turn_request.said(context, state).compacted[:-1], *own])
+        return compaction.kept_items([*turn_request.current_context(context, state).compacted[:-1], *own])
 
     def _announced(self) -> list[Event]:
         index = self._state.next_output_index
@@ -182,7 +184,7 @@ class Compactor:
         return TurnRequest(
             model=context.model,
             instructions=context.instructions,
-            items=[*turn_request.everything(context, self._state), InputMessage(role="user", content=_ASK)],
+            items=[*turn_request.all_items(context, self._state), InputMessage(role="user", content=_ASK)],
             sampling=replace(
                 sampling,
                 tool_choice="none" if sampling.tools else None,

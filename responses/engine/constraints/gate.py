@@ -33,7 +33,7 @@ class Gate:
         passed: list[Event] = []
         for event in events:
             if isinstance(event, OutputItemAdded):
-                self._look_at(event.item, passed)
+                self._update(event.item, passed)
             if self._holding:
                 self._held.append(event)
             else:
@@ -47,7 +47,7 @@ class Gate:
         self.shown += sum(isinstance(event, OutputItemAdded) for event in held)
         return held
 
-    def _look_at(self, item: Body, passed: list[Event]) -> None:
+    def _update(self, item: Body, passed: list[Event]) -> None:
         """Whether to hold from this item on, or to hold no longer."""
         if self._choice is not None and _answers(self._choice, item):
             self._choice = None

@@ -178,7 +178,7 @@ class ShellCallOutputContentDone:
     type: Literal["response.shell_call_output_content.done"] = "response.shell_call_output_content.done"
 
 
-ProgressEvent = (
+HostedToolEvent = (
     ShellCallOutputContentDelta
     | ShellCallOutputContentDone
     | WebSearchCallInProgress

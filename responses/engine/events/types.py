@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import orjson
 
 from responses.engine.events.mcp import McpCallArgumentsDelta, McpEvent
-from responses.engine.events.tools import CodeInterpreterCallCodeDelta, CodeInterpreterCallCodeDone, ProgressEvent
+from responses.engine.events.tools import CodeInterpreterCallCodeDelta, CodeInterpreterCallCodeDone, HostedToolEvent
 
 Body = dict[str, Any]
 """An item, part or response as the wire shows it."""
@@ -343,7 +343,7 @@ Event = (
     | ShellCallCommandAdded
     | ShellCallCommandDone
     | McpEvent
-    | ProgressEvent
+    | HostedToolEvent
     | CodeInterpreterCallCodeDone
 )
 

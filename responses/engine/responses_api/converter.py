@@ -22,11 +22,11 @@ from responses.engine.events.types import Body, Event
 from responses.engine.responses_api.segments import (
     Contradiction,
     PartKind,
-    RelayedMessage,
-    RelayedReasoning,
-    RelayedText,
-    RelayedWhole,
-    rest_of,
+    UpstreamItem,
+    UpstreamMessage,
+    UpstreamReasoning,
+    UpstreamText,
+    remainder,
 )
 from responses.engine.turn import Finish, Sampling, TurnResult, Usage
 
@@ -52,7 +52,7 @@ _ENDS = {f"response.{status}" for status in ("completed", "incomplete", "failed"
 UpstreamEvent = dict[str, Any]
 
 
-class _RelayQueue(SegmentQueue):
+class _ResponsesQueue(SegmentQueue):
     """Items end when the upstream says so, not when another one begins."""
 
     @override
@@ -64,10 +64,10 @@ class _RelayQueue(SegmentQueue):
         return events
 
 
-class RelayConverter:
+class ResponsesConverter:
     """The state of one turn's conversion.
 
-    `show_raw`: clients see raw reasoning. `upstream_id` says whose encrypted reasoning it is; `failure_of` what callers
+    `show_raw`: clients see raw reasoning. `upstream_id` says whose encrypted reasoning it is; `to_failure` what callers
     are told of an error that the upstream reports in the course of its answer.
     """
 
@@ -77,16 +77,16 @@ class RelayConverter:
         first_output_index: int,
         sampling: Sampling,
         upstream_id: str,
-        failure_of: Callable[[object], Failure],
+        to_failure: Callable[[object], Failure],
         cipher: ReasoningCipher | None = None,
         show_raw: bool = True,
     ) -> None:
-        self._queue = _RelayQueue(first_output_index=first_output_index)
+        self._queue = _ResponsesQueue(first_output_index=first_output_index)
         self._tools = {tool.name: tool for tool in sampling.tools}
-        self._most_calls = sampling.most_calls
+        self._max_calls = sampling.max_calls
         self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
         self._upstream_id = upstream_id
-        self._failure_of = failure_of
+        self._failure_of = to_failure
         self._cipher = cipher
         self._show_raw = show_raw
         self._segments: dict[int, Segment | None] = {}
@@ -191,13 +191,13 @@ class RelayConverter:
                 self._part(event, event["summary_index"], events)
             case "response.output_text.annotation.added":
                 message = self._segments[event["output_index"]]
-                if isinstance(message, RelayedMessage):
+                if isinstance(message, UpstreamMessage):
                     events += message.cite(event["content_index"], event["annotation"])
                     self._show(message, events)
 
     def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
         segment = self._segments[event["output_index"]]
-        if not isinstance(segment, RelayedText):
+        if not isinstance(segment, UpstreamText):
             raise TypeError(kind)
         index = event["summary_index" if kind == "summary_text" else "content_index"]
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
@@ -206,7 +206,7 @@ class RelayConverter:
 
     def _part(self, event: UpstreamEvent, index: int, events: list[Event]) -> None:
         segment, kind = self._segments[event["output_index"]], _PARTS.get(event["part"]["type"])
-        if isinstance(segment, RelayedText) and kind is not None:
+        if isinstance(segment, UpstreamText) and kind is not None:
             events += segment.begin(kind, index)
             self._show(segment, events)
 
@@ -221,10 +221,10 @@ class RelayConverter:
         """A new segment; None for what waits for its end, and for a call more than the client allowed."""
         match item["type"]:
             case "message":
-                return RelayedMessage(item, read_logprobs=self._logprobs)
+                return UpstreamMessage(item, read_logprobs=self._logprobs)
             case "reasoning":
-                return RelayedReasoning(show_raw=self._show_raw, cipher=self._cipher, upstream_id=self._upstream_id)
-            case "function_call" | "custom_tool_call" if len(self._made) != self._most_calls:
+                return UpstreamReasoning(show_raw=self._show_raw, cipher=self._cipher, upstream_id=self._upstream_id)
+            case "function_call" | "custom_tool_call" if len(self._made) != self._max_calls:
                 return self._call(item)
         return None
 
@@ -246,10 +246,10 @@ class RelayConverter:
         if index not in self._segments:
             self._added(index, item, events)
         segment = self._segments[index]
-        if isinstance(segment, RelayedText):
+        if isinstance(segment, UpstreamText):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
-            events += segment.write(None, rest_of("".join(segment.arguments), item[_CALLS[item["type"]]]))
+            events += segment.write(None, remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
         elif item["type"] not in _CALLS:
             segment = self._segments[index] = self._other(item)
             events += self._queue.push(segment)
@@ -265,7 +265,7 @@ class RelayConverter:
             message = f"The model's server sent an item that is not known here, of type {str(item['type'])[:60]!r}."
             self.fail(Failure(code="server_error", message=message))
             raise
-        return RelayedWhole({**known.wire(), "id": new_id(known.prefix)})
+        return UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
 
     def _show(self, segment: Segment, events: list[Event]) -> None:
         if not segment.live or not segment.stays_open:

@@ -49,7 +49,7 @@ class Contradiction(ValueError):
     """The end of an item says something else than its deltas did."""
 
 
-def rest_of(said: str, whole: object) -> str:
+def remainder(said: str, whole: object) -> str:
     """What the whole has more than was said of it; an upstream that does not repeat itself has said all."""
     if not isinstance(whole, str) or not whole:
         return ""
@@ -63,7 +63,7 @@ def _phase(item: Body) -> str | None:
     return phase if phase in {"commentary", "final_answer"} else None
 
 
-class _Part:
+class _StreamedPart:
     """A part that grows. `given` is the upstream's index of it, `index` ours."""
 
     def __init__(self, kind: PartKind, *, given: int, index: int) -> None:
@@ -115,14 +115,14 @@ class _Part:
                 return [ReasoningSummaryTextDone(*place, text), ReasoningSummaryPartDone(*place, body)]
 
 
-class RelayedText(Segment):
+class UpstreamText(Segment):
     """An item that is made of parts of text. The last part is the one that is being written."""
 
     stays_open = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: list[_Part] = []
+        self.parts: list[_StreamedPart] = []
 
     def begin(self, kind: PartKind, given: int) -> list[Event]:
         """Go on with this part of the upstream's; a part that is not the last one begins."""
@@ -133,7 +133,7 @@ class RelayedText(Segment):
         closed = self._close_part() if self.live else []
         summary = kind == "summary_text"
         index = sum((part.kind == "summary_text") is summary for part in self.parts)
-        self.parts.append(_Part(kind, given=given, index=index))
+        self.parts.append(_StreamedPart(kind, given=given, index=index))
         return [*closed, self.parts[-1].added(self.id, self.output_index)] if self.live else []
 
     def write(self, kind: PartKind, given: int, text: str, logprobs: list[Body]) -> list[Event]:
@@ -180,13 +180,13 @@ class RelayedText(Segment):
         known = same_list[position] if position < len(same_list) else None
         if known is not None and known.kind != kind:
             raise Contradiction
-        rest = rest_of("".join(known.text) if known else "", final.get(_FIELDS[kind]))
+        rest = remainder("".join(known.text) if known else "", final.get(_FIELDS[kind]))
         if known is None:
             return self.write(kind, -1 - position, rest, [])
         return self.write(kind, known.given, rest, []) if rest else []
 
 
-class RelayedMessage(RelayedText):
+class UpstreamMessage(UpstreamText):
     """A message of the model."""
 
     prefix = "msg"
@@ -227,7 +227,7 @@ class RelayedMessage(RelayedText):
         return {**body, "phase": self.phase} if self.phase else body
 
 
-class RelayedReasoning(RelayedText):
+class UpstreamReasoning(UpstreamText):
     """Reasoning: paragraphs of its summary, the raw text where the upstream shows it, and its sealed form.
 
     `show_raw` False: clients do not see the raw text. What the upstream has encrypted is sealed once more, together
@@ -266,7 +266,7 @@ class RelayedReasoning(RelayedText):
             for position, final in enumerate(raw):
                 events += self._complete("reasoning_text", position, final)
         else:
-            self._hidden.append(rest_of("".join(self._hidden), "".join(final["text"] for final in raw)))
+            self._hidden.append(remainder("".join(self._hidden), "".join(final["text"] for final in raw)))
         encrypted = item.get("encrypted_content")
         self._encrypted = encrypted if isinstance(encrypted, str) else None
         return events
@@ -300,7 +300,7 @@ class RelayedReasoning(RelayedText):
 _ZERO: dict[str, Body] = {"code_interpreter_call": {"code": ""}, "mcp_call": {"arguments": ""}}
 
 
-class RelayedWhole(Segment):
+class UpstreamItem(Segment):
     """An item that came in one piece and is passed on in one piece."""
 
     prefix = "item"

@@ -8,9 +8,9 @@ from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.containers.models import ContainerFile
 from responses.containers.services import Outcome
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
@@ -37,7 +37,7 @@ class CodeInterpreter:
     def __init__(self, container: RunContainer, *, kind: str) -> None:
         self._container = container
         self._kind = kind
-        self._name = qualified(CODE, PYTHON) if kind == "mcp" else CODE
+        self._name = upstream_name(CODE, PYTHON) if kind == "mcp" else CODE
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
@@ -143,7 +143,7 @@ class CodeInterpreter:
 
 
 def _code(call: Call) -> str | None:
-    code = (object_of(call.arguments) or {}).get("code")
+    code = (parse_object(call.arguments) or {}).get("code")
     return code if isinstance(code, str) else None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.citation_markers import HOW_TO_CITE
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
@@ -120,7 +120,7 @@ _NONE = {"results": None}
 
 def _queries(call: Call) -> list[str]:
     """What a call looks for; some models send one text."""
-    given = (object_of(call.arguments) or {}).get("queries")
+    given = (parse_object(call.arguments) or {}).get("queries")
     listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     return [one[:_MAX_QUERY] for one in listed if isinstance(one, str) and one.strip()][:_MOST_QUERIES]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls.client_tools import hidden
+from responses.engine.calls.client_tools import hidden_function
 from responses.engine.calls.item_events import before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
@@ -42,7 +42,7 @@ class HostedShell:
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """The function that stands for the client's shell, too."""
-        shell = hidden(CallForm.SHELL, description=_ABOUT)
+        shell = hidden_function(CallForm.SHELL, description=_ABOUT)
         form = CallForm.HOSTED
         return (FunctionTool(name=NAME, description=shell.description, parameters=shell.parameters, form=form),)
 
@@ -67,7 +67,7 @@ class HostedShell:
         return self._item(call, status="in_progress", commands=[])
 
     def _item(self, call: Call, *, status: str, commands: list[str]) -> Body:
-        asked = object_of(call.arguments) or {}
+        asked = parse_object(call.arguments) or {}
         limits = {name: _number(asked.get(name)) for name in ("timeout_ms", "max_output_length")}
         return {
             "id": new_id("sh"),
@@ -85,7 +85,7 @@ class HostedShell:
 
     async def call(self, call: Call) -> ToolResult:
         """Run the commands, one after the other; whatever goes wrong is a result."""
-        commands, asked = _commands(call), object_of(call.arguments) or {}
+        commands, asked = _commands(call), parse_object(call.arguments) or {}
         if commands is None:
             return ToolResult(output="error: 'commands' has to be a list of texts", error="invalid_arguments")
         timeout, most = _number(asked.get("timeout_ms")), _number(asked.get("max_output_length"))
@@ -120,7 +120,7 @@ class HostedShell:
 
 
 def _commands(call: Call) -> list[str] | None:
-    found = (object_of(call.arguments) or {}).get("commands")
+    found = (parse_object(call.arguments) or {}).get("commands")
     if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
         return None
     return found[:_MOST_COMMANDS]

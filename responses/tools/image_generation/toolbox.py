@@ -11,7 +11,7 @@ from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.calls.port import ProgressEvent
 from responses.engine.events.tools import ImageGenerationCallPartialImage
 from responses.engine.events.types import Body, Event
@@ -153,7 +153,7 @@ class ImageToolbox:
     def _action_of(self, call: Call) -> str:
         if self._action != "auto":
             return self._action
-        return "edit" if (object_of(call.arguments) or {}).get("action") == "edit" else "generate"
+        return "edit" if (parse_object(call.arguments) or {}).get("action") == "edit" else "generate"
 
     async def _pictures(self) -> list[str]:
         """The latest images of what the model reads, as data URLs: those that were given, and those that were made."""
@@ -202,7 +202,7 @@ _SHOWN = frozenset({"background", "output_format", "quality", "size"})
 
 
 def _prompt(call: Call) -> str | None:
-    prompt = (object_of(call.arguments) or {}).get("prompt")
+    prompt = (parse_object(call.arguments) or {}).get("prompt")
     return prompt if isinstance(prompt, str) and prompt.strip() else None
 
 

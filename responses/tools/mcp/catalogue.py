@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from conversations.items import McpListTools, ToolSearchOutput
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.turn import CallForm, FunctionTool
 from responses.tools.mcp.servers import ListedTool, Server, ToolFilter
 
@@ -69,7 +69,7 @@ class Catalogue:
         self._listed[server.label] = allowed
         self._known = {name: known for name, known in self._known.items() if known.server.label != server.label}
         for tool in allowed:
-            self._known[qualified(server.label, tool.name)] = Known(server=server, tool=tool)
+            self._known[upstream_name(server.label, tool.name)] = Known(server=server, tool=tool)
         return allowed
 
     def unlisted(self) -> list[Server]:

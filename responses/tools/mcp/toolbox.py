@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls.client_tools import qualified
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import (
     CallDecision,
@@ -17,7 +17,7 @@ from responses.engine.calls.outcomes import (
     RequireApproval,
     ToolLimits,
     ToolResult,
-    object_of,
+    parse_object,
 )
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
@@ -48,7 +48,7 @@ class Approved:
     @property
     def call(self) -> Call:
         """The call to make; its request's id is unique, so that no run makes it twice."""
-        name = qualified(self.server_label, self.name)
+        name = upstream_name(self.server_label, self.name)
         return Call(item_id="", call_id=self.request_id, name=name, arguments=self.arguments)
 
 
@@ -135,7 +135,7 @@ class McpToolbox:
         """The tool that has to be called may turn out not to be there only once its server was asked."""
         match self._choice:
             case {"type": "mcp", "server_label": str() as label, "name": str() as name} if self._is_first_turn:
-                if self._catalogue.find(qualified(label, name)) is None:
+                if self._catalogue.find(upstream_name(label, name)) is None:
                     message = f"Tool choice '{name}' was not found on the MCP server '{label}'."
                     return Failure(code="invalid_prompt", message=message, param="tool_choice", status=400)
         return None
@@ -178,7 +178,7 @@ class McpToolbox:
         known = self._catalogue.find(call.name)
         if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
-        if not known.server.approval.asks_for(known.tool) or object_of(call.arguments) is None:
+        if not known.server.approval.asks_for(known.tool) or parse_object(call.arguments) is None:
             return Execute()
         item = {
             "id": new_id("mcpr"),
@@ -217,7 +217,7 @@ class McpToolbox:
             if (approved := self._approved.get(call.call_id)) is not None:
                 await self._check_unchanged(approved)
             known = self._existing(call.name)
-            arguments = object_of(call.arguments) or {}
+            arguments = parse_object(call.arguments) or {}
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
             return results.failed(failure)

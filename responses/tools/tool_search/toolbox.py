@@ -13,8 +13,8 @@ import regex
 
 from conversations.items import StoredItem
 from kernel.ids import new_id
-from responses.engine.calls.client_tools import hidden
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.client_tools import hidden_function
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
@@ -92,7 +92,7 @@ class ToolSearch:
     def functions(self) -> tuple[FunctionTool, ...]:
         """The search itself, and what it has found."""
         words = "\n".join(part for part in (self._description, self._overview()) if part)
-        search = hidden(CallForm.TOOL_SEARCH, description=words)
+        search = hidden_function(CallForm.TOOL_SEARCH, description=words)
         return (
             FunctionTool(name=NAME, description=search.description, parameters=search.parameters, form=CallForm.HOSTED),
             *self._found.values(),
@@ -116,7 +116,7 @@ class ToolSearch:
 
     def open_item(self, call: Call) -> Body:
         """The call, before anything is found."""
-        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": object_of(call.arguments) or {}}
+        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": parse_object(call.arguments) or {}}
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The wire knows no events of it."""
@@ -124,7 +124,7 @@ class ToolSearch:
 
     async def call(self, call: Call) -> ToolResult:
         """Find the tools that have most to do with the query."""
-        query = (object_of(call.arguments) or {}).get("query")
+        query = (parse_object(call.arguments) or {}).get("query")
         if not isinstance(query, str):
             return ToolResult(output="error: 'query' has to be a text", error="invalid_arguments")
         names = self._ranked(query)

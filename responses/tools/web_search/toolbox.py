@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, object_of
+from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
 from responses.engine.citation_markers import HOW_TO_CITE
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
@@ -105,7 +105,7 @@ class WebSearchToolbox:
 
     async def call(self, call: Call) -> ToolResult:
         """Take the step; whatever goes wrong is a result."""
-        arguments = object_of(call.arguments) or {}
+        arguments = parse_object(call.arguments) or {}
         steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
         try:
             results = await steps[call.name](arguments)
@@ -204,7 +204,7 @@ def _function(name: str, description: str, **properties: Any) -> FunctionTool:
 
 def _action(call: Call) -> Body:
     """What a call is about, as its item says it, however odd the arguments are."""
-    arguments = object_of(call.arguments) or {}
+    arguments = parse_object(call.arguments) or {}
     url, pattern = (_text(arguments.get(name)) for name in ("url", "pattern"))
     if call.name == _OPEN:
         return {"type": "open_page", "url": url}
