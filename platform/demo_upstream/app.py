@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from demo_upstream import embeddings, faults, models, pictures
+from demo_upstream import embeddings, faults, images, models
 from demo_upstream.conversation import Conversation
 from demo_upstream.delivery import deliver
 from demo_upstream.errors import ApiError
@@ -127,10 +127,10 @@ async def _draw(request: web.Request) -> web.StreamResponse:
         faults.raise_instead_of_answering(model.fault)
         created = int(request.app[CLOCK]())
         if str(fields.get("stream")).lower() != "true":
-            return _json(pictures.body(fields, pictures=given, created=created))
+            return _json(images.body(fields, pictures=given, created=created))
         response = web.StreamResponse(headers={"content-type": EVENTS})
         await response.prepare(request)
-        for event in pictures.events(fields, pictures=given, created=created):
+        for event in images.events(fields, pictures=given, created=created):
             await response.write(event)
         return response
 

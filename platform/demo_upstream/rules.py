@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo_upstream import arithmetic, facts, schema, tools
-from demo_upstream.clues import Clues
 from demo_upstream.conversation import Conversation
 from demo_upstream.errors import ApiError
 from demo_upstream.schema import Fill, UnfillableError
+from demo_upstream.text_values import Clues
 from demo_upstream.tools import Call
 
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from demo_upstream import bounds
-from demo_upstream.clues import PLACES, Clues
+from demo_upstream import number_bounds
+from demo_upstream.text_values import PLACES, Clues
 
 Node = dict[str, JsonValue]
 Value = TypeVar("Value")
@@ -244,7 +244,7 @@ class _Filler:
         return self._within_bounds(node, wished or 0, whole=False)
 
     def _within_bounds(self, node: Node, wished: float, *, whole: bool) -> float:
-        number = bounds.nearest(node, wished=wished, whole=whole)
+        number = number_bounds.nearest(node, wished=wished, whole=whole)
         if number is None:
             raise UnfillableError("no number is within its bounds")
         return number
@@ -269,7 +269,7 @@ def _kinds(node: Node) -> list[str]:
         return ["object"]
     if "items" in node or "prefixItems" in node:
         return ["array"]
-    return ["number"] if bounds.KEYWORDS.intersection(node) else ["string"]
+    return ["number"] if number_bounds.KEYWORDS.intersection(node) else ["string"]
 
 
 def _refuse_unsupported(node: Node) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from demo_upstream import schema
-from demo_upstream.clues import Clues
 from demo_upstream.errors import ApiError
 from demo_upstream.request import Function
 from demo_upstream.schema import Fill, UnfillableError
+from demo_upstream.text_values import Clues
 
 NOTHING_SAID = "demo"
 

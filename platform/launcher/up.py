@@ -8,16 +8,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher import address, credentials, health, ports, ready, sandboxes, state
+from launcher import address, credentials, health, ports, sandboxes, state, summary
 from launcher.address import LOOPBACK, Address
 from launcher.home import abandoned_homes, server_home
 from launcher.interrupts import Interrupts, Stopped
 from launcher.options import Options
 from launcher.processes import Command, Records
-from launcher.ready import Prepared
 from launcher.report import Report
 from launcher.servers import Servers
 from launcher.state import Claim, State
+from launcher.summary import Prepared
 from launcher.supervisor import Stage, Supervisor
 
 DEMO_PORTS = 26000
@@ -102,7 +102,7 @@ class Platform:
         demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
         prepared = self._prepare(demo_url)
         # Kept at once: whatever stops this start, the next one could not tell the password any more.
-        hint = ready.password_hint(prepared=prepared, state_dir=self._here.directory)
+        hint = summary.password_hint(prepared=prepared, state_dir=self._here.directory)
         state.write_environment(state=self._here, variables=self._configuration())
         self._start_application(chosen)
         self._say_ready(chosen, prepared, hint=hint, model="demo" if demo_url else "MODEL")
@@ -171,7 +171,7 @@ class Platform:
         arguments = ["--demo-upstream", demo_url] if demo_url else []
         try:
             self._supervisor.run_once(self._python("prepare", "-m", "launcher.prepare", str(result), *arguments))
-            prepared = ready.parse(result.read_text())
+            prepared = summary.parse(result.read_text())
         finally:
             result.unlink(missing_ok=True)
         self._report.step("Database migrated, team, key and admin user prepared")
@@ -190,7 +190,7 @@ class Platform:
 
     def _say_ready(self, chosen: Address, prepared: Prepared, *, hint: str, model: str) -> None:
         self._report.line()
-        for label, value in ready.block(
+        for label, value in summary.block(
             address=chosen, prepared=prepared, hint=hint, model=model, logs=self._here.logs
         ):
             self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")

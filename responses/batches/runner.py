@@ -16,8 +16,8 @@ from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 
 from kernel.db_threads import in_db_thread
-from responses.batches import answering, claims, intake, output
-from responses.batches.claims import MOST_ATTEMPTS, Answered, Claimed, Job
+from responses.batches import execution, input_file, output_files, queue
+from responses.batches.queue import MOST_ATTEMPTS, Answered, Claimed, Job
 from responses.runs.runner import heard_within
 
 logger = logging.getLogger(__name__)
@@ -76,14 +76,14 @@ class BatchRunner:
     async def _look_once(self) -> bool:
         """Whether something began, so that there may be more."""
         await self._keep()
-        if not self._lines and await in_db_thread(claims.is_idle):
+        if not self._lines and await in_db_thread(queue.is_idle):
             return False
-        await in_db_thread(claims.end_early)
-        jobs = await in_db_thread(partial(claims.take_batches, most=_MOST_JOBS - len(self._jobs), mine=[*self._jobs]))
+        await in_db_thread(queue.end_early)
+        jobs = await in_db_thread(partial(queue.take_batches, most=_MOST_JOBS - len(self._jobs), mine=[*self._jobs]))
         for job in jobs:
             self._jobs[job] = self._task(self._do(job))
         room = 0 if self._is_stopping else max(0, min(self._most_lines, self._spare()) - len(self._lines))
-        lines = await in_db_thread(partial(claims.take_lines, room=room, mine=[*self._lines])) if room else []
+        lines = await in_db_thread(partial(queue.take_lines, room=room, mine=[*self._lines])) if room else []
         for line in lines:
             self._lines[line] = self._task(self._answer(line))
         return bool(lines)
@@ -92,9 +92,9 @@ class BatchRunner:
         """Hold what is under way, and stop what nobody wants any more."""
         if time.monotonic() - self._renewed > settings.LEASE_SECONDS / 3:
             self._renewed = time.monotonic()
-            await in_db_thread(partial(claims.renew, lines=[*self._lines], jobs=[*self._jobs]))
+            await in_db_thread(partial(queue.renew, lines=[*self._lines], jobs=[*self._jobs]))
         if self._lines:
-            for line in await in_db_thread(partial(claims.to_stop, [*self._lines])):
+            for line in await in_db_thread(partial(queue.to_stop, [*self._lines])):
                 if line in self._lines:
                     self._lines[line].cancel()
 
@@ -106,9 +106,9 @@ class BatchRunner:
     async def _do(self, job: Job) -> None:
         """Begin or end a batch. What fails is tried again once the lease has run out."""
         try:
-            await (intake.take_in(job) if job.is_new else output.close(job))
+            await (input_file.take_in(job) if job.is_new else output_files.close(job))
         except asyncio.CancelledError:
-            await in_db_thread(partial(claims.release, job))
+            await in_db_thread(partial(queue.release, job))
             raise
         except Exception:
             logger.exception("a batch could not be begun or ended", extra={"batch": job.batch_id})
@@ -118,11 +118,11 @@ class BatchRunner:
 
     async def _answer(self, line: Claimed) -> None:
         try:
-            body = await in_db_thread(partial(claims.body_of, line))
+            body = await in_db_thread(partial(queue.body_of, line))
             if body is not None:
-                await _unbroken(_settled(line, await answering.answer(line, body)))
+                await _unbroken(_settled(line, await execution.answer(line, body)))
         except asyncio.CancelledError:
-            ending = claims.give_back if self._is_stopping else claims.end_unanswered
+            ending = queue.give_back if self._is_stopping else queue.end_unanswered
             await asyncio.shield(in_db_thread(partial(ending, line)))
         except Exception:
             # Its lease runs out; then it is tried again, as often as it may be.
@@ -138,9 +138,9 @@ async def _settled(line: Claimed, answered: Answered) -> None:
         # Spread, so that what failed together is not tried again together.
         pause = settings.BATCH_RETRY_SECONDS * 2 ** (line.attempt - 1) * random.uniform(0.75, 1.25)  # noqa: S311
         seconds = max(pause, answered.retry_after or 0.0)
-        await _patiently(partial(claims.put_off, line, seconds=seconds))
+        await _patiently(partial(queue.put_off, line, seconds=seconds))
     else:
-        await _patiently(partial(claims.end_line, line, answered))
+        await _patiently(partial(queue.end_line, line, answered))
 
 
 async def _unbroken(work: "Coroutine[Any, Any, None]") -> None:

@@ -11,12 +11,12 @@ from kernel.clock import now
 from kernel.ids import new_id
 from responses.models import Response
 from responses.rollups import rolling
-from responses.seeding import scenes, tenancy
-from responses.seeding.around import Surroundings
-from responses.seeding.playing import Actor, Stage, Talk
+from responses.seeding import scenarios, teams
+from responses.seeding.other_tables import Surroundings
+from responses.seeding.replay import Actor, Stage, Talk
 from responses.seeding.rows import Rows
-from responses.seeding.tenancy import Person, Tenant
-from responses.seeding.words import Voice
+from responses.seeding.teams import Person, Tenant
+from responses.seeding.texts import Voice
 from tenants.models import Upstream
 
 # The first team is the largest.
@@ -51,9 +51,9 @@ class Seeded:
 def seed(order: Order) -> Seeded:
     """Add teams with data. The same seed says the same; ids and times are new."""
     at, rng = now(), random.Random(order.seed)  # noqa: S311 - not for secrets
-    names = tenancy.free_names(order.teams, label=order.label)
-    tenants = [tenancy.make_tenant(name, rng=rng, at=at, days=order.days) for name in names]
-    upstream = tenancy.make_models([tenant.team for tenant in tenants])
+    names = teams.free_names(order.teams, label=order.label)
+    tenants = [teams.make_tenant(name, rng=rng, at=at, days=order.days) for name in names]
+    upstream = teams.make_models([tenant.team for tenant in tenants])
     made = 0
     for tenant, count in zip(tenants, _shares(order.responses, order.teams), strict=True):
         season = _Season(tenant, upstream, rng=random.Random(rng.random()), at=at, order=order)  # noqa: S311 - the same
@@ -64,7 +64,7 @@ def seed(order: Order) -> Seeded:
         made += len(responses)
     # Sums of these hours may stand already; they are made anew.
     rolling.forget(since=at - (order.days + 1) * _DAY)
-    return Seeded(tenants=tenants, staff=tenancy.make_staff(), responses=made)
+    return Seeded(tenants=tenants, staff=teams.make_staff(), responses=made)
 
 
 def _shares(whole: int, parts: int) -> list[int]:
@@ -92,17 +92,19 @@ class _Season:
         await self._long(round(count * _LONG_SHARE))
         for _ in range(_RUNNING):
             await self._scene(
-                scenes.Kind(scenes.is_running, 1), self._at - timedelta(seconds=self._rng.randrange(20, 900))
+                scenarios.Kind(scenarios.is_running, 1), self._at - timedelta(seconds=self._rng.randrange(20, 900))
             )
         for _ in range(_QUEUED):
             await self._scene(
-                scenes.Kind(scenes.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
+                scenarios.Kind(scenarios.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
             )
-        kinds = list(scenes.KINDS)
+        kinds = list(scenarios.KINDS)
         # Each kind once, so that even a small platform has everything.
         self._rng.shuffle(kinds)
         while self._made < count:
-            kind = kinds.pop() if kinds else self._rng.choices(scenes.KINDS, [one.weight for one in scenes.KINDS])[0]
+            kind = (
+                kinds.pop() if kinds else self._rng.choices(scenarios.KINDS, [one.weight for one in scenarios.KINDS])[0]
+            )
             await self._scene(kind, self._sometime(), most=count - self._made)
         return self._rows
 
@@ -122,7 +124,7 @@ class _Season:
         key = self._tenant.keys[0] if self._rng.random() < 0.8 else self._tenant.keys[1]
         return Actor(key=key, upstream=self._upstream, upstream_model="demo", rng=self._rng)
 
-    async def _scene(self, kind: scenes.Kind, at: datetime, *, most: int = 99) -> None:
+    async def _scene(self, kind: scenarios.Kind, at: datetime, *, most: int = 99) -> None:
         actor, previous = self._actor(), None
         talk = self._talk(at, actor) if kind.talks else None
         scene = kind.play(self._voice)
@@ -140,7 +142,7 @@ class _Season:
         """A conversation over days, up to its items or so many responses."""
         at = self._at - timedelta(days=min(4, self._days))
         actor = self._actor()
-        talk, scene = self._talk(at, actor), scenes.works_long(self._voice)
+        talk, scene = self._talk(at, actor), scenarios.works_long(self._voice)
         exchange, previous = next(scene), None
         while most > 0 and talk.row.next_position < _LONG_ITEMS and at < self._at - timedelta(minutes=30):
             previous = await self._stage.play(exchange, actor, at, previous=previous, talk=talk)

@@ -9,7 +9,7 @@ from aiohttp import web as aiohttp
 from openai import OpenAI
 
 from demo_upstream.app import create_app
-from demo_upstream.pictures import SIDE
+from demo_upstream.images import SIDE
 from tenants import scope, services
 from tenants.models import Team, UsageRecord
 from tests.support.api import Api, MakeApi, error, ok

@@ -1,6 +1,6 @@
 """Which batches the next lines are taken from."""
 
-from responses.batches.claims import Waiting, shares
+from responses.batches.queue import Waiting, shares
 
 
 def waiting(batch_id: str, team_id: str, running: int = 0) -> Waiting:

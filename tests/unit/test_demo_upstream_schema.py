@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from demo_upstream import schema
-from demo_upstream.clues import Clues
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.testing import Demo, talking
+from demo_upstream.text_values import Clues
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from kernel.clock import now
 from responses.rollups import rolling
-from responses.seeding import tenancy
+from responses.seeding import teams
 from responses.seeding.seed import Order, Seeded, seed
 
 _ROLLING_SECONDS = 4
@@ -33,7 +33,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if min(options["responses"], options["teams"], options["days"]) < 1:
             raise CommandError("--responses, --teams and --days take numbers of at least 1.")
-        used = tenancy.others()
+        used = teams.others()
         if used and not options["yes"]:
             named = ", ".join(used[:3]) + (" and others" if len(used) > 3 else "")
             raise CommandError(

@@ -14,9 +14,9 @@ from kernel.ids import new_id
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion, Response, Status
 from responses.models.batches import Batch, BatchStatus
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
-from responses.seeding import words
-from responses.seeding.tenancy import Tenant
-from responses.seeding.words import Voice
+from responses.seeding import texts
+from responses.seeding.teams import Tenant
+from responses.seeding.texts import Voice
 from responses.webhooks.attempt import AttemptResult
 from responses.webhooks.events import EVENT_TYPES, new_event_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
@@ -176,7 +176,7 @@ class Surroundings:
                 team_id=self._team_id,
                 prompt=prompt,
                 number=number,
-                messages=[{"role": "developer", "content": self._voice.say(words.INSTRUCTIONS[number])}],
+                messages=[{"role": "developer", "content": self._voice.say(texts.INSTRUCTIONS[number])}],
                 model="atlas-large",
                 created_by=self._lead,
             )
@@ -189,7 +189,7 @@ class Surroundings:
         ledger: list[UsageRecord] = []
         for number in range(6):
             at, made = self._sometime(), new_id("chatcmpl").replace("_", "-", 1)
-            question, answer = self._voice.pick(words.CHATS)
+            question, answer = self._voice.pick(texts.CHATS)
             message = {"role": "assistant", "content": self._voice.say(answer), "refusal": None}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
             body = {
@@ -257,7 +257,7 @@ class Surroundings:
         store = VectorStore.objects.create(
             team_id=self._team_id, api_key=self._key, name="Handbook", created_at=self._at - self._days * _DAY
         )
-        for name, text in words.PASSAGES:
+        for name, text in texts.PASSAGES:
             said = self._voice.say(text)
             file = self._file(name, said.encode(), Purpose.ASSISTANTS)
             entry = self._entry(store, file, EntryStatus.COMPLETED)
@@ -285,7 +285,7 @@ class Surroundings:
         asked = [
             {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/responses",
              "body": {"model": "atlas-mini", "input": self._voice.say(question)}}
-            for n, (question, _) in enumerate(words.CHATS)
+            for n, (question, _) in enumerate(texts.CHATS)
         ]  # fmt: skip
         lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in asked)
         given = self._file("requests.jsonl", lines, Purpose.BATCH, "application/jsonl")

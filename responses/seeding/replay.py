@@ -22,8 +22,8 @@ from responses.runs.recorder import Progress, Recorder, placed, preview
 from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
-from responses.seeding.stage import Clock, ScriptedModel, ScriptedTools, SeedStep, Speech
-from responses.seeding.tenancy import MODELS
+from responses.seeding.scripted_run import Clock, ScriptedModel, ScriptedTools, SeedStep, Speech
+from responses.seeding.teams import MODELS
 from tenants.models import ApiKey, Upstream
 
 _FLUSH = timedelta(milliseconds=250)

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from responses.batches import claims
+from responses.batches import queue
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
@@ -55,7 +55,7 @@ def begun(caller: Caller, number: int) -> list[str]:
 
 def taken(most: int) -> set[str]:
     """The batches that a worker begins or ends now."""
-    return {job.batch_id for job in claims.take_batches(most=most, mine=[])}
+    return {job.batch_id for job in queue.take_batches(most=most, mine=[])}
 
 
 def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:
@@ -80,6 +80,6 @@ def test_more_batches_than_anybody_looks_at_do_not_hide_those_of_others(
     rolled_back: None, make_caller: MakeCaller
 ) -> None:
     many, late = make_caller(), make_caller()
-    begun(many, claims._MOST_BATCHES + 1)
+    begun(many, queue._MOST_BATCHES + 1)
     (second,) = begun(late, 1)
-    assert second in {line.batch_id for line in claims.take_lines(room=4, mine=[])}
+    assert second in {line.batch_id for line in queue.take_lines(room=4, mine=[])}

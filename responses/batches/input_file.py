@@ -13,10 +13,10 @@ from conversations.models import File
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.storable_json import without_nul
-from responses.batches import claims
-from responses.batches.claims import Job
+from responses.batches import queue
+from responses.batches.cancellable_thread import Halt, in_thread
+from responses.batches.queue import Job
 from responses.batches.requests import MAX_BYTES, MAX_EMBEDDING_INPUTS, MAX_LINES, BadLine, Line, parse_line
-from responses.batches.threads import Halt, in_thread
 from responses.models.batches import Batch, BatchLine, BatchStatus
 from responses.webhooks.outbox import announce
 from tenants import scope
@@ -152,7 +152,7 @@ def _stop(intake: _Intake, raw: bytes) -> BadLine | None:
 
 def _begin(job: Job, intake: _Intake) -> None:
     [*models] = intake.models
-    found = claims.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
+    found = queue.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
     begun = found.update(
         status=BatchStatus.IN_PROGRESS,
         total=intake.lines,
@@ -166,7 +166,7 @@ def _begin(job: Job, intake: _Intake) -> None:
 
 def _fail(job: Job, errors: list[dict[str, Any]]) -> None:
     with scope.team(job.team_id):
-        found = claims.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
+        found = queue.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         failed = found.update(
             status=BatchStatus.FAILED, ending=BatchStatus.FAILED, errors=errors, ended_at=now(), lease_until=None
         )

@@ -8,10 +8,10 @@ from typing import Any
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
-from responses.seeding import words
-from responses.seeding.playing import Exchange, Played
-from responses.seeding.stage import SeedStep, Speech
-from responses.seeding.words import Voice
+from responses.seeding import texts
+from responses.seeding.replay import Exchange, Played
+from responses.seeding.scripted_run import SeedStep, Speech
+from responses.seeding.texts import Voice
 
 Scene = Generator[Exchange, Played, None]
 _SERVER = "tracker"
@@ -50,23 +50,23 @@ class Kind:
 
 def chat(voice: Voice) -> Scene:
     """A question or several, and answers."""
-    question, answer = voice.pick(words.CHATS)
-    yield _asks(voice, question, answer, instructions=voice.pick(words.INSTRUCTIONS))
+    question, answer = voice.pick(texts.CHATS)
+    yield _asks(voice, question, answer, instructions=voice.pick(texts.INSTRUCTIONS))
     for _ in range(voice.rng.choice((0, 0, 1, 2, 3))):
-        question, answer = voice.pick(words.FOLLOW_UPS)
+        question, answer = voice.pick(texts.FOLLOW_UPS)
         yield _asks(voice, question, answer)
 
 
 def reasons(voice: Voice) -> Scene:
     """A model that thinks first."""
-    question, answer = voice.pick(words.CHATS)
-    thought = voice.say(voice.pick(words.THOUGHTS))
+    question, answer = voice.pick(texts.CHATS)
+    thought = voice.say(voice.pick(texts.THOUGHTS))
     yield _asks(voice, question, answer, thought=thought, model="orbit-reasoner", reasoning={"effort": "medium"})
 
 
 def searches(voice: Voice) -> Scene:
     """A search in the web, a page, and an answer with citations."""
-    query, pages = voice.pick(words.QUERIES)
+    query, pages = voice.pick(texts.QUERIES)
     found = [{"url": url, "title": title, "text": voice.say(text)} for url, title, text in pages]
     looked = SeedStep(
         name="web_search",
@@ -111,7 +111,7 @@ def reads_files(voice: Voice) -> Scene:
     passages = [
         {"file_id": _file_id(name), "filename": name, "score": round(0.91 - index / 9, 3), "text": voice.say(text),
          "attributes": {"area": "handbook"}}
-        for index, (name, text) in enumerate(words.PASSAGES)
+        for index, (name, text) in enumerate(texts.PASSAGES)
     ]  # fmt: skip
     query = voice.say("refund rules")
     deed = SeedStep(
@@ -143,10 +143,10 @@ def runs_code(voice: Voice) -> Scene:
     wrong = _program(
         voice, container, "print(statistics.median(latencies))", "NameError: name 'statistics' is not defined"
     )
-    right = _program(voice, container, words.PROGRAM, "median 192.5\np95    940")
+    right = _program(voice, container, texts.PROGRAM, "median 192.5\np95    940")
     answer = voice.say("The median is **192.5 ms**; one request took 940 ms, which makes the mean useless here.")
     speeches = [
-        Speech(reasoning=voice.say(words.THOUGHTS[2]), deeds=[wrong], wait=voice.seconds(0.4, 2), read=800),
+        Speech(reasoning=voice.say(texts.THOUGHTS[2]), deeds=[wrong], wait=voice.seconds(0.4, 2), read=800),
         Speech(deeds=[right], wait=voice.seconds(0.3, 1), read=1100, cached=800),
         Speech(text=answer, wait=voice.seconds(0.3, 1), read=1500, cached=1080),
     ]
@@ -242,7 +242,7 @@ def writes_much(voice: Voice) -> Scene:
 
 def fails(voice: Voice) -> Scene:
     """The upstream breaks, before its first word or behind it."""
-    question, answer = voice.pick(words.CHATS)
+    question, answer = voice.pick(texts.CHATS)
     said = voice.say(answer[:40]) if voice.rng.random() < 0.4 else ""
     speech = Speech(text=said, failure=voice.pick(_FAILURES), wait=voice.seconds(0.5, 20), read=500)
     background = voice.rng.random() < 0.4
@@ -252,7 +252,7 @@ def fails(voice: Voice) -> Scene:
 
 def is_cut(voice: Voice) -> Scene:
     """The answer is incomplete: out of tokens, or stopped by a filter."""
-    question, answer = voice.pick(words.CHATS)
+    question, answer = voice.pick(texts.CHATS)
     finish = voice.rng.choice(("length", "length", "content_filter"))
     speech = Speech(text=voice.say(answer[:60]), finish=finish, wait=voice.seconds(0.3, 1.5), read=400)
     yield Exchange(request=_request(voice, voice.say(question), max_output_tokens=64), speeches=[speech], stream=True)
@@ -286,11 +286,11 @@ def is_queued(voice: Voice) -> Scene:
 def works_long(voice: Voice) -> Scene:
     """A conversation that never ends: the caller says when it is enough."""
     while True:
-        question, answer = voice.pick([*words.CHATS, *words.FOLLOW_UPS])
+        question, answer = voice.pick([*texts.CHATS, *texts.FOLLOW_UPS])
         if voice.rng.random() < 0.45:
             deed = _mcp(voice, "find_issue", {"id": question[:24]}, output=_issue(voice), seconds=voice.seconds(0.2, 2))
             speeches = [
-                Speech(reasoning=voice.say(voice.pick(words.THOUGHTS)), deeds=[deed], read=3000, cached=2600),
+                Speech(reasoning=voice.say(voice.pick(texts.THOUGHTS)), deeds=[deed], read=3000, cached=2600),
                 Speech(text=voice.say(answer), read=3800, cached=3000),
             ]
             tools = [{**_MCP, "require_approval": "never"}]
@@ -339,7 +339,7 @@ def _asks(voice: Voice, question: str, answer: str, *, thought: str = "", pause:
 def _request(voice: Voice, given: Any, **more: Any) -> dict[str, Any]:
     request = {"model": voice.rng.choice(("atlas-large", "atlas-large", "atlas-mini")), "input": given, **more}
     if voice.rng.random() < 0.6:
-        request["safety_identifier"] = f"user-{voice.pick(words.PEOPLE)}"
+        request["safety_identifier"] = f"user-{voice.pick(texts.PEOPLE)}"
     if voice.rng.random() < 0.7:
         ticket = f"T-{voice.rng.randrange(1000, 9999)}"
         request["metadata"] = {"environment": voice.pick(("production", "production", "staging")), "ticket": ticket}

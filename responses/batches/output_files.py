@@ -15,9 +15,9 @@ from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from responses.batches import claims
-from responses.batches.claims import Job
-from responses.batches.threads import Halt, in_thread
+from responses.batches import queue
+from responses.batches.cancellable_thread import Halt, in_thread
+from responses.batches.queue import Job
 from responses.models.batches import Batch, BatchLine, LineState
 from responses.webhooks.outbox import announce
 from tenants import scope
@@ -99,7 +99,7 @@ def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> No
         done = Q(state=LineState.COMPLETED)
         sums = {name: Sum(name, default=0) for name in _TOKENS}
         totals = lines.aggregate(completed=Count("id", filter=done), failed=Count("id", filter=~done), **sums)
-        ended = claims.held(job).update(
+        ended = queue.held(job).update(
             status=batch.ending,
             ended_at=now(),
             output_file_id=output.pk if output else None,

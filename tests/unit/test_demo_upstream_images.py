@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from demo_upstream import pictures
-from demo_upstream.pictures import SIDE
+from demo_upstream import images
+from demo_upstream.images import SIDE
 from demo_upstream.testing import Demo, talking
 
 
@@ -45,7 +45,7 @@ async def test_a_picture_wants_a_prompt(demo: Demo) -> None:
 
 
 def test_partial_pictures_come_before_the_whole_one() -> None:
-    raw = pictures.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1)
+    raw = images.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1)
     events: list[dict[str, Any]] = [orjson.loads(line.split(b"data: ")[1]) for line in raw]
     assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image", "partial_image", "completed"]
     assert len({event["b64_json"] for event in events}) == 3

@@ -11,7 +11,7 @@ from kernel.errors import ApiError, InvalidValue, ServerError
 from kernel.ids import new_id
 from kernel.validation import parse_json
 from responses import chat
-from responses.batches.claims import Answered, Claimed
+from responses.batches.queue import Answered, Claimed
 from responses.batches.requests import EMBEDDINGS
 from responses.engine.chat.converter import read_usage
 from responses.engine.steps import RunEnded

@@ -1,4 +1,4 @@
-"""What people ask and agents answer in seeded data, in several languages and lengths: `words.json`, and who picks."""
+"""What people ask and agents answer in seeded data, in several languages and lengths: `texts.json`, and who picks."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import orjson
 
 _T = TypeVar("_T")
-_WORDS: dict[str, Any] = orjson.loads(Path(__file__).with_name("words.json").read_bytes())
+_WORDS: dict[str, Any] = orjson.loads(Path(__file__).with_name("texts.json").read_bytes())
 
 INSTRUCTIONS: Sequence[str] = _WORDS["instructions"]
 CHATS: Sequence[tuple[str, str]] = _WORDS["chats"]
