@@ -22,12 +22,12 @@ import psycopg
 from benchmarks.load import Target
 from benchmarks.native import program
 from launcher import credentials, database, postgres, processes, valkey
-from launcher.database import Role
+from launcher.database import DatabaseRole
 from launcher.errors import LaunchError
 from launcher.home import ServerHome, server_home
 from launcher.ports import any_free
 from launcher.postgres import Cluster
-from launcher.processes import Command
+from launcher.processes import ChildCommand
 from launcher.valkey import Valkey
 
 ROOT = Path(__file__).parents[1]
@@ -122,9 +122,9 @@ class Starter:
         self, name: str, argv: tuple[str, ...], *, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **(environment or {})}
-        return self.run(Command(name=name, argv=argv, log=self.log(name), directory=ROOT, environment=environment))
+        return self.run(ChildCommand(name=name, argv=argv, log=self.log(name), directory=ROOT, environment=environment))
 
-    def run(self, command: Command) -> subprocess.Popen[bytes]:
+    def run(self, command: ChildCommand) -> subprocess.Popen[bytes]:
         process = processes.start(command)
         self.undo.callback(processes.end, process, asking=command.stop_signal, patience=10.0)
         return process
@@ -203,12 +203,12 @@ def _start_valkey(start: Starter, home: ServerHome) -> str:
 def environment_of(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[str, str]:
     """Create roles and database, and say to the platform where everything is."""
     secrets = credentials.load(state_dir=directory, environment={})
-    owner = Role(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
-    app = Role(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
+    owner = DatabaseRole(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
+    app = DatabaseRole(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
     database.prepare(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
     with psycopg.connect(superuser(cluster), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION pg_stat_statements")
-    address = partial(Role.url, host="127.0.0.1", port=cluster.port, database=DATABASE)
+    address = partial(DatabaseRole.url, host="127.0.0.1", port=cluster.port, database=DATABASE)
     return {
         **{name: secrets[name] for name in credentials.APPLICATION},
         "DATABASE_URL": address(app),

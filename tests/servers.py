@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [path for path in (str(ROOT / "platform"), str(ROOT)) if path not in sys.path]
 
 from launcher import credentials  # noqa: E402 - the path above comes first
-from launcher.testing import Servers, start_servers  # noqa: E402
+from launcher.testing import PrivateServers, start_servers  # noqa: E402
 
 
-def _enter(servers: Servers) -> None:
+def _enter(servers: PrivateServers) -> None:
     """What a real upstream or a developer's shell has set must not reach the tests."""
     for name in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "SEARXNG_URL", "EGRESS_ALLOW", "ALLOWED_HOSTS", "PORT"):
         os.environ.pop(name, None)

@@ -26,7 +26,7 @@ from launcher import credentials, database, postgres, processes, valkey
 from launcher.home import ServerHome
 from launcher.ports import any_free
 from launcher.postgres import Cluster
-from launcher.processes import Command
+from launcher.processes import ChildCommand
 from launcher.valkey import Valkey
 
 _AWAY_SECONDS = 1.0
@@ -41,7 +41,7 @@ class Server:
     """PostgreSQL or Valkey: how it is started, and how one knows that it answers."""
 
     name: str
-    command: Command
+    command: ChildCommand
     is_ready: Callable[[], bool]
     process: subprocess.Popen[bytes]
 
@@ -162,7 +162,7 @@ def _valkey(start: Starter, home: ServerHome) -> tuple[Server, str]:
     return _started(start, command, partial(valkey.is_ready, valkey=server)), server.url
 
 
-def _started(start: Starter, command: Command, is_ready: Callable[[], bool]) -> Server:
+def _started(start: Starter, command: ChildCommand, is_ready: Callable[[], bool]) -> Server:
     process = start.run(command)
     start.wait_for(command.name, ready=is_ready, process=process)
     return Server(name=command.name, command=command, is_ready=is_ready, process=process)

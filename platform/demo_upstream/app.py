@@ -10,12 +10,12 @@ import orjson
 from aiohttp import web
 
 from demo_upstream import embeddings, faults, images, models
-from demo_upstream.conversation import Conversation
+from demo_upstream.conversation import DemoConversation
 from demo_upstream.delivery import deliver
-from demo_upstream.errors import ApiError
+from demo_upstream.errors import DemoApiError
 from demo_upstream.generation import generate
-from demo_upstream.models import Model
-from demo_upstream.request import ChatRequest, parse_chat, parse_embeddings
+from demo_upstream.models import DemoModel
+from demo_upstream.request import DemoChatRequest, parse_chat, parse_embeddings
 from demo_upstream.stats import Stats
 from demo_upstream.stream import Presenter
 
@@ -57,10 +57,10 @@ async def _envelopes(request: web.Request, handler: Handler) -> web.StreamRespon
     """Every error leaves in OpenAI's envelope, those of the HTTP server included."""
     try:
         return await handler(request)
-    except ApiError as error:
+    except DemoApiError as error:
         return error.response()
     except web.HTTPException as error:
-        return ApiError(f"{error.reason}: {request.method} {request.path}", status=error.status).response()
+        return DemoApiError(f"{error.reason}: {request.method} {request.path}", status=error.status).response()
     except ConnectionError:
         # Nobody is there to read it; aiohttp wants an answer all the same.
         return web.Response(status=499)
@@ -88,17 +88,17 @@ async def _chat(request: web.Request) -> web.StreamResponse:
         chat = parse_chat(await request.read())
         model = models.find(chat.model)
         if not model.chats:
-            raise ApiError(f"'{model.id}' does not chat.", param="model", code="unsupported_value")
+            raise DemoApiError(f"'{model.id}' does not chat.", param="model", code="unsupported_value")
         faults.raise_instead_of_answering(model.fault)
         return await _answer(request, chat, model)
 
 
-async def _answer(request: web.Request, chat: ChatRequest, model: Model) -> web.StreamResponse:
+async def _answer(request: web.Request, chat: DemoChatRequest, model: DemoModel) -> web.StreamResponse:
     """The answer; everything in it but `created` follows from the request, and is the same streamed or not."""
     seed = blake2b(chat.model_dump_json(exclude={"stream", "stream_options"}).encode(), digest_size=16).digest()
     presenter = Presenter(
         request=chat,
-        generation=generate(Conversation(chat, model), seed=seed),
+        generation=generate(DemoConversation(chat, model), seed=seed),
         id=f"chatcmpl-{seed.hex()[:24]}",
         created=int(request.app[CLOCK]()),
     )
@@ -140,7 +140,7 @@ async def _order(request: web.Request) -> tuple[dict[str, Any], int]:
         try:
             sent = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
-            raise ApiError("We could not parse the JSON body of your request.") from error
+            raise DemoApiError("We could not parse the JSON body of your request.") from error
         return (sent if isinstance(sent, dict) else {}), 0
     form = await request.post()
     files = [name for name, value in form.items() if isinstance(value, web.FileField) and name != "mask"]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from demo_upstream.models import Model
-from demo_upstream.request import ChatRequest
+from demo_upstream.models import DemoModel
+from demo_upstream.request import DemoChatRequest
 
 
 @dataclass(frozen=True)
-class ToolResult:
+class DemoToolResult:
     """What a tool answered."""
 
     tool: str
@@ -17,11 +17,11 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class DemoConversation:
     """The request and the model that it is for."""
 
-    request: ChatRequest
-    model: Model
+    request: DemoChatRequest
+    model: DemoModel
 
     @cached_property
     def asked(self) -> str:
@@ -45,11 +45,11 @@ class Conversation:
         return said[-1] if said else None
 
     @cached_property
-    def results(self) -> list[ToolResult]:
+    def results(self) -> list[DemoToolResult]:
         """The tool messages at the end of the history: those that nobody has reacted to."""
         names = {call.id: call.function.name for message in self.request.messages for call in message.calls}
         latest = list(takewhile(lambda message: message.role == "tool", reversed(self.request.messages)))
-        return [ToolResult(names[message.tool_call_id or ""], message.text) for message in reversed(latest)]
+        return [DemoToolResult(names[message.tool_call_id or ""], message.text) for message in reversed(latest)]
 
     def attachments(self, kind: str) -> int:
         """How many parts of that type the last user message has."""

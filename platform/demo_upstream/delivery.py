@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from demo_upstream.steps import Cut, Hang, Send, Step, Wait
+from demo_upstream.steps import Cut, Delay, Hang, Send, Step
 
 
 async def deliver(request: web.Request, steps: Sequence[Step], *, content_type: str) -> web.StreamResponse:
@@ -26,7 +26,7 @@ async def _perform(step: Step, request: web.Request, response: web.StreamRespons
             if not response.prepared:
                 await response.prepare(request)
             await response.write(data)
-        case Wait(seconds):
+        case Delay(seconds):
             await asyncio.sleep(seconds)
         case Hang():
             await asyncio.get_running_loop().create_future()

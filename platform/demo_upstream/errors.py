@@ -13,7 +13,7 @@ CODES = {
 }
 
 
-class ApiError(Exception):
+class DemoApiError(Exception):
     """A request that is answered with an error; the attributes are the fields of the envelope."""
 
     def __init__(
@@ -51,12 +51,12 @@ class ApiError(Exception):
         )
 
 
-def unknown_model(name: str) -> ApiError:
+def unknown_model(name: str) -> DemoApiError:
     """OpenAI's answer to a model that does not exist."""
-    return ApiError(f"The model '{name}' does not exist.", status=404, param="model", code="model_not_found")
+    return DemoApiError(f"The model '{name}' does not exist.", status=404, param="model", code="model_not_found")
 
 
-def first_defect(error: ValidationError) -> ApiError:
+def first_defect(error: ValidationError) -> DemoApiError:
     """The first thing that is wrong with a body, as a 400 that names the parameter."""
     detail = error.errors(include_url=False)[0]
     kind, param = detail["type"], path(detail["loc"])
@@ -65,7 +65,7 @@ def first_defect(error: ValidationError) -> ApiError:
         message = f"The demo model does not support the parameter '{param}'."
     else:
         message = f"Invalid '{param or 'body'}': {detail['msg']}."
-    return ApiError(message, param=param or None, code=code)
+    return DemoApiError(message, param=param or None, code=code)
 
 
 def path(loc: tuple[str | int, ...]) -> str:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from demo_upstream.errors import ApiError
-from demo_upstream.steps import Cut, Hang, Script, Send, Step, Wait
+from demo_upstream.errors import DemoApiError
+from demo_upstream.steps import Cut, Delay, Hang, Script, Send, Step
 
 FEW = 3
 SLOWNESS = 1.0
@@ -93,7 +93,7 @@ def raise_instead_of_answering(fault: Fault | None) -> None:
     if isinstance(fault, HttpError):
         headers = {"Retry-After": "1"} if fault.status == 429 else {}
         message = f"The demo model was asked by its name to fail with status {fault.status}."
-        raise ApiError(message, status=fault.status, code=_code(fault.status), headers=headers)
+        raise DemoApiError(message, status=fault.status, code=_code(fault.status), headers=headers)
 
 
 def streamed(script: Script, *, pace: float, fault: Fault | None) -> list[Step]:
@@ -112,7 +112,7 @@ def streamed(script: Script, *, pace: float, fault: Fault | None) -> list[Step]:
         case Garbage():
             return [*beginning, Send(_event(GARBAGE)), *ending]
         case Slowness():
-            return [Wait(SLOWNESS), *beginning, *ending]
+            return [Delay(SLOWNESS), *beginning, *ending]
         case _:
             return [*beginning, *ending]
 
@@ -125,17 +125,17 @@ def whole(body: bytes, *, seconds: float, fault: Fault | None) -> list[Step]:
         case Silence():
             return [Hang()]
         case BrokenConnection():
-            return [Wait(seconds), Send(body[: len(body) // 2]), Cut()]
+            return [Delay(seconds), Send(body[: len(body) // 2]), Cut()]
         case Garbage():
-            return [Wait(seconds), Send(GARBAGE)]
+            return [Delay(seconds), Send(GARBAGE)]
         case Slowness():
-            return [Wait(SLOWNESS + seconds), Send(body)]
+            return [Delay(SLOWNESS + seconds), Send(body)]
         case _:
-            return [Wait(seconds), Send(body)]
+            return [Delay(seconds), Send(body)]
 
 
 def _spoken(words: Sequence[bytes], *, pace: float) -> list[Step]:
-    pause: list[Step] = [Wait(pace)] if pace else []
+    pause: list[Step] = [Delay(pace)] if pace else []
     return [step for word in words for step in (*pause, Send(word))]
 
 
@@ -144,7 +144,9 @@ def _event(line: bytes) -> bytes:
 
 
 def _failure() -> bytes:
-    return ApiError("The demo model was asked by its name to fail here.", status=500, code="demo_failure").envelope()
+    return DemoApiError(
+        "The demo model was asked by its name to fail here.", status=500, code="demo_failure"
+    ).envelope()
 
 
 def _code(status: int) -> str:

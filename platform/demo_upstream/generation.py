@@ -9,15 +9,15 @@ from enum import Enum
 from hashlib import blake2b
 
 from demo_upstream import rules, tokens
-from demo_upstream.conversation import Conversation
-from demo_upstream.request import ChatRequest
-from demo_upstream.rules import Called, Refused, Reply
-from demo_upstream.tools import Call
+from demo_upstream.conversation import DemoConversation
+from demo_upstream.request import DemoChatRequest
+from demo_upstream.rules import RefusalReply, Reply, ToolCallReply
+from demo_upstream.tools import DemoCall
 
 THOUGHTS = {"none": 0, "minimal": 1, "low": 1, "medium": 2}
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a piece belongs to; the value is its field in a message and in a delta."""
 
     REASONING = "reasoning_content"
@@ -35,10 +35,10 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GeneratedToken:
     """One token; `call` is the index of the tool call that it belongs to, `opening` is set on the first of each."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     call: int = 0
     opening: Opening | None = None
@@ -48,11 +48,11 @@ class Piece:
 class Generation:
     """All that is generated for a request, and what it cost."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GeneratedToken, ...]
     finish_reason: str
     prompt_tokens: int
 
-    def of(self, kind: Kind) -> list[Piece]:
+    def of(self, kind: TokenKind) -> list[GeneratedToken]:
         """The pieces of one kind, in order."""
         return [piece for piece in self.pieces if piece.kind is kind]
 
@@ -64,11 +64,11 @@ class Generation:
             "completion_tokens": generated,
             "total_tokens": self.prompt_tokens + generated,
             "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": len(self.of(Kind.REASONING))},
+            "completion_tokens_details": {"reasoning_tokens": len(self.of(TokenKind.REASONING))},
         }
 
 
-def generate(conversation: Conversation, *, seed: bytes) -> Generation:
+def generate(conversation: DemoConversation, *, seed: bytes) -> Generation:
     """What the demo says to a conversation; the ids of calls follow from `seed`, so the same request gets the same."""
     rule, reply = rules.reply(conversation)
     request = conversation.request
@@ -77,11 +77,11 @@ def generate(conversation: Conversation, *, seed: bytes) -> Generation:
     if limit is not None and len(pieces) > limit:
         pieces, finish_reason = pieces[:limit], "length"
     else:
-        finish_reason = "tool_calls" if isinstance(reply, Called) else "stop"
+        finish_reason = "tool_calls" if isinstance(reply, ToolCallReply) else "stop"
     return Generation(pieces=tuple(pieces), finish_reason=finish_reason, prompt_tokens=prompt_tokens(request))
 
 
-def prompt_tokens(request: ChatRequest) -> int:
+def prompt_tokens(request: DemoChatRequest) -> int:
     """The tokens of all that was sent: texts, calls, offered functions; what is no text counts one."""
     total = 0
     for message in request.messages:
@@ -90,7 +90,7 @@ def prompt_tokens(request: ChatRequest) -> int:
     return total + sum(tokens.count(function.model_dump_json()) for function in request.functions)
 
 
-def _thoughts(rule: str, conversation: Conversation) -> Iterator[Piece]:
+def _thoughts(rule: str, conversation: DemoConversation) -> Iterator[GeneratedToken]:
     """An honest chain of thought: which rule matched, and that no thinking took place."""
     if not conversation.model.reasons:
         return
@@ -101,23 +101,23 @@ def _thoughts(rule: str, conversation: Conversation) -> Iterator[Piece]:
     )
     effort = conversation.request.reasoning_effort or "medium"
     text = "".join(thoughts[: THOUGHTS.get(effort, len(thoughts))])
-    yield from (Piece(Kind.REASONING, token) for token in tokens.split(text))
+    yield from (GeneratedToken(TokenKind.REASONING, token) for token in tokens.split(text))
 
 
-def _pieces(reply: Reply, *, stops: Sequence[str], seed: bytes) -> Iterator[Piece]:
-    if isinstance(reply, Called):
+def _pieces(reply: Reply, *, stops: Sequence[str], seed: bytes) -> Iterator[GeneratedToken]:
+    if isinstance(reply, ToolCallReply):
         for index, call in enumerate(reply.calls):
             yield from _call_pieces(call, index=index, seed=seed)
-    elif isinstance(reply, Refused):
-        yield from (Piece(Kind.REFUSAL, token) for token in tokens.split(reply.text))
+    elif isinstance(reply, RefusalReply):
+        yield from (GeneratedToken(TokenKind.REFUSAL, token) for token in tokens.split(reply.text))
     else:
-        yield from (Piece(Kind.TEXT, token) for token in tokens.split(_until(reply.text, stops)))
+        yield from (GeneratedToken(TokenKind.TEXT, token) for token in tokens.split(_until(reply.text, stops)))
 
 
-def _call_pieces(call: Call, *, index: int, seed: bytes) -> Iterator[Piece]:
+def _call_pieces(call: DemoCall, *, index: int, seed: bytes) -> Iterator[GeneratedToken]:
     identity = blake2b(seed + index.to_bytes(4), digest_size=12).hexdigest()
-    yield Piece(Kind.CALL, "", call=index, opening=Opening(id=f"call_{identity}", name=call.name))
-    yield from (Piece(Kind.CALL, token, call=index) for token in tokens.split(call.arguments))
+    yield GeneratedToken(TokenKind.CALL, "", call=index, opening=Opening(id=f"call_{identity}", name=call.name))
+    yield from (GeneratedToken(TokenKind.CALL, token, call=index) for token in tokens.split(call.arguments))
 
 
 def _until(text: str, stops: Sequence[str]) -> str:

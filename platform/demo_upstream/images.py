@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from demo_upstream import tokens
-from demo_upstream.errors import ApiError
+from demo_upstream.errors import DemoApiError
 
 SIDE = 64
 _STRIPES = 8
@@ -64,7 +64,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _prompt(fields: Fields) -> str:
     prompt = fields.get("prompt")
     if not isinstance(prompt, str) or not prompt:
-        raise ApiError("Missing required parameter: 'prompt'.", param="prompt")
+        raise DemoApiError("Missing required parameter: 'prompt'.", param="prompt")
     return prompt
 
 

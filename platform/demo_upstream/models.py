@@ -23,7 +23,7 @@ LISTED = (*PLAIN, *faults.EXAMPLES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class DemoModel:
     """How the model of one request behaves; `pace` is seconds per word."""
 
     id: str
@@ -47,8 +47,8 @@ class Model:
         return self.base not in {"demo-embedding", "demo-image"}
 
 
-def find(name: str) -> Model:
-    """The model of that name; an `ApiError` 404 when the name means nothing here."""
+def find(name: str) -> DemoModel:
+    """The model of that name; an `DemoApiError` 404 when the name means nothing here."""
     parts = PACED.fullmatch(name)
     if parts is None:
         raise unknown_model(name)
@@ -56,7 +56,7 @@ def find(name: str) -> Model:
     fault = faults.named(base)
     if base not in PLAIN and fault is None:
         raise unknown_model(name)
-    return Model(id=name, base=base, pace=int(parts["pace"] or DEFAULT_PACE_MS) / 1000, fault=fault)
+    return DemoModel(id=name, base=base, pace=int(parts["pace"] or DEFAULT_PACE_MS) / 1000, fault=fault)
 
 
 def card(name: str) -> dict[str, str | int]:

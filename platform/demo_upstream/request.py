@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from demo_upstream.errors import ApiError, first_defect
+from demo_upstream.errors import DemoApiError, first_defect
 
 Body = TypeVar("Body", bound=BaseModel)
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -34,7 +34,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Part(Strict):
+class DemoPart(Strict):
     """One part of a message's content; of images, audio and files only the type matters to a demo."""
 
     type: Literal["text", "image_url", "input_audio", "file", "refusal"]
@@ -48,26 +48,26 @@ class Part(Strict):
         return self
 
 
-class CalledFunction(Strict):
+class DemoCalledFunction(Strict):
     """The name and the arguments (a JSON text) of a call."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Strict):
+class DemoToolCall(Strict):
     """A call that an assistant made earlier."""
 
     id: str
-    function: CalledFunction
+    function: DemoCalledFunction
 
 
-class Message(Strict):
+class DemoMessage(Strict):
     """One message of the history."""
 
     role: Role
-    content: Annotated[list[Part], BeforeValidator(_as_parts)] = []
-    tool_calls: list[ToolCall] | None = None
+    content: Annotated[list[DemoPart], BeforeValidator(_as_parts)] = []
+    tool_calls: list[DemoToolCall] | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="after")
@@ -84,7 +84,7 @@ class Message(Strict):
         return "\n".join(part.text for part in self.content if part.text is not None)
 
     @property
-    def calls(self) -> list[ToolCall]:
+    def calls(self) -> list[DemoToolCall]:
         """The calls that the message makes, if any."""
         return self.tool_calls or []
 
@@ -98,7 +98,7 @@ class Function(Strict):
     strict: bool | None = None
 
 
-class Tool(Strict):
+class DemoTool(Strict):
     """An offered tool; the demo knows functions only."""
 
     type: Literal["function"]
@@ -132,7 +132,7 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
 
 
-class StreamOptions(Strict):
+class DemoStreamOptions(Strict):
     """What a stream carries beside the answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -141,21 +141,21 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ChatRequest(Strict):
+class DemoChatRequest(Strict):
     """The body of `POST /v1/chat/completions`."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[DemoMessage], Field(min_length=1)]
     n: int | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: Annotated[Annotated[list[str], Field(max_length=4)] | None, BeforeValidator(_listed)] = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: DemoStreamOptions | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: list[DemoTool] | None = None
     tool_choice: Annotated[ToolChoice | None, BeforeValidator(_as_choice)] = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
@@ -208,13 +208,13 @@ class EmbeddingsRequest(Strict):
 
 
 def parse_embeddings(body: bytes) -> EmbeddingsRequest:
-    """The request in a body, or the `ApiError` of its first defect."""
+    """The request in a body, or the `DemoApiError` of its first defect."""
     return _parse(EmbeddingsRequest, body)
 
 
-def parse_chat(body: bytes) -> ChatRequest:
-    """The request in a body, or the `ApiError` of its first defect, contradictions between parameters included."""
-    chat = _parse(ChatRequest, body)
+def parse_chat(body: bytes) -> DemoChatRequest:
+    """The request in a body, or the `DemoApiError` of its first defect, contradictions between parameters included."""
+    chat = _parse(DemoChatRequest, body)
     _check_limits(chat)
     _check_stream(chat)
     _check_format(chat)
@@ -230,51 +230,53 @@ def _parse(schema: type[Body], body: bytes) -> Body:
         raise first_defect(error) from error
 
 
-def _check_limits(chat: ChatRequest) -> None:
+def _check_limits(chat: DemoChatRequest) -> None:
     if chat.n not in (None, 1):
-        raise ApiError("The demo model gives one answer: 'n' must be 1.", param="n", code="unsupported_value")
+        raise DemoApiError("The demo model gives one answer: 'n' must be 1.", param="n", code="unsupported_value")
     if chat.max_tokens is not None and chat.max_completion_tokens is not None:
         message = "Set 'max_tokens' or 'max_completion_tokens', not both."
-        raise ApiError(message, param="max_tokens", code="invalid_parameter_combination")
+        raise DemoApiError(message, param="max_tokens", code="invalid_parameter_combination")
 
 
-def _check_stream(chat: ChatRequest) -> None:
+def _check_stream(chat: DemoChatRequest) -> None:
     if chat.stream_options is not None and not chat.stream:
-        raise ApiError("'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
+        raise DemoApiError("'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
     if chat.top_logprobs is not None and not chat.logprobs:
-        raise ApiError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
+        raise DemoApiError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
 
 
-def _check_format(chat: ChatRequest) -> None:
+def _check_format(chat: DemoChatRequest) -> None:
     wanted = chat.response_format
     if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
         param = "response_format.json_schema"
-        raise ApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+        raise DemoApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
-def _check_tools(chat: ChatRequest) -> None:
+def _check_tools(chat: DemoChatRequest) -> None:
     if chat.tool_choice is None:
         return
     if not chat.tools:
-        raise ApiError("'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
+        raise DemoApiError("'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
     if chat.tool_choice.type == "function":
         named = chat.tool_choice.function
         if named is None or all(tool.function.name != named.name for tool in chat.tools):
-            raise ApiError("'tool_choice' names no offered function.", param="tool_choice", code="invalid_value")
+            raise DemoApiError("'tool_choice' names no offered function.", param="tool_choice", code="invalid_value")
 
 
-def _check_tool_messages(messages: list[Message]) -> None:
+def _check_tool_messages(messages: list[DemoMessage]) -> None:
     """Every call is answered right after its message and nothing else is, as OpenAI demands it."""
     waiting: set[str] = set()
     for position, message in enumerate(messages):
         param = f"messages[{position}]"
         if message.role == "tool":
             if message.tool_call_id not in waiting:
-                raise ApiError("A tool message must answer a preceding tool call.", param=param, code="invalid_value")
+                raise DemoApiError(
+                    "A tool message must answer a preceding tool call.", param=param, code="invalid_value"
+                )
             waiting.discard(message.tool_call_id)
         elif waiting:
-            raise ApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")
+            raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")
         else:
             waiting = {call.id for call in message.calls}
     if waiting:
-        raise ApiError(f"No tool message answers the call {min(waiting)}.", param="messages", code="invalid_value")
+        raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param="messages", code="invalid_value")

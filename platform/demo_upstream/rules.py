@@ -10,43 +10,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo_upstream import arithmetic, facts, schema, tools
-from demo_upstream.conversation import Conversation
-from demo_upstream.errors import ApiError
+from demo_upstream.conversation import DemoConversation
+from demo_upstream.errors import DemoApiError
 from demo_upstream.schema import Fill, UnfillableError
-from demo_upstream.text_values import Clues
-from demo_upstream.tools import Call
+from demo_upstream.text_values import TextValues
+from demo_upstream.tools import DemoCall
 
 
 @dataclass(frozen=True)
-class Said:
+class TextReply:
     """An answer in words."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Written:
+class JsonReply:
     """A JSON document; manners do not touch it."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Called:
+class ToolCallReply:
     """Calls of tools."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[DemoCall, ...]
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusalReply:
     """A refusal, with its reason."""
 
     text: str
 
 
-Reply = Said | Written | Called | Refused
-Rule = Callable[[Conversation], Reply | None]
+Reply = TextReply | JsonReply | ToolCallReply | RefusalReply
+Rule = Callable[[DemoConversation], Reply | None]
 
 ABOUT = (
     "I am the demo model of this platform: a small set of rules, not a language model. I can echo (say hello), "
@@ -83,19 +83,23 @@ PIRATE = re.compile(r"\bpirate\b", re.IGNORECASE)
 WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!. ]*$", re.IGNORECASE)
 
 
-def reply(conversation: Conversation) -> tuple[str, Reply]:
+def reply(conversation: DemoConversation) -> tuple[str, Reply]:
     """The name of the rule that answers, and its answer in the manner that the instructions ask for."""
     answers = ((rule.__name__, rule(conversation)) for rule in RULES)
     name, answer = next((name, answer) for name, answer in answers if answer is not None)
     return name.replace("_", " "), _with_manners(answer, conversation)
 
 
-def declines(conversation: Conversation) -> Reply | None:
+def declines(conversation: DemoConversation) -> Reply | None:
     """`demo-refuse` declines whatever it is asked."""
-    return Refused("I cannot help with that: this demo model always declines.") if conversation.model.refuses else None
+    return (
+        RefusalReply("I cannot help with that: this demo model always declines.")
+        if conversation.model.refuses
+        else None
+    )
 
 
-def calls_the_demanded_tool(conversation: Conversation) -> Reply | None:
+def calls_the_demanded_tool(conversation: DemoConversation) -> Reply | None:
     """`tool_choice` insists on a call: of the named function, of those that the text names, or of the first one."""
     choice = conversation.request.tool_choice
     if choice is None or choice.type in ("none", "auto"):
@@ -107,13 +111,13 @@ def calls_the_demanded_tool(conversation: Conversation) -> Reply | None:
     return _at_once(named or (tools.call(functions[0], words=conversation.asked),), conversation)
 
 
-def calls_the_named_tools(conversation: Conversation) -> Reply | None:
+def calls_the_named_tools(conversation: DemoConversation) -> Reply | None:
     """The user names offered tools and they have not answered yet."""
     calls = () if conversation.results else tools.named(conversation.asked, conversation.request.functions)
     return _at_once(calls, conversation) if calls else None
 
 
-def fills_the_schema(conversation: Conversation) -> Reply | None:
+def fills_the_schema(conversation: DemoConversation) -> Reply | None:
     """`response_format` has a JSON schema: a document that is valid for it, with the user's text in its strings."""
     wanted = conversation.request.response_format
     if wanted is None or wanted.json_schema is None:
@@ -121,23 +125,23 @@ def fills_the_schema(conversation: Conversation) -> Reply | None:
     text = " ".join(result.text for result in conversation.results) or conversation.asked
     try:
         document = schema.fill(
-            wanted.json_schema.definition, clues=Clues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
+            wanted.json_schema.definition, clues=TextValues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
         )
     except UnfillableError as reason:
         message = f"The demo model cannot fill this schema: {reason}."
-        raise ApiError(message, param="response_format.json_schema.schema", code="invalid_json_schema") from reason
-    return Written(json.dumps(document, ensure_ascii=False))
+        raise DemoApiError(message, param="response_format.json_schema.schema", code="invalid_json_schema") from reason
+    return JsonReply(json.dumps(document, ensure_ascii=False))
 
 
-def quotes_the_tool_results(conversation: Conversation) -> Reply | None:
+def quotes_the_tool_results(conversation: DemoConversation) -> Reply | None:
     """The tools have answered."""
     if not conversation.results:
         return None
     quotes = "; ".join(f"{result.tool} answered “{_short(result.text, 500)}”" for result in conversation.results)
-    return Said(f"The demo model asked your tools: {quotes}.")
+    return TextReply(f"The demo model asked your tools: {quotes}.")
 
 
-def counts_the_attachments(conversation: Conversation) -> Reply | None:
+def counts_the_attachments(conversation: DemoConversation) -> Reply | None:
     """There are images, audio or files, which a demo cannot see, hear or read."""
     kinds = {"image_url": "image", "input_audio": "recording", "file": "file"}
     counted = [_counted(conversation.attachments(kind), noun) for kind, noun in kinds.items()]
@@ -145,28 +149,28 @@ def counts_the_attachments(conversation: Conversation) -> Reply | None:
     if not given:
         return None
     said = f" You wrote: “{_short(conversation.asked)}”." if conversation.asked else ""
-    return Said(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{said}")
+    return TextReply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{said}")
 
 
-def repeats_its_previous_answer(conversation: Conversation) -> Reply | None:
+def repeats_its_previous_answer(conversation: DemoConversation) -> Reply | None:
     """ "Say that again", "shout it", "in capitals"."""
     if not AGAIN.fullmatch(conversation.asked.strip()):
         return None
     answer = conversation.previous_answer or "There is nothing to repeat yet, says the demo model."
     loudly = CAPITALS.search(conversation.asked) or "shout" in conversation.asked.lower()
-    return Said(answer.upper() if loudly else answer)
+    return TextReply(answer.upper() if loudly else answer)
 
 
-def echoes(conversation: Conversation) -> Reply | None:
+def echoes(conversation: DemoConversation) -> Reply | None:
     """ "Echo: text", "say text", "repeat after me: text": exactly the text, without quotation marks around it."""
     found = ECHO.fullmatch(conversation.asked)
     if found is None:
         return None
     text = found[1]
-    return Said(text[1:-1] if text[0] + text[-1] in ('""', "''", "“”") and len(text) > 2 else text)
+    return TextReply(text[1:-1] if text[0] + text[-1] in ('""', "''", "“”") and len(text) > 2 else text)
 
 
-def remembers(conversation: Conversation) -> Reply | None:
+def remembers(conversation: DemoConversation) -> Reply | None:
     """ "What is my name?": the newest "my name is Ada" of the history."""
     asked = ASKS.search(conversation.asked)
     if asked is None:
@@ -174,39 +178,41 @@ def remembers(conversation: Conversation) -> Reply | None:
     what = asked[1].lower()
     told = [match for text in conversation.told for match in TELLS.finditer(text) if match[1].lower() == what]
     if not told:
-        return Said(f"You have not told this demo your {what} in this conversation.")
-    return Said(f"Your {what} is {told[-1][2].strip()}, as you told this demo earlier.")
+        return TextReply(f"You have not told this demo your {what} in this conversation.")
+    return TextReply(f"Your {what} is {told[-1][2].strip()}, as you told this demo earlier.")
 
 
-def takes_note(conversation: Conversation) -> Reply | None:
+def takes_note(conversation: DemoConversation) -> Reply | None:
     """ "My name is Ada": acknowledged; the history is all the memory that there is."""
     told = TELLS.search(conversation.asked)
     if told is None or "?" in conversation.asked:
         return None
-    return Said(f"Noted: your {told[1]} is {told[2].strip()}. This demo remembers it as long as the history is sent.")
+    return TextReply(
+        f"Noted: your {told[1]} is {told[2].strip()}. This demo remembers it as long as the history is sent."
+    )
 
 
-def computes(conversation: Conversation) -> Reply | None:
+def computes(conversation: DemoConversation) -> Reply | None:
     """Arithmetic."""
     result = arithmetic.solve(conversation.asked)
-    return Said(f"{result}, says the demo model.") if result else None
+    return TextReply(f"{result}, says the demo model.") if result else None
 
 
-def knows_a_fact(conversation: Conversation) -> Reply | None:
+def knows_a_fact(conversation: DemoConversation) -> Reply | None:
     """One of the few facts."""
     fact = facts.find(conversation.asked)
-    return Said(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
+    return TextReply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
 
 
-def introduces_itself(conversation: Conversation) -> Reply | None:
+def introduces_itself(conversation: DemoConversation) -> Reply | None:
     """A greeting, or a question who is speaking."""
     asked = conversation.asked
     if WONDERS.search(asked):
-        return Said(f"{ABOUT} {HOW_TO_GO_ON}")
-    return Said(f"Hello! {ABOUT}") if GREETS.match(asked) else None
+        return TextReply(f"{ABOUT} {HOW_TO_GO_ON}")
+    return TextReply(f"Hello! {ABOUT}") if GREETS.match(asked) else None
 
 
-def admits_being_a_demo(conversation: Conversation) -> Reply:
+def admits_being_a_demo(conversation: DemoConversation) -> Reply:
     """No rule knows better."""
     sentences = ["This is a demo model without an answer to this."]
     if conversation.asked:
@@ -216,7 +222,7 @@ def admits_being_a_demo(conversation: Conversation) -> Reply:
     if conversation.request.functions:
         names = ", ".join(function.name for function in conversation.request.functions)
         sentences.append(f"I call an offered tool when you name it: {names}.")
-    return Said(" ".join([*sentences, HOW_TO_GO_ON]))
+    return TextReply(" ".join([*sentences, HOW_TO_GO_ON]))
 
 
 RULES: tuple[Rule, ...] = (
@@ -262,25 +268,25 @@ def speaks_in_capitals(text: str, instructions: str) -> str:
 MANNERS = (answers_as_told, talks_like_a_pirate, ends_as_told, speaks_in_capitals)
 
 
-def _with_manners(answer: Reply, conversation: Conversation) -> Reply:
-    if not isinstance(answer, Said):
+def _with_manners(answer: Reply, conversation: DemoConversation) -> Reply:
+    if not isinstance(answer, TextReply):
         return answer
     text = answer.text
     for manner in MANNERS:
         text = manner(text, conversation.instructions)
     wanted = conversation.request.response_format
     if wanted is not None and wanted.type == "json_object":
-        return Written(json.dumps({"answer": text}, ensure_ascii=False))
-    return Said(text)
+        return JsonReply(json.dumps({"answer": text}, ensure_ascii=False))
+    return TextReply(text)
 
 
 def _quotable(told: re.Match[str]) -> str:
     return (told["quoted"] or told["plain"]).strip()
 
 
-def _at_once(calls: tuple[Call, ...], conversation: Conversation) -> Called:
+def _at_once(calls: tuple[DemoCall, ...], conversation: DemoConversation) -> ToolCallReply:
     """All calls in one turn, or only the first where the client wants no parallel ones."""
-    return Called(calls[:1] if conversation.request.parallel_tool_calls is False else calls)
+    return ToolCallReply(calls[:1] if conversation.request.parallel_tool_calls is False else calls)
 
 
 def _short(text: str, length: int = SHORT) -> str:

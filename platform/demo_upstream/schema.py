@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from demo_upstream import number_bounds
-from demo_upstream.text_values import PLACES, Clues
+from demo_upstream.text_values import PLACES, TextValues
 
 Node = dict[str, JsonValue]
 Value = TypeVar("Value")
@@ -66,13 +66,13 @@ class Fill(Enum):
     """Required properties and those that the text names, null where it may be: as a caller fills arguments."""
 
 
-def fill(schema: Node, *, clues: Clues, otherwise: str, extent: Fill) -> JsonValue:
+def fill(schema: Node, *, clues: TextValues, otherwise: str, extent: Fill) -> JsonValue:
     """A value that is valid for `schema`; `otherwise` is the string where the text has no better one."""
     return _Filler(schema, clues=clues, otherwise=otherwise, extent=extent).value(schema, name="", depth=0)
 
 
 class _Filler:
-    def __init__(self, root: Node, *, clues: Clues, otherwise: str, extent: Fill) -> None:
+    def __init__(self, root: Node, *, clues: TextValues, otherwise: str, extent: Fill) -> None:
         self._root = root
         self._clues = clues
         self._otherwise = otherwise

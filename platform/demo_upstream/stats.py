@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from demo_upstream.errors import ApiError
+from demo_upstream.errors import DemoApiError
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Stats:
         self.in_flight += 1
         try:
             yield
-        except (ApiError, web.HTTPException):
+        except (DemoApiError, web.HTTPException):
             self.refused += 1
             raise
         except (ConnectionError, asyncio.CancelledError):

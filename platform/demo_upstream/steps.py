@@ -11,7 +11,7 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Wait:
+class Delay:
     """Be silent for so many seconds."""
 
     seconds: float
@@ -27,7 +27,7 @@ class Cut:
     """Close the connection as it is."""
 
 
-Step = Send | Wait | Hang | Cut
+Step = Send | Delay | Hang | Cut
 
 
 @dataclass(frozen=True)

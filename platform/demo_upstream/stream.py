@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import orjson
 
 from demo_upstream import tokens
-from demo_upstream.generation import Generation, Kind, Piece
-from demo_upstream.request import ChatRequest
+from demo_upstream.generation import GeneratedToken, Generation, TokenKind
+from demo_upstream.request import DemoChatRequest
 from demo_upstream.steps import Script
 
 Wire = Mapping[str, object]
@@ -25,7 +25,7 @@ def frame(data: Wire) -> bytes:
 class Presenter:
     """Writes one generation as the request wants it; `id` and `created` are the same in every chunk."""
 
-    request: ChatRequest
+    request: DemoChatRequest
     generation: Generation
     id: str
     created: int
@@ -56,8 +56,8 @@ class Presenter:
             yield frame({**self._head("chat.completion.chunk"), "choices": [], "usage": self.generation.usage()})
         yield DONE
 
-    def _word(self, position: int, piece: Piece) -> bytes:
-        delta = {"tool_calls": [_call_delta(piece)]} if piece.kind is Kind.CALL else {piece.kind.value: piece.text}
+    def _word(self, position: int, piece: GeneratedToken) -> bytes:
+        delta = {"tool_calls": [_call_delta(piece)]} if piece.kind is TokenKind.CALL else {piece.kind.value: piece.text}
         return self._chunk(delta, logprobs=self._logprobs([(position, piece)]), padding=self._padding(piece.text))
 
     def _chunk(
@@ -84,14 +84,14 @@ class Presenter:
         }
 
     def _message(self) -> Wire:
-        said = {kind: "".join(piece.text for piece in self.generation.of(kind)) for kind in Kind}
+        said = {kind: "".join(piece.text for piece in self.generation.of(kind)) for kind in TokenKind}
         message: dict[str, object] = {
             "role": "assistant",
-            "content": said[Kind.TEXT] if self._speaks else None,
-            "refusal": said[Kind.REFUSAL] or None,
+            "content": said[TokenKind.TEXT] if self._speaks else None,
+            "refusal": said[TokenKind.REFUSAL] or None,
         }
-        if said[Kind.REASONING]:
-            message["reasoning_content"] = said[Kind.REASONING]
+        if said[TokenKind.REASONING]:
+            message["reasoning_content"] = said[TokenKind.REASONING]
         calls = self._calls()
         if calls:
             message["tool_calls"] = calls
@@ -100,10 +100,10 @@ class Presenter:
     @property
     def _speaks(self) -> bool:
         """Whether the message has content, be it empty: refusals and calls have none."""
-        return not self.generation.of(Kind.REFUSAL) and not self.generation.of(Kind.CALL)
+        return not self.generation.of(TokenKind.REFUSAL) and not self.generation.of(TokenKind.CALL)
 
     def _calls(self) -> list[Wire]:
-        pieces = self.generation.of(Kind.CALL)
+        pieces = self.generation.of(TokenKind.CALL)
         calls: list[Wire] = []
         for piece in pieces:
             if piece.opening is not None:
@@ -112,7 +112,7 @@ class Presenter:
                 calls.append({"id": piece.opening.id, "type": "function", "function": function})
         return calls
 
-    def _logprobs(self, pieces: Sequence[tuple[int, Piece]]) -> Wire | None:
+    def _logprobs(self, pieces: Sequence[tuple[int, GeneratedToken]]) -> Wire | None:
         if not self.request.logprobs:
             return None
         count = self.request.top_logprobs or 0
@@ -122,7 +122,7 @@ class Presenter:
                 for position, piece in pieces
                 if piece.kind is kind
             ]
-            for kind in (Kind.TEXT, Kind.REFUSAL)
+            for kind in (TokenKind.TEXT, TokenKind.REFUSAL)
         }
         return {kind: chances or None for kind, chances in known.items()} if any(known.values()) else None
 
@@ -138,7 +138,7 @@ class Presenter:
         return {"obfuscation": "x" * max(0, OBFUSCATED_LENGTH - len(text.encode()))}
 
 
-def _call_delta(piece: Piece) -> Wire:
+def _call_delta(piece: GeneratedToken) -> Wire:
     if piece.opening is None:
         return {"index": piece.call, "function": {"arguments": piece.text}}
     function = {"name": piece.opening.name, "arguments": ""}

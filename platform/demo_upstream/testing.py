@@ -17,7 +17,7 @@ class UnexpectedAnswerError(AssertionError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class DemoAnswer:
     """An HTTP answer; `json` is what its body says."""
 
     status: int
@@ -37,16 +37,16 @@ class Demo:
     url: str
     session: aiohttp.ClientSession
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> DemoAnswer:
         """GET a path below the server's root."""
         async with self.session.get(self.url.removesuffix("/v1") + path) as response:
-            return Answer(response.status, response.headers, orjson.loads(await response.read()))
+            return DemoAnswer(response.status, response.headers, orjson.loads(await response.read()))
 
-    async def post(self, path: str, body: object) -> Answer:
+    async def post(self, path: str, body: object) -> DemoAnswer:
         """POST a body (bytes as they are, all else as JSON) to a path below `/v1`."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.post(self.url + path, data=raw) as response:
-            return Answer(response.status, response.headers, orjson.loads(await response.read()))
+            return DemoAnswer(response.status, response.headers, orjson.loads(await response.read()))
 
     async def complete(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Any:
         """The completion for a user's text or a whole history; `demo-d0` unless the parameters name a model."""
@@ -59,7 +59,7 @@ class Demo:
         completion = await self.complete(asked, **parameters)
         return str(completion["choices"][0]["message"]["content"])
 
-    async def refusal(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Answer:
+    async def refusal(self, asked: str | list[dict[str, Any]], **parameters: Any) -> DemoAnswer:
         """The error that a chat request is answered with."""
         answer = await self.post("/chat/completions", _chat(asked, parameters))
         _expect(not answer.ok, answer.json)

@@ -22,7 +22,7 @@ FILLER = re.compile(
 )
 
 
-class Clues:
+class TextValues:
     """The clues of one text; where it has none left, those of `beyond` are used."""
 
     def __init__(self, text: str, *, beyond: Self | None = None) -> None:

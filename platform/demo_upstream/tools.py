@@ -10,23 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from demo_upstream import schema
-from demo_upstream.errors import ApiError
+from demo_upstream.errors import DemoApiError
 from demo_upstream.request import Function
 from demo_upstream.schema import Fill, UnfillableError
-from demo_upstream.text_values import Clues
+from demo_upstream.text_values import TextValues
 
 NOTHING_SAID = "demo"
 
 
 @dataclass(frozen=True)
-class Call:
+class DemoCall:
     """A call of a tool; `arguments` is a JSON text."""
 
     name: str
     arguments: str
 
 
-def named(text: str, functions: Sequence[Function]) -> tuple[Call, ...]:
+def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
     """A call for every offered function that the text names, in the order of the text and without repetitions."""
     by_name = {function.name: function for function in functions}
     mentions = sorted((*match.span(), name) for name in by_name for match in _mentions(name, text))
@@ -38,20 +38,20 @@ def named(text: str, functions: Sequence[Function]) -> tuple[Call, ...]:
     return tuple(dict.fromkeys(calls))
 
 
-def call(function: Function, *, words: str, around: str = "") -> Call:
+def call(function: Function, *, words: str, around: str = "") -> DemoCall:
     """The call of a function: arguments from its own `words`, or else from the text around, or else made up."""
     given = _spelled_out(words)
     if given is not None:
-        return Call(name=function.name, arguments=given)
+        return DemoCall(name=function.name, arguments=given)
     parameters = {"type": "object", **(function.parameters or {})}
     try:
-        clues = Clues(words, beyond=Clues(around))
+        clues = TextValues(words, beyond=TextValues(around))
         filled = schema.fill(parameters, clues=clues, otherwise=NOTHING_SAID, extent=Fill.NEEDED)
     except UnfillableError as reason:
         message = f"The demo model cannot call '{function.name}': {reason}."
-        raise ApiError(message, param="tools", code="invalid_function_parameters") from reason
+        raise DemoApiError(message, param="tools", code="invalid_function_parameters") from reason
     # Not orjson: the space after each colon and comma makes words, and words make a stream of several deltas.
-    return Call(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
+    return DemoCall(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
 
 
 def _mentions(name: str, text: str) -> Iterator[re.Match[str]]:

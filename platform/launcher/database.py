@@ -18,7 +18,7 @@ EXTENSIONS = ("vector", "pg_trgm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Role:
+class DatabaseRole:
     """A database role that logs in by password."""
 
     name: str
@@ -28,7 +28,7 @@ class Role:
         return f"postgresql://{quote(self.name)}:{quote(self.password)}@{host}:{port}/{database}"
 
 
-def prepare(*, admin: str, database: str, owner: Role, app: Role) -> None:
+def prepare(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
     """Create or correct roles and database; safe to repeat. ``admin`` is a superuser's connection string."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _ensure_role(connection, owner, attributes="LOGIN NOSUPERUSER CREATEDB NOCREATEROLE NOBYPASSRLS")
@@ -41,7 +41,7 @@ def prepare(*, admin: str, database: str, owner: Role, app: Role) -> None:
     _prepare_inside(admin=admin, database=database, owner=owner, app=app)
 
 
-def _prepare_inside(*, admin: str, database: str, owner: Role, app: Role) -> None:
+def _prepare_inside(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
     with psycopg.connect(admin, dbname=database, autocommit=True) as connection:
         _execute(connection, "REVOKE ALL ON DATABASE {database} FROM PUBLIC", database=database)
         _execute(connection, "GRANT CONNECT ON DATABASE {database} TO {app}", database=database, app=app.name)
@@ -58,7 +58,9 @@ def _prepare_inside(*, admin: str, database: str, owner: Role, app: Role) -> Non
         connection.execute("ALTER FUNCTION jsonb_contains(jsonb, jsonb) LEAKPROOF")
 
 
-def _ensure_role(connection: psycopg.Connection[tuple[object, ...]], role: Role, *, attributes: LiteralString) -> None:
+def _ensure_role(
+    connection: psycopg.Connection[tuple[object, ...]], role: DatabaseRole, *, attributes: LiteralString
+) -> None:
     known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role.name]).fetchone()
     verb = sql.SQL("ALTER ROLE" if known else "CREATE ROLE")
     # Only the verifier travels: a statement that fails is written to the server's log.
@@ -89,7 +91,7 @@ def drop(*, admin: str, database: str) -> None:
         _execute(connection, "DROP DATABASE IF EXISTS {database} WITH (FORCE)", database=database)
 
 
-def drop_role(*, admin: str, role: Role) -> None:
+def drop_role(*, admin: str, role: DatabaseRole) -> None:
     """Needs the databases that it owns to be gone."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _execute(connection, "DROP ROLE IF EXISTS {role}", role=role.name)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.accounts import Account, may_enter, may_execute, server_account
+from launcher.accounts import SystemAccount, may_enter, may_execute, server_account
 
 SHARED = Path("/var/lib/responses-platform")
 
@@ -22,7 +22,7 @@ class ServerHome:
     """A directory that ``account`` (None: our own) can enter, and where programs are copied to if it must be so."""
 
     directory: Path
-    account: Account | None
+    account: SystemAccount | None
     shared: Path = SHARED
 
     def make(self, name: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from launcher import accounts
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
-from launcher.processes import Command, identify, wait_until
+from launcher.processes import ChildCommand, identify, wait_until
 
 SUPERUSER = "platform_superuser"
 # TCP on the loopback only: the path of a unix socket may be too long, and connecting is no slower.
@@ -173,11 +173,11 @@ def _initdb(cluster: Cluster, target: Path, password_file: Path, *, durable: boo
     return argv if durable else [*argv, "--no-sync"]
 
 
-def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> Command:
+def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> ChildCommand:
     """How to run the server as a direct child: no pg_ctl, no daemon. SIGINT is its fast, clean stop."""
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     program = str(cluster.programs.directory / "postgres")
-    return Command(
+    return ChildCommand(
         name="postgres",
         argv=(program, "-D", str(cluster.data), "-p", str(cluster.port), *options),
         log=log,

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
-from launcher.accounts import Account
+from launcher.accounts import SystemAccount
 from launcher.errors import LaunchError
 
 PR_SET_PDEATHSIG = 1
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class ChildCommand:
     """What to run and how to end it.
 
     ``stdin`` is written once and closed, for what must not be seen in a process list. Output is appended to ``log``.
@@ -40,7 +40,7 @@ class Command:
     log: Path
     directory: Path
     environment: Mapping[str, str]
-    account: Account | None = None
+    account: SystemAccount | None = None
     stdin: bytes = field(default=b"", repr=False)
     stop_signal: signal.Signals = signal.SIGTERM
     last_signal: signal.Signals = signal.SIGKILL
@@ -56,7 +56,7 @@ class Identity:
     command: str
 
 
-def start(command: Command) -> subprocess.Popen[bytes]:
+def start(command: ChildCommand) -> subprocess.Popen[bytes]:
     """Start a child. Call it from the main thread only: the death signal fires when the *thread* that forked ends."""
     account = command.account
     with command.log.open("ab") as log:
@@ -153,7 +153,7 @@ class Records:
         self._directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def add(self, *, command: Command, process: subprocess.Popen[bytes]) -> None:
+    def add(self, *, command: ChildCommand, process: subprocess.Popen[bytes]) -> None:
         identity = identify(process.pid)
         if identity is not None:
             record = {"stop_signal": int(command.stop_signal), **asdict(identity)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import LaunchError
-from launcher.processes import Command
+from launcher.processes import ChildCommand
 
 PORTS = 29000
 # All that the service is told, beside where programs are.
@@ -29,13 +29,13 @@ def missing() -> str | None:
     return None
 
 
-def command(*, root: Path, log: Path, state_dir: Path, environment: Mapping[str, str], listen: str) -> Command:
+def command(*, root: Path, log: Path, state_dir: Path, environment: Mapping[str, str], listen: str) -> ChildCommand:
     """The service as a child of `up`. A Python in `STATE_DIR/sandbox` is the one that models get."""
     told = {name: environment[name] for name in (*VARIABLES, "PATH") if name in environment}
     python = state_dir / "sandbox" / "bin" / "python"
     if python.exists():
         told.setdefault("SANDBOX_PYTHON", str(python))
-    return Command(
+    return ChildCommand(
         name="sandbox",
         argv=(sys.executable, str(root / "manage.py"), "sandbox"),
         log=log,

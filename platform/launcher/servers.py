@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher import database, ports, postgres, valkey
 from launcher.address import LOOPBACK
-from launcher.database import Role
+from launcher.database import DatabaseRole
 from launcher.home import ServerHome
 from launcher.report import Report
 from launcher.supervisor import Stage, Supervisor
@@ -20,7 +20,7 @@ RECOVERY_SECONDS = 120.0  # after a crash of the machine there may be much to re
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servers:
+class EmbeddedServers:
     """Starts PostgreSQL and Valkey with the passwords in ``secrets``, logging below ``logs``."""
 
     home: ServerHome
@@ -41,11 +41,11 @@ class Servers:
         )
         ready = partial(database.is_ready, admin=cluster.admin)
         self.supervisor.wait_for(ready, seconds=RECOVERY_SECONDS, what="PostgreSQL")
-        owner = Role(name="platform_owner", password=self.secrets["POSTGRES_OWNER_PASSWORD"])
-        app = Role(name="platform_app", password=self.secrets["POSTGRES_APP_PASSWORD"])
+        owner = DatabaseRole(name="platform_owner", password=self.secrets["POSTGRES_OWNER_PASSWORD"])
+        app = DatabaseRole(name="platform_app", password=self.secrets["POSTGRES_APP_PASSWORD"])
         database.prepare(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
         self.report.step(f"PostgreSQL {cluster.programs.major} on {LOOPBACK}:{cluster.port}")
-        url = partial(Role.url, host=LOOPBACK, port=cluster.port, database=DATABASE)
+        url = partial(DatabaseRole.url, host=LOOPBACK, port=cluster.port, database=DATABASE)
         return {"DATABASE_URL": url(app), "DATABASE_OWNER_URL": url(owner)}
 
     def start_valkey(self) -> dict[str, str]:

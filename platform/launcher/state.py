@@ -39,7 +39,7 @@ def locate(*, root: Path, environment: Mapping[str, str]) -> State:
     return State(directory=(root / (environment.get("STATE_DIR") or DEFAULT)).resolve())
 
 
-class Claim:
+class InstanceLock:
     """The right to run in a state directory; the kernel takes it back when the process ends, however it ends."""
 
     def __init__(self, state: State) -> None:

@@ -11,7 +11,7 @@ from launcher.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class DemoObjects:
     """What `prepare_demo` made or found; the password only when it was made just now."""
 
     team: str
@@ -20,16 +20,16 @@ class Prepared:
     admin_password: str | None
 
 
-def parse(text: str) -> Prepared:
+def parse(text: str) -> DemoObjects:
     """Read the JSON object of `prepare_demo`. Raises LaunchError when it is none."""
     try:
         made = json.loads(text)
-        return Prepared(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
+        return DemoObjects(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
     except (ValueError, KeyError, TypeError) as unreadable:
         raise LaunchError(f"`prepare_demo` did not answer with its JSON object: {unreadable!r}.") from unreadable
 
 
-def password_hint(*, prepared: Prepared, state_dir: Path) -> str:
+def password_hint(*, prepared: DemoObjects, state_dir: Path) -> str:
     """The password when it is new, and afterwards where it was kept."""
     kept = state_dir / "admin-password"
     if prepared.admin_password:
@@ -48,7 +48,7 @@ def curl(*, address: Address, key: str, model: str) -> str:
     )
 
 
-def block(*, address: Address, prepared: Prepared, hint: str, model: str, logs: Path) -> list[tuple[str, str]]:
+def block(*, address: Address, prepared: DemoObjects, hint: str, model: str, logs: Path) -> list[tuple[str, str]]:
     """Labels and values, in the order of the terminal."""
     return [
         ("API", f"{address.url}/v1"),

@@ -11,7 +11,7 @@ from launcher import processes
 from launcher.errors import LaunchError
 from launcher.interrupts import Interrupts
 from launcher.logs import LogWatch, tail
-from launcher.processes import Command, Records
+from launcher.processes import ChildCommand, Records
 from launcher.report import Report
 
 QUICK = 10.0  # seconds; who lives shorter died of something that a restart does not cure
@@ -45,7 +45,7 @@ class Restarts:
 
 @dataclass(kw_only=True)
 class _Service:
-    command: Command
+    command: ChildCommand
     stage: Stage
     before: Callable[[], None]
     watch: LogWatch
@@ -68,7 +68,7 @@ class Supervisor:
         self._report = report
         self._services: list[_Service] = []
 
-    def start(self, command: Command, *, stage: Stage, before: Callable[[], None] = _nothing) -> None:
+    def start(self, command: ChildCommand, *, stage: Stage, before: Callable[[], None] = _nothing) -> None:
         """Start a child and keep it running from now on; ``before`` runs ahead of every start."""
         watch = LogWatch(command.log)
         before()
@@ -82,7 +82,7 @@ class Supervisor:
         )
         self._services.append(service)
 
-    def run_once(self, command: Command) -> None:
+    def run_once(self, command: ChildCommand) -> None:
         """Run a command to its end. Raises LaunchError, with the end of its log shown, when it fails."""
         process = self._spawn(command)
         try:
@@ -146,12 +146,12 @@ class Supervisor:
         service.process = self._spawn(service.command)
         service.started = monotonic()
 
-    def _spawn(self, command: Command) -> Popen[bytes]:
+    def _spawn(self, command: ChildCommand) -> Popen[bytes]:
         process = processes.start(command)
         self._records.add(command=command, process=process)
         return process
 
-    def _show_tail(self, command: Command) -> None:
+    def _show_tail(self, command: ChildCommand) -> None:
         for line in tail(command.log, lines=LAST_LINES):
             self._report.line(f"{command.name:>10} | {line[:300]}")
 

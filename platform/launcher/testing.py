@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import IO, Self
 
 from launcher import credentials, database, postgres, processes, valkey
-from launcher.database import Role
+from launcher.database import DatabaseRole
 from launcher.errors import LaunchError
 from launcher.home import ServerHome, abandoned_homes, server_home
 from launcher.ports import any_free
 from launcher.postgres import Cluster
-from launcher.processes import Command, Records, identify, wait_until
+from launcher.processes import ChildCommand, Records, identify, wait_until
 from launcher.valkey import Valkey
 
 MAX_SLOTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servers:
+class PrivateServers:
     """Where the servers of this run are. ``stop`` ends what was started and drops what was created; safe to repeat."""
 
     owner_url: str = field(repr=False)
@@ -39,7 +39,7 @@ class Servers:
     stop: Callable[[], None] = field(repr=False)
 
 
-def start_servers(directory: Path, *, environment: Mapping[str, str] = os.environ) -> Servers:
+def start_servers(directory: Path, *, environment: Mapping[str, str] = os.environ) -> PrivateServers:
     """Start PostgreSQL and Valkey below ``directory`` and create the database ``test_<pid>``.
 
     TEST_DATABASE_URL (a superuser's) and TEST_REDIS_URL name servers to use instead. Raises LaunchError when a server
@@ -57,7 +57,7 @@ def start_servers(directory: Path, *, environment: Mapping[str, str] = os.enviro
         owner, app = _borrow_database(borrowed, undo) if borrowed else _start_postgres(slot, undo)
         redis_url = environment.get("TEST_REDIS_URL") or _start_valkey(slot, undo)
         stop = partial(_stop, undo.pop_all(), starter=os.getpid())
-    return Servers(owner_url=owner, app_url=app, redis_url=redis_url, state_dir=state_dir, stop=stop)
+    return PrivateServers(owner_url=owner, app_url=app, redis_url=redis_url, state_dir=state_dir, stop=stop)
 
 
 def _stop(undo: ExitStack, *, starter: int) -> None:
@@ -91,7 +91,7 @@ class _Slot:
             return cls(home=_fresh_home(directory), directory=directory, records=records, lock=lock)
         raise LaunchError(f"{MAX_SLOTS} test runs hold a slot in {parent} already.")
 
-    def start(self, command: Command, undo: ExitStack) -> subprocess.Popen[bytes]:
+    def start(self, command: ChildCommand, undo: ExitStack) -> subprocess.Popen[bytes]:
         process = processes.start(command)
         self.records.add(command=command, process=process)
         undo.callback(self.records.remove, name=command.name)
@@ -145,7 +145,9 @@ def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], *, what:
         raise LaunchError(f"{what} did not start; its log lies in the slot's directory.")
 
 
-def _create_database(name: str, *, admin: str, undo: ExitStack, owner: Role, app: Role) -> tuple[str, str]:
+def _create_database(
+    name: str, *, admin: str, undo: ExitStack, owner: DatabaseRole, app: DatabaseRole
+) -> tuple[str, str]:
     """Returns the owner's and the application's URL."""
     undo.callback(database.drop, admin=admin, database=name)
     database.prepare(admin=admin, database=name, owner=owner, app=app)
@@ -153,10 +155,10 @@ def _create_database(name: str, *, admin: str, undo: ExitStack, owner: Role, app
     return owner.url(host=host, port=port, database=name), app.url(host=host, port=port, database=name)
 
 
-def _roles(*, prefix: str) -> tuple[Role, Role]:
+def _roles(*, prefix: str) -> tuple[DatabaseRole, DatabaseRole]:
     made = credentials.generate()
-    owner = Role(name=f"{prefix}_owner", password=made["POSTGRES_OWNER_PASSWORD"])
-    return owner, Role(name=f"{prefix}_app", password=made["POSTGRES_APP_PASSWORD"])
+    owner = DatabaseRole(name=f"{prefix}_owner", password=made["POSTGRES_OWNER_PASSWORD"])
+    return owner, DatabaseRole(name=f"{prefix}_app", password=made["POSTGRES_APP_PASSWORD"])
 
 
 def _borrow_database(admin: str, undo: ExitStack) -> tuple[str, str]:

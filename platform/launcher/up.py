@@ -13,11 +13,11 @@ from launcher.address import LOOPBACK, Address
 from launcher.home import abandoned_homes, server_home
 from launcher.interrupts import Interrupts, Stopped
 from launcher.options import Options
-from launcher.processes import Command, Records
+from launcher.processes import ChildCommand, Records
 from launcher.report import Report
-from launcher.servers import Servers
-from launcher.state import Claim, State
-from launcher.summary import Prepared
+from launcher.servers import EmbeddedServers
+from launcher.state import InstanceLock, State
+from launcher.summary import DemoObjects
 from launcher.supervisor import Stage, Supervisor
 
 DEMO_PORTS = 26000
@@ -54,7 +54,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
     """Run the platform until it is asked to stop; returns the exit code. Raises LaunchError when it cannot go on."""
     report = Report(plain=options.plain)
     here = state.locate(root=root, environment=environment)
-    claim = Claim(here)
+    instance_lock = InstanceLock(here)
     interrupts = Interrupts()
     records = Records(here.records)
     supervisor = Supervisor(records=records, interrupts=interrupts, report=report)
@@ -62,7 +62,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
         for name in records.end_leftovers():
             report.step(f"Ended {name}, which a killed start had left behind")
         platform = Platform(root=root, here=here, environment=environment, report=report, supervisor=supervisor)
-        platform.start(options=options, claim=claim)
+        platform.start(options=options, instance_lock=instance_lock)
         supervisor.run_forever()
     except Stopped:
         report.line()
@@ -70,7 +70,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
     finally:
         supervisor.stop()
         here.environment_file.unlink(missing_ok=True)
-        claim.release()
+        instance_lock.release()
     report.step("Stopped")
     return 0
 
@@ -92,10 +92,10 @@ class Platform:
         self._environment["PYTHONPATH"] = os.pathsep.join(paths)
         self._default({name: self._secrets[name] for name in credentials.APPLICATION})
 
-    def start(self, *, options: Options, claim: Claim) -> None:
+    def start(self, *, options: Options, instance_lock: InstanceLock) -> None:
         """Start everything, say how to use it, and return when requests are served."""
         chosen = self._choose_address(options)
-        claim.announce(url=chosen.url)
+        instance_lock.announce(url=chosen.url)
         self._start_servers()
         if not self._is_set("SANDBOX_URL"):
             self._start_sandbox()
@@ -127,7 +127,7 @@ class Platform:
         home = server_home(state_dir=self._here.directory)
         for abandoned in abandoned_homes(state_dir=self._here.directory):
             self._report.line(f"          {abandoned} holds data of a deleted state directory; remove it if unneeded")
-        servers = Servers(
+        servers = EmbeddedServers(
             home=home,
             logs=self._here.logs,
             supervisor=self._supervisor,
@@ -166,7 +166,7 @@ class Platform:
         self._supervisor.start(command, stage=Stage.SERVERS)
         return f"http://{LOOPBACK}:{port}/v1"
 
-    def _prepare(self, demo_url: str | None) -> Prepared:
+    def _prepare(self, demo_url: str | None) -> DemoObjects:
         result = self._here.directory / "prepared.json"
         arguments = ["--demo-upstream", demo_url] if demo_url else []
         try:
@@ -188,7 +188,7 @@ class Platform:
             self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
         self._report.step("Web serves, worker and beat are starting")
 
-    def _say_ready(self, chosen: Address, prepared: Prepared, *, hint: str, model: str) -> None:
+    def _say_ready(self, chosen: Address, prepared: DemoObjects, *, hint: str, model: str) -> None:
         self._report.line()
         for label, value in summary.block(
             address=chosen, prepared=prepared, hint=hint, model=model, logs=self._here.logs
@@ -197,8 +197,8 @@ class Platform:
         self._report.line()
         self._report.step("Ready. Ctrl-C stops everything.")
 
-    def _python(self, name: str, *arguments: str) -> Command:
-        return Command(
+    def _python(self, name: str, *arguments: str) -> ChildCommand:
+        return ChildCommand(
             name=name,
             argv=(sys.executable, *arguments),
             log=self._here.logs / f"{name.replace(' ', '-')}.log",

@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher import accounts
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
-from launcher.processes import Command
+from launcher.processes import ChildCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def _runs(program: Path, *, home: ServerHome) -> bool:
     return done.returncode == 0
 
 
-def command(*, valkey: Valkey, log: Path, durable: bool = True) -> Command:
+def command(*, valkey: Valkey, log: Path, durable: bool = True) -> ChildCommand:
     """How to run it. The configuration goes through stdin: a password in arguments would show in every process list."""
     directory = valkey.home.make("valkey")
     lines = [
@@ -80,7 +80,7 @@ def command(*, valkey: Valkey, log: Path, durable: bool = True) -> Command:
         "maxmemory-policy noeviction",  # a queue must refuse a message rather than lose another one
         "tcp-backlog 511",
     ]
-    return Command(
+    return ChildCommand(
         name="valkey",
         argv=(str(valkey.program), "-"),
         log=log,
@@ -88,7 +88,7 @@ def command(*, valkey: Valkey, log: Path, durable: bool = True) -> Command:
         environment={**os.environ, "LC_ALL": "C"},
         account=valkey.home.account,
         stdin="\n".join(lines).encode(),
-        death_signal=Command.stop_signal,
+        death_signal=ChildCommand.stop_signal,
     )
 
 

@@ -14,7 +14,7 @@ class _Halted(Exception):
     """Nobody waits for the work any more."""
 
 
-class Halt:
+class StopSignal:
     """Tells the work that nobody waits for it any more: a process that stops does not wait for minutes."""
 
     def __init__(self) -> None:
@@ -32,9 +32,9 @@ class Halt:
             yield row
 
 
-async def in_thread(work: Callable[[Halt], None]) -> None:
+async def in_thread(work: Callable[[StopSignal], None]) -> None:
     """Do the work, and let its database connection go. Cancelled, it stops at the next row that it looks at."""
-    halt = Halt()
+    halt = StopSignal()
     try:
         await asyncio.to_thread(_do, work, halt)
     except asyncio.CancelledError:
@@ -42,7 +42,7 @@ async def in_thread(work: Callable[[Halt], None]) -> None:
         raise
 
 
-def _do(work: Callable[[Halt], None], halt: Halt) -> None:
+def _do(work: Callable[[StopSignal], None], halt: StopSignal) -> None:
     try:
         work(halt)
     except _Halted:

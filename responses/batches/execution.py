@@ -11,7 +11,7 @@ from kernel.errors import ApiError, InvalidValue, ServerError
 from kernel.ids import new_id
 from kernel.validation import parse_json
 from responses import chat
-from responses.batches.queue import Answered, Claimed
+from responses.batches.queue import ClaimedLine, LineResult
 from responses.batches.requests import EMBEDDINGS
 from responses.engine.chat.converter import read_usage
 from responses.engine.steps import RunEnded
@@ -29,7 +29,7 @@ _Body = dict[str, Any]
 _MOST_PATIENCE = 600.0
 
 
-async def answer(claimed: Claimed, body: bytes) -> Answered:
+async def answer(claimed: ClaimedLine, body: bytes) -> LineResult:
     """What an HTTP client would have got. Cancelled, it closes its upstream's connection first."""
     request = RequestInfo(request_id=new_id("req"), client_request_id="")
     try:
@@ -42,7 +42,7 @@ async def answer(claimed: Claimed, body: bytes) -> Answered:
     except Exception:
         logger.exception("a line of a batch broke", extra={"line": claimed.line_id})
         return _refusal(ServerError(), request)
-    return Answered(
+    return LineResult(
         status_code=200,
         body=orjson.dumps(found).decode(),
         request_id=request.request_id,
@@ -58,8 +58,8 @@ def _refuse(values: _Body) -> None:
             raise InvalidValue(message, param=name)
 
 
-def _refusal(error: ApiError, request: RequestInfo) -> Answered:
-    return Answered(
+def _refusal(error: ApiError, request: RequestInfo) -> LineResult:
+    return LineResult(
         status_code=error.status,
         body=orjson.dumps(error.envelope()).decode(),
         request_id=request.request_id,

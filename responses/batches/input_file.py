@@ -14,9 +14,16 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.storable_json import without_nul
 from responses.batches import queue
-from responses.batches.cancellable_thread import Halt, in_thread
+from responses.batches.cancellable_thread import StopSignal, in_thread
 from responses.batches.queue import Job
-from responses.batches.requests import MAX_BYTES, MAX_EMBEDDING_INPUTS, MAX_LINES, BadLine, Line, parse_line
+from responses.batches.requests import (
+    MAX_BYTES,
+    MAX_EMBEDDING_INPUTS,
+    MAX_LINES,
+    BatchInputLine,
+    InvalidLine,
+    parse_line,
+)
 from responses.models.batches import Batch, BatchLine, BatchStatus
 from responses.webhooks.outbox import announce
 from tenants import scope
@@ -42,33 +49,33 @@ class _Intake:
     lines: int = 0
     inputs: int = 0
 
-    def refuse(self, error: BadLine, number: int | None = None) -> None:
+    def refuse(self, error: InvalidLine, number: int | None = None) -> None:
         """Note what is wrong."""
         found = {"code": error.code, "message": error.message, "param": error.param, "line": number}
         self.errors.append(without_nul(found))
 
-    def add(self, line: Line) -> None:
-        """Count a line; raises `BadLine` for what is wrong with it among the others."""
+    def add(self, line: BatchInputLine) -> None:
+        """Count a line; raises `InvalidLine` for what is wrong with it among the others."""
         if line.custom_id in self.custom_ids:
             message = "The 'custom_id' of this line is that of another one; each must be unique within the batch."
-            raise BadLine("duplicate_custom_id", message, param="custom_id")
+            raise InvalidLine("duplicate_custom_id", message, param="custom_id")
         self.custom_ids.add(line.custom_id)
         self.models.add(line.model)
         self.inputs += line.inputs
         if self.inputs > MAX_EMBEDDING_INPUTS:
             message = f"The batch has more than {MAX_EMBEDDING_INPUTS} inputs to embed."
-            raise BadLine("too_many_tasks", message, param="body.input")
+            raise InvalidLine("too_many_tasks", message, param="body.input")
 
 
-async def take_in(job: Job) -> None:
+async def read_input(job: Job) -> None:
     """Read and check the input; the batch is then in progress, or has failed."""
     batch, file = await in_db_thread(lambda: _find(job))
     if file is None:
         message = f"The input file '{batch.input_file_id}' does not exist any more."
-        await in_db_thread(lambda: _fail(job, [_error(BadLine("invalid_request", message, param="input_file_id"))]))
+        await in_db_thread(lambda: _fail(job, [_error(InvalidLine("invalid_request", message, param="input_file_id"))]))
     elif file.size > MAX_BYTES:
         message = f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
-        await in_db_thread(lambda: _fail(job, [_error(BadLine("file_too_large", message, param="input_file_id"))]))
+        await in_db_thread(lambda: _fail(job, [_error(InvalidLine("file_too_large", message, param="input_file_id"))]))
     else:
         content = await storage.open_content(file)
         await in_thread(partial(_read, job, batch, content))
@@ -80,7 +87,7 @@ def _find(job: Job) -> tuple[Batch, File | None]:
         return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
 
-def _read(job: Job, batch: Batch, content: "Content[bytes]", halt: Halt) -> None:
+def _read(job: Job, batch: Batch, content: "Content[bytes]", halt: StopSignal) -> None:
     """Twice: what is not valid costs no rows."""
     intake = _Intake()
     with content:
@@ -117,7 +124,7 @@ def _chunks(batch: Batch, content: "Content[bytes]") -> Iterator[list[BatchLine]
     yield rows
 
 
-def _lines(endpoint: str, intake: _Intake, content: "Content[bytes]") -> Iterator[Line]:
+def _lines(endpoint: str, intake: _Intake, content: "Content[bytes]") -> Iterator[BatchInputLine]:
     """The valid lines; what is wrong with the others is noted."""
     number = 0
     while raw := content.readline(_MOST_BYTES_OF_A_LINE):
@@ -131,22 +138,22 @@ def _lines(endpoint: str, intake: _Intake, content: "Content[bytes]") -> Iterato
         try:
             line = parse_line(raw, endpoint=endpoint)
             intake.add(line)
-        except BadLine as error:
+        except InvalidLine as error:
             intake.refuse(error, number)
         else:
             yield line
         if len(intake.errors) >= _MOST_ERRORS:
             return
     if not intake.lines:
-        intake.refuse(BadLine("empty_batch", "The input file has no lines."))
+        intake.refuse(InvalidLine("empty_batch", "The input file has no lines."))
 
 
-def _stop(intake: _Intake, raw: bytes) -> BadLine | None:
+def _stop(intake: _Intake, raw: bytes) -> InvalidLine | None:
     """Why there is no use in reading on."""
     if intake.lines > MAX_LINES:
-        return BadLine("too_many_tasks", f"The input file has more than {MAX_LINES} lines.")
+        return InvalidLine("too_many_tasks", f"The input file has more than {MAX_LINES} lines.")
     if len(raw) >= _MOST_BYTES_OF_A_LINE:
-        return BadLine("invalid_request", "This line is larger than the body of a request may be.")
+        return InvalidLine("invalid_request", "This line is larger than the body of a request may be.")
     return None
 
 
@@ -174,5 +181,5 @@ def _fail(job: Job, errors: list[dict[str, Any]]) -> None:
             announce(team_id=job.team_id, event_type="batch.failed", object_id=job.batch_id)
 
 
-def _error(error: BadLine) -> dict[str, Any]:
+def _error(error: InvalidLine) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "param": error.param, "line": None}

@@ -16,7 +16,7 @@ from conversations.models import File, Purpose
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from responses.batches import queue
-from responses.batches.cancellable_thread import Halt, in_thread
+from responses.batches.cancellable_thread import StopSignal, in_thread
 from responses.batches.queue import Job
 from responses.models.batches import Batch, BatchLine, LineState
 from responses.webhooks.outbox import announce
@@ -54,7 +54,7 @@ def _find(job: Job) -> Batch:
         return Batch.objects.get(pk=job.batch_id)
 
 
-def _write(batch: Batch, written: _Written, halt: Halt) -> None:
+def _write(batch: Batch, written: _Written, halt: StopSignal) -> None:
     """Line by line, in the order of the input; successes here, everything else there."""
     with scope.team(batch.team_id):
         lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")

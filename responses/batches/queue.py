@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimedLine:
     """A line that this process is to answer, for the `attempt`th time."""
 
     line_id: str
@@ -50,7 +50,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class LineResult:
     """What became of a line: the status and the body that an HTTP client would have got. `retry_after`: seconds that
     the upstream wants to be left alone."""
 
@@ -72,7 +72,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class BatchLoad:
     """A batch that has lines to answer, and how many of them are under way."""
 
     batch_id: str
@@ -159,7 +159,7 @@ def _first(found: "QuerySet[Batch]", *, most: int, at: datetime) -> list[Batch]:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def take_lines(*, room: int, mine: Collection[Claimed]) -> list[Claimed]:
+def take_lines(*, room: int, mine: Collection[ClaimedLine]) -> list[ClaimedLine]:
     """Take lines that are due, fairly: the next one goes to the team that has fewest under way, and no batch has more
     under way than `BATCH_CONCURRENCY`, in however many workers. `mine` are those that this process is at."""
     at = now()
@@ -170,14 +170,14 @@ def take_lines(*, room: int, mine: Collection[Claimed]) -> list[Claimed]:
         going_on = Batch.objects.filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
         batches = {batch.pk: batch for batch in _first(going_on, most=_MOST_BATCHES, at=at)}
         running = _running(batches, at)
-        waiting = [Waiting(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
+        waiting = [BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
         share = shares(waiting, room=room, most=settings.BATCH_CONCURRENCY)
         return [
             claimed for pk, count in share.items() for claimed in _take(batches[pk], left_behind, most=count, at=at)
         ]
 
 
-def shares(waiting: Sequence[Waiting], *, room: int, most: int) -> Mapping[str, int]:
+def shares(waiting: Sequence[BatchLoad], *, room: int, most: int) -> Mapping[str, int]:
     """How many lines of each batch may be taken. `waiting` are in the order in which they came."""
     share: Counter[str] = Counter()
     of_team: Counter[str] = Counter()
@@ -202,7 +202,7 @@ def _running(batch_ids: Collection[str], at: datetime) -> Mapping[str, int]:
     return Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
 
 
-def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[Claimed]:
+def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[ClaimedLine]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
     orphans = list(lines.filter(left_behind)[:most])
@@ -218,7 +218,7 @@ def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[Clai
         lease_until=lease_until(),
     )
     return [
-        Claimed(
+        ClaimedLine(
             line_id=line.pk,
             batch_id=batch.pk,
             team_id=batch.team_id,
@@ -239,14 +239,14 @@ def _give_up(line_ids: Sequence[str]) -> None:
     )
 
 
-def body_of(claimed: Claimed) -> bytes | None:
+def body_of(claimed: ClaimedLine) -> bytes | None:
     """What the line asks; None: it is not this worker's any more."""
     with scope.team(claimed.team_id):
         body = _held_line(claimed).values_list("body", flat=True).first()
     return None if body is None else body.encode()
 
 
-def end_line(claimed: Claimed, answered: Answered) -> None:
+def end_line(claimed: ClaimedLine, answered: LineResult) -> None:
     """Keep the answer; the request goes."""
     usage = answered.usage
     with scope.team(claimed.team_id):
@@ -264,7 +264,7 @@ def end_line(claimed: Claimed, answered: Answered) -> None:
         )
 
 
-def put_off(claimed: Claimed, *, seconds: float) -> None:
+def put_off(claimed: ClaimedLine, *, seconds: float) -> None:
     """Have the line tried again later, by whoever has room then."""
     with scope.team(claimed.team_id):
         _held_line(claimed).update(
@@ -272,13 +272,13 @@ def put_off(claimed: Claimed, *, seconds: float) -> None:
         )
 
 
-def give_back(claimed: Claimed) -> None:
+def give_back(claimed: ClaimedLine) -> None:
     """Let another worker take the line at once, as if this one had never begun with it."""
     with scope.team(claimed.team_id):
         _held_line(claimed).update(state=LineState.QUEUED, lease_until=None, attempt=F("attempt") - 1)
 
 
-def end_unanswered(claimed: Claimed) -> None:
+def end_unanswered(claimed: ClaimedLine) -> None:
     """End a line that was stopped because its batch has been cancelled or has expired."""
     with scope.team(claimed.team_id):
         batch = Batch.objects.filter(pk=claimed.batch_id).only("ending").first()
@@ -287,14 +287,14 @@ def end_unanswered(claimed: Claimed) -> None:
             _held_line(claimed).update(state=LineState.FAILED, error_code=reason, body="", lease_until=None)
 
 
-def _held_line(claimed: Claimed) -> "QuerySet[BatchLine]":
+def _held_line(claimed: ClaimedLine) -> "QuerySet[BatchLine]":
     return BatchLine.objects.filter(pk=claimed.line_id, lease_token=claimed.lease_token, state=LineState.RUNNING)
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-def renew(*, lines: Collection[Claimed], jobs: Collection[Job]) -> None:
+def renew(*, lines: Collection[ClaimedLine], jobs: Collection[Job]) -> None:
     """Hold what this process is at for another lease."""
     with scope.every_team():
         mine = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
@@ -303,7 +303,7 @@ def renew(*, lines: Collection[Claimed], jobs: Collection[Job]) -> None:
             held(job).update(lease_until=lease_until())
 
 
-def to_stop(lines: Collection[Claimed]) -> list[Claimed]:
+def to_stop(lines: Collection[ClaimedLine]) -> list[ClaimedLine]:
     """Those of the lines that somebody else has taken over, or whose batch has been cancelled or has expired."""
     with scope.every_team():
         running = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)

@@ -47,7 +47,7 @@ class CreateBatch(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BatchInputLine:
     """A line of the input. `inputs` are what embeddings are made of."""
 
     custom_id: str
@@ -56,7 +56,7 @@ class Line:
     inputs: int
 
 
-class BadLine(Exception):
+class InvalidLine(Exception):
     """What is wrong with a line of the input."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
@@ -74,39 +74,39 @@ def parse_batch(values: dict[str, Any]) -> CreateBatch:
         raise first_defect(error) from error
 
 
-def parse_line(raw: bytes, *, endpoint: str) -> Line:
+def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     """Check one line as a whole. What its body asks for is checked when it is executed, and fails it alone."""
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as broken:
         message = "This line is not parseable as valid JSON."
-        raise BadLine("invalid_json_line", message) from broken
+        raise InvalidLine("invalid_json_line", message) from broken
     if not isinstance(values, dict) or is_too_deep(values, raw):
-        raise BadLine("invalid_json_line", "This line is not a JSON object that can be read.")
+        raise InvalidLine("invalid_json_line", "This line is not a JSON object that can be read.")
     for name in _KEYS:
         if values.get(name) is None:
-            raise BadLine("invalid_request", f"Missing required parameter: '{name}'.", param=name)
+            raise InvalidLine("invalid_request", f"Missing required parameter: '{name}'.", param=name)
     for name in values:
         if name not in _KEYS:
-            raise BadLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
+            raise InvalidLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
     return _line(values, endpoint)
 
 
-def _line(values: dict[str, Any], endpoint: str) -> Line:
+def _line(values: dict[str, Any], endpoint: str) -> BatchInputLine:
     custom_id, body = values["custom_id"], values["body"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\x00" in custom_id:
         message = f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters."
-        raise BadLine("invalid_request", message, param="custom_id")
+        raise InvalidLine("invalid_request", message, param="custom_id")
     if values["method"] != "POST":
-        raise BadLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
+        raise InvalidLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
     if values["url"] != endpoint:
         message = f"The URL of this line is not the endpoint of the batch, '{endpoint}'."
-        raise BadLine("url_mismatch", message, param="url")
+        raise InvalidLine("url_mismatch", message, param="url")
     if not isinstance(body, dict):
-        raise BadLine("invalid_request", "Invalid 'body': expected an object.", param="body")
+        raise InvalidLine("invalid_request", "Invalid 'body': expected an object.", param="body")
     model, given = body.get("model"), body.get("input")
     several = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
-    return Line(
+    return BatchInputLine(
         custom_id=custom_id,
         body=orjson.dumps(body).decode(),
         model=model if isinstance(model, str) and len(model) <= 200 else None,

@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError
 
 from kernel.db_threads import in_db_thread
 from responses.batches import execution, input_file, output_files, queue
-from responses.batches.queue import MOST_ATTEMPTS, Answered, Claimed, Job
+from responses.batches.queue import MOST_ATTEMPTS, ClaimedLine, Job, LineResult
 from responses.runs.runner import heard_within
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class BatchRunner:
         self._most_lines = most_lines
         self._wake = asyncio.Event()
         self._is_stopping = False
-        self._lines: dict[Claimed, asyncio.Task[None]] = {}
+        self._lines: dict[ClaimedLine, asyncio.Task[None]] = {}
         self._jobs: dict[Job, asyncio.Task[None]] = {}
         self._renewed = time.monotonic()
         self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -106,7 +106,7 @@ class BatchRunner:
     async def _do(self, job: Job) -> None:
         """Begin or end a batch. What fails is tried again once the lease has run out."""
         try:
-            await (input_file.take_in(job) if job.is_new else output_files.close(job))
+            await (input_file.read_input(job) if job.is_new else output_files.close(job))
         except asyncio.CancelledError:
             await in_db_thread(partial(queue.release, job))
             raise
@@ -116,7 +116,7 @@ class BatchRunner:
             del self._jobs[job]
             self._wake.set()
 
-    async def _answer(self, line: Claimed) -> None:
+    async def _answer(self, line: ClaimedLine) -> None:
         try:
             body = await in_db_thread(partial(queue.body_of, line))
             if body is not None:
@@ -132,7 +132,7 @@ class BatchRunner:
             self._wake.set()
 
 
-async def _settled(line: Claimed, answered: Answered) -> None:
+async def _settled(line: ClaimedLine, answered: LineResult) -> None:
     """Keep the answer, or have the line tried again where that may help."""
     if answered.may_pass and line.attempt < MOST_ATTEMPTS:
         # Spread, so that what failed together is not tried again together.

@@ -15,8 +15,8 @@ from responses.models import ChatCompletion, PromptTemplate, PromptVersion, Resp
 from responses.models.batches import Batch, BatchStatus
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
 from responses.seeding import texts
-from responses.seeding.teams import Tenant
-from responses.seeding.texts import Voice
+from responses.seeding.teams import SeededTeam
+from responses.seeding.texts import TextPicker
 from responses.webhooks.attempt import AttemptResult
 from responses.webhooks.events import EVENT_TYPES, new_event_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
@@ -28,14 +28,14 @@ _SIGNED_WITH = "whsec_bm9ib2R5IHNpZ25zIHdpdGggdGhpcw=="
 _DAY = timedelta(days=1)
 
 
-class Surroundings:
+class OtherTables:
     """Makes the rows of one team, and writes them."""
 
-    def __init__(self, tenant: Tenant, voice: Voice, *, at: datetime, days: int) -> None:
+    def __init__(self, tenant: SeededTeam, picker: TextPicker, *, at: datetime, days: int) -> None:
         self._team_id = tenant.team.pk
         self._key = tenant.keys[0]
         self._lead = tenant.people[0].username
-        self._voice, self._rng = voice, voice.rng
+        self._picker, self._rng = picker, picker.rng
         self._at, self._days = at, days
 
     def write(self, responses: Sequence[Response]) -> None:
@@ -104,7 +104,7 @@ class Surroundings:
         return row
 
     def _failure(self, at: datetime) -> AttemptResult:
-        status, error, body = self._voice.pick(_ERRORS)
+        status, error, body = self._picker.pick(_ERRORS)
         return AttemptResult(at=at, milliseconds=self._rng.randrange(30, 15_000), status=status, error=error, body=body)
 
     def _delivery(
@@ -176,7 +176,7 @@ class Surroundings:
                 team_id=self._team_id,
                 prompt=prompt,
                 number=number,
-                messages=[{"role": "developer", "content": self._voice.say(texts.INSTRUCTIONS[number])}],
+                messages=[{"role": "developer", "content": self._picker.marked(texts.INSTRUCTIONS[number])}],
                 model="atlas-large",
                 created_by=self._lead,
             )
@@ -189,8 +189,8 @@ class Surroundings:
         ledger: list[UsageRecord] = []
         for number in range(6):
             at, made = self._sometime(), new_id("chatcmpl").replace("_", "-", 1)
-            question, answer = self._voice.pick(texts.CHATS)
-            message = {"role": "assistant", "content": self._voice.say(answer), "refusal": None}
+            question, answer = self._picker.pick(texts.CHATS)
+            message = {"role": "assistant", "content": self._picker.marked(answer), "refusal": None}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
             body = {
                 "id": made,
@@ -206,7 +206,7 @@ class Surroundings:
                     api_key=self._key,
                     created_at=at,
                     model="atlas-mini",
-                    messages=[{"role": "user", "content": self._voice.say(question)}],
+                    messages=[{"role": "user", "content": self._picker.marked(question)}],
                     body=body,
                     request_id=new_id("req", at=at),
                 )
@@ -258,7 +258,7 @@ class Surroundings:
             team_id=self._team_id, api_key=self._key, name="Handbook", created_at=self._at - self._days * _DAY
         )
         for name, text in texts.PASSAGES:
-            said = self._voice.say(text)
+            said = self._picker.marked(text)
             file = self._file(name, said.encode(), Purpose.ASSISTANTS)
             entry = self._entry(store, file, EntryStatus.COMPLETED)
             VectorChunk.objects.create(team_id=self._team_id, store=store, entry=entry, position=0, text=said)
@@ -284,7 +284,7 @@ class Surroundings:
         """A batch that is over, with its files."""
         asked = [
             {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/responses",
-             "body": {"model": "atlas-mini", "input": self._voice.say(question)}}
+             "body": {"model": "atlas-mini", "input": self._picker.marked(question)}}
             for n, (question, _) in enumerate(texts.CHATS)
         ]  # fmt: skip
         lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in asked)

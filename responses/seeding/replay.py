@@ -22,7 +22,7 @@ from responses.runs.recorder import Progress, Recorder, placed, preview
 from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
-from responses.seeding.scripted_run import Clock, ScriptedModel, ScriptedTools, SeedStep, Speech
+from responses.seeding.scripted_run import Clock, ScriptedModel, ScriptedTools, SeedStep, TurnScript
 from responses.seeding.teams import MODELS
 from tenants.models import ApiKey, Upstream
 
@@ -37,7 +37,7 @@ class Exchange:
     what has not ended yet; a cancelled or running one stops after so many steps (`steps`)."""
 
     request: Mapping[str, Any]
-    speeches: Sequence[Speech] = ()
+    turns: Sequence[TurnScript] = ()
     stream: bool = False
     waits: float = 0.0
     pause: float = 30.0
@@ -48,7 +48,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Actor:
+class SeedActor:
     """In whose name requests are made."""
 
     key: ApiKey
@@ -58,7 +58,7 @@ class Actor:
 
 
 @dataclass(kw_only=True)
-class Talk:
+class OpenConversation:
     """A conversation as it grows."""
 
     row: Conversation
@@ -84,7 +84,7 @@ class Played:
         return str(next(item["id"] for item in self.output if item["type"] == "mcp_approval_request"))
 
 
-class Stage:
+class Replayer:
     """Plays the exchanges of one team into its rows."""
 
     def __init__(self, rows: Rows) -> None:
@@ -93,11 +93,11 @@ class Stage:
     async def play(
         self,
         exchange: Exchange,
-        actor: Actor,
+        actor: SeedActor,
         at: datetime,
         *,
         previous: Played | None = None,
-        talk: Talk | None = None,
+        talk: OpenConversation | None = None,
     ) -> Played:
         """Play an exchange that begins at that moment; it continues a conversation, a response or nothing."""
         request = dict(exchange.request)
@@ -145,7 +145,13 @@ class _Running:
     """One response while it is played."""
 
     def __init__(
-        self, rows: Rows, exchange: Exchange, actor: Actor, body: CreateResponse, at: datetime, talk: Talk | None
+        self,
+        rows: Rows,
+        exchange: Exchange,
+        actor: SeedActor,
+        body: CreateResponse,
+        at: datetime,
+        talk: OpenConversation | None,
     ) -> None:
         self.rows, self.exchange, self.actor, self.body, self.talk = rows, exchange, actor, body, talk
         self.clock = Clock(at)
@@ -229,9 +235,9 @@ class _Running:
             self._converse(self.talk)
 
     def _tools(self) -> ScriptedTools:
-        deeds = [deed for speech in self.exchange.speeches for deed in speech.deeds]
+        steps = [step for turn in self.exchange.turns for step in turn.steps]
         return ScriptedTools(
-            self.clock, [*deeds, *self.exchange.approved], before=self.exchange.before, approved=self.approved
+            self.clock, [*steps, *self.exchange.approved], before=self.exchange.before, approved=self.approved
         )
 
     def _run(self, tools: ScriptedTools) -> Run:
@@ -245,7 +251,7 @@ class _Running:
             sampling=parameters.sampling(self.parameters, self.options, items),
             include=frozenset(self.options["include"]),
         )
-        model = ScriptedModel(self.clock, self.exchange.speeches)
+        model = ScriptedModel(self.clock, self.exchange.turns)
         return Run(given, RunState(queued=self.who.background), model=model, tools=tools, now=self.clock.now)
 
     async def _follow(self, run: Run, tools: ScriptedTools) -> None:
@@ -309,7 +315,7 @@ class _Running:
                 row.started_at = self.clock.at
                 row.ended_at = row.ended_at and self.clock.at
 
-    def _converse(self, talk: Talk) -> None:
+    def _converse(self, talk: OpenConversation) -> None:
         """What was said enters the conversation."""
         places = [row for row in self.rows.of(Placement) if row.owner == self.who.response_id]
         for place in places:
@@ -322,7 +328,7 @@ class _Running:
         return Played(row=self.row, output=self.output, ended=self.clock.at)
 
 
-def _again(place: Placement, talk: Talk) -> Placement:
+def _again(place: Placement, talk: OpenConversation) -> Placement:
     """The same item, in the conversation."""
     return Placement(
         team_id=place.team_id,

@@ -58,13 +58,13 @@ class SeedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech:
+class TurnScript:
     """One turn of the model. `{1}` in the text cites the first result of the last search."""
 
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
-    deeds: Sequence[SeedStep] = ()
+    steps: Sequence[SeedStep] = ()
     finish: str = "stop"
     failure: Failure | None = None
     wait: float = 0.6
@@ -76,21 +76,21 @@ class Speech:
 class ScriptedModel:
     """Says one speech for each turn."""
 
-    def __init__(self, clock: Clock, speeches: Sequence[Speech]) -> None:
+    def __init__(self, clock: Clock, turns: Sequence[TurnScript]) -> None:
         self._clock = clock
-        self._speeches = list(speeches)
+        self._turns = list(turns)
 
     def open(self, request: TurnRequest) -> "ScriptedTurn":
         """The next speech."""
-        return ScriptedTurn(self._clock, request, self._speeches.pop(0))
+        return ScriptedTurn(self._clock, request, self._turns.pop(0))
 
 
 class ScriptedTurn:
     """A speech, made into events by the converter that upstreams' streams go through."""
 
-    def __init__(self, clock: Clock, request: TurnRequest, speech: Speech) -> None:
+    def __init__(self, clock: Clock, request: TurnRequest, turn: TurnScript) -> None:
         self._clock = clock
-        self._speech = replace(speech, text=_cited(speech.text, request))
+        self._script = replace(turn, text=_cited(turn.text, request))
         self._first: datetime | None = None
         self._converter = ChatConverter(
             first_output_index=request.first_output_index, tools=request.sampling.tools, max_calls=None
@@ -98,16 +98,16 @@ class ScriptedTurn:
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Chunk after chunk, each at its time."""
-        speech = self._speech
-        self._clock.pass_by(speech.wait)
-        for chunk, characters in _chunks(speech):
+        turn = self._script
+        self._clock.pass_by(turn.wait)
+        for chunk, characters in _chunks(turn):
             events = self._converter.feed([chunk])
             if events and self._first is None:
                 self._first = self._clock.at
             yield events
-            self._clock.pass_by(characters / 4 / speech.pace)
-        if speech.failure is not None:
-            self._converter.fail(speech.failure)
+            self._clock.pass_by(characters / 4 / turn.pace)
+        if turn.failure is not None:
+            self._converter.fail(turn.failure)
         yield self._converter.end(done=True)
 
     def result(self) -> TurnResult:
@@ -130,24 +130,24 @@ def _cited(text: str, request: TurnRequest) -> str:
     return text
 
 
-def _chunks(speech: Speech) -> Iterator[tuple[Chunk, int]]:
+def _chunks(turn: TurnScript) -> Iterator[tuple[Chunk, int]]:
     """What an upstream sends, and of how many characters the model thought for each."""
-    for piece in _pieces(speech.reasoning):
+    for piece in _pieces(turn.reasoning):
         yield _chunk(reasoning_content=piece), len(piece)
-    for piece in _pieces(speech.text):
+    for piece in _pieces(turn.text):
         yield _chunk(content=piece), len(piece)
-    for piece in _pieces(speech.refusal):
+    for piece in _pieces(turn.refusal):
         yield _chunk(refusal=piece), len(piece)
-    for index, deed in enumerate(speech.deeds):
-        arguments = orjson.dumps(deed.arguments).decode()
-        opening = {"index": index, "id": deed.call_id, "type": "function"}
-        yield _chunk(tool_calls=[{**opening, "function": {"name": deed.name, "arguments": ""}}]), 8
+    for index, step in enumerate(turn.steps):
+        arguments = orjson.dumps(step.arguments).decode()
+        opening = {"index": index, "id": step.call_id, "type": "function"}
+        yield _chunk(tool_calls=[{**opening, "function": {"name": step.name, "arguments": ""}}]), 8
         for piece in _pieces(arguments):
             yield _chunk(tool_calls=[{"index": index, "function": {"arguments": piece}}]), len(piece)
-    if speech.failure is None:
-        reason = "tool_calls" if speech.deeds and speech.finish == "stop" else speech.finish
+    if turn.failure is None:
+        reason = "tool_calls" if turn.steps and turn.finish == "stop" else turn.finish
         yield {**_chunk(), "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}, 0
-        yield {**_chunk(), "choices": [], "usage": _usage(speech)}, 0
+        yield {**_chunk(), "choices": [], "usage": _usage(turn)}, 0
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -162,15 +162,15 @@ def _chunk(**delta: Any) -> Chunk:
     return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
-def _usage(speech: Speech) -> dict[str, Any]:
-    called = sum(len(orjson.dumps(deed.arguments)) + len(deed.name) for deed in speech.deeds)
-    thought = len(speech.reasoning) // 4
-    written = thought + max(1, (len(speech.text) + len(speech.refusal) + called) // 4)
+def _usage(turn: TurnScript) -> dict[str, Any]:
+    called = sum(len(orjson.dumps(step.arguments)) + len(step.name) for step in turn.steps)
+    thought = len(turn.reasoning) // 4
+    written = thought + max(1, (len(turn.text) + len(turn.refusal) + called) // 4)
     return {
-        "prompt_tokens": speech.read,
+        "prompt_tokens": turn.read,
         "completion_tokens": written,
-        "total_tokens": speech.read + written,
-        "prompt_tokens_details": {"cached_tokens": speech.cached},
+        "total_tokens": turn.read + written,
+        "prompt_tokens_details": {"cached_tokens": turn.cached},
         "completion_tokens_details": {"reasoning_tokens": thought},
     }
 
@@ -181,11 +181,11 @@ class ScriptedTools:
     concurrency = 4
 
     def __init__(
-        self, clock: Clock, deeds: Sequence[SeedStep], *, before: Sequence[Body] = (), approved: Mapping[str, str]
+        self, clock: Clock, steps: Sequence[SeedStep], *, before: Sequence[Body] = (), approved: Mapping[str, str]
     ) -> None:
         self._clock = clock
-        self._deeds = {deed.call_id: deed for deed in deeds if deed.kind != "function"}
-        self._kinds = {deed.name: deed.kind for deed in self._deeds.values()}
+        self._steps = {step.call_id: step for step in steps if step.kind != "function"}
+        self._kinds = {step.name: step.kind for step in self._steps.values()}
         self._before = before
         self._approved = approved
         self.began = clock.at
@@ -200,9 +200,9 @@ class ScriptedTools:
             self._clock.pass_by(0.35)
             closed = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
             yield ToolsPrepared(events=closed, items=[OutputItem(body=body)])
-        approved = [self._deeds[call_id] for call_id in self._approved]
+        approved = [self._steps[call_id] for call_id in self._approved]
         if approved:
-            calls = [CallRecord(call=_call(deed), turn=0, kind=deed.kind, state="pending") for deed in approved]
+            calls = [CallRecord(call=_call(step), turn=0, kind=step.kind, state="pending") for step in approved]
             yield ToolsPrepared(events=[], calls=calls)
 
     def functions(self) -> tuple[FunctionTool, ...]:
@@ -223,36 +223,36 @@ class ScriptedTools:
 
     def decide(self, call: Call) -> CallDecision:
         """Some ask first."""
-        deed = self._deeds[call.call_id]
-        if not deed.asks:
+        step = self._steps[call.call_id]
+        if not step.asks:
             return Execute()
-        names = {"server_label": deed.item["server_label"], "name": deed.item["name"]}
+        names = {"server_label": step.item["server_label"], "name": step.item["name"]}
         item = {"id": new_id("mcpr"), "type": "mcp_approval_request", **names, "arguments": call.arguments}
-        return RequireApproval(item, definition=hashlib.sha256(deed.name.encode()).hexdigest())
+        return RequireApproval(item, definition=hashlib.sha256(step.name.encode()).hexdigest())
 
     def open_item(self, call: Call) -> Body:
-        """The item as its deed opens it."""
-        deed = self._deeds[call.call_id]
-        given = {**deed.item, "approval_request_id": self._approved[call.call_id]} if self._approved else deed.item
-        return {"id": new_id(_PREFIXES[deed.item["type"]]), "status": "in_progress", **given}
+        """The item as its step opens it."""
+        step = self._steps[call.call_id]
+        given = {**step.item, "approval_request_id": self._approved[call.call_id]} if self._approved else step.item
+        return {"id": new_id(_PREFIXES[step.item["type"]]), "status": "in_progress", **given}
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The events of a call that is under way."""
         told = {"arguments": call.arguments} if body["type"] == "mcp_call" else {}
-        code = {"code": self._deeds[call.call_id].arguments.get("code")} if "code" in body else {}
+        code = {"code": self._steps[call.call_id].arguments.get("code")} if "code" in body else {}
         return before_result({**body, **told, **code}, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """As the deed has it, after its time; calls of one turn begin at the same moment."""
-        deed = self._deeds[call.call_id]
-        self._clock.at = self.began + timedelta(seconds=deed.seconds)
+        """As the step has it, after its time; calls of one turn begin at the same moment."""
+        step = self._steps[call.call_id]
+        self._clock.at = self.began + timedelta(seconds=step.seconds)
         self.latest = max(self.latest, self._clock.at)
-        return ToolResult(output=deed.output, error=deed.error, cost=deed.cost)
+        return ToolResult(output=step.output, error=step.error, cost=step.cost)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item as its deed ends it."""
-        deed = self._deeds[call.call_id]
-        item = {**body, "status": "failed" if result.error else "completed", **deed.done}
+        """The item as its step ends it."""
+        step = self._steps[call.call_id]
+        item = {**body, "status": "failed" if result.error else "completed", **step.done}
         if item["type"] == "mcp_call":
             item["arguments"] = call.arguments
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
@@ -261,7 +261,7 @@ class ScriptedTools:
         """Nothing is open."""
 
 
-def _call(deed: SeedStep) -> Call:
+def _call(step: SeedStep) -> Call:
     return Call(
-        item_id=deed.call_id, call_id=deed.call_id, name=deed.name, arguments=orjson.dumps(deed.arguments).decode()
+        item_id=step.call_id, call_id=step.call_id, name=step.name, arguments=orjson.dumps(step.arguments).decode()
     )

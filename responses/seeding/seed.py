@@ -12,11 +12,11 @@ from kernel.ids import new_id
 from responses.models import Response
 from responses.rollups import rolling
 from responses.seeding import scenarios, teams
-from responses.seeding.other_tables import Surroundings
-from responses.seeding.replay import Actor, Stage, Talk
+from responses.seeding.other_tables import OtherTables
+from responses.seeding.replay import OpenConversation, Replayer, SeedActor
 from responses.seeding.rows import Rows
-from responses.seeding.teams import Person, Tenant
-from responses.seeding.texts import Voice
+from responses.seeding.teams import SeededTeam, SeededUser
+from responses.seeding.texts import TextPicker
 from tenants.models import Upstream
 
 # The first team is the largest.
@@ -28,7 +28,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class SeedOptions:
     """What is wanted. `mark` comes out in all content, `label` in all names: for tests that look for them."""
 
     responses: int = 500
@@ -43,12 +43,12 @@ class Order:
 class Seeded:
     """What was made."""
 
-    tenants: Sequence[Tenant]
-    staff: Sequence[Person]
+    tenants: Sequence[SeededTeam]
+    staff: Sequence[SeededUser]
     responses: int
 
 
-def seed(order: Order) -> Seeded:
+def seed(order: SeedOptions) -> Seeded:
     """Add teams with data. The same seed says the same; ids and times are new."""
     at, rng = now(), random.Random(order.seed)  # noqa: S311 - not for secrets
     names = teams.free_names(order.teams, label=order.label)
@@ -56,11 +56,11 @@ def seed(order: Order) -> Seeded:
     upstream = teams.make_models([tenant.team for tenant in tenants])
     made = 0
     for tenant, count in zip(tenants, _shares(order.responses, order.teams), strict=True):
-        season = _Season(tenant, upstream, rng=random.Random(rng.random()), at=at, order=order)  # noqa: S311 - the same
-        rows = asyncio.run(season.played(count))
+        history = _TeamHistory(tenant, upstream, rng=random.Random(rng.random()), at=at, order=order)  # noqa: S311 - the same
+        rows = asyncio.run(history.played(count))
         rows.write()
         responses = rows.of(Response)
-        Surroundings(tenant, Voice(rng, order.mark), at=at, days=order.days).write(responses)
+        OtherTables(tenant, TextPicker(rng, order.mark), at=at, days=order.days).write(responses)
         made += len(responses)
     # Sums of these hours may stand already; they are made anew.
     rolling.forget(since=at - (order.days + 1) * _DAY)
@@ -75,35 +75,39 @@ def _shares(whole: int, parts: int) -> list[int]:
     return [*counts, max(1, whole - sum(counts))]
 
 
-class _Season:
+class _TeamHistory:
     """The days of one team."""
 
-    def __init__(self, tenant: Tenant, upstream: Upstream, *, rng: random.Random, at: datetime, order: Order) -> None:
+    def __init__(
+        self, tenant: SeededTeam, upstream: Upstream, *, rng: random.Random, at: datetime, order: SeedOptions
+    ) -> None:
         self._tenant, self._upstream, self._rng, self._at = tenant, upstream, rng, at
         self._days = order.days
         # Which hours are busy depends on today; what is said must not.
         self._hours = random.Random(rng.random())  # noqa: S311 - not for secrets
-        self._voice = Voice(rng, order.mark)
+        self._picker = TextPicker(rng, order.mark)
         self._rows = Rows(tenant.team.pk)
-        self._stage = Stage(self._rows)
+        self._replayer = Replayer(self._rows)
 
     async def played(self, count: int) -> Rows:
         """So many responses, or one or two more where the last scene has several."""
         await self._long(round(count * _LONG_SHARE))
         for _ in range(_RUNNING):
             await self._scene(
-                scenarios.Kind(scenarios.is_running, 1), self._at - timedelta(seconds=self._rng.randrange(20, 900))
+                scenarios.Scenario(scenarios.is_running, 1), self._at - timedelta(seconds=self._rng.randrange(20, 900))
             )
         for _ in range(_QUEUED):
             await self._scene(
-                scenarios.Kind(scenarios.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
+                scenarios.Scenario(scenarios.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
             )
-        kinds = list(scenarios.KINDS)
+        kinds = list(scenarios.SCENARIOS)
         # Each kind once, so that even a small platform has everything.
         self._rng.shuffle(kinds)
         while self._made < count:
             kind = (
-                kinds.pop() if kinds else self._rng.choices(scenarios.KINDS, [one.weight for one in scenarios.KINDS])[0]
+                kinds.pop()
+                if kinds
+                else self._rng.choices(scenarios.SCENARIOS, [one.weight for one in scenarios.SCENARIOS])[0]
             )
             await self._scene(kind, self._sometime(), most=count - self._made)
         return self._rows
@@ -120,17 +124,17 @@ class _Season:
             if self._hours.random() < busy:
                 return at
 
-    def _actor(self) -> Actor:
+    def _actor(self) -> SeedActor:
         key = self._tenant.keys[0] if self._rng.random() < 0.8 else self._tenant.keys[1]
-        return Actor(key=key, upstream=self._upstream, upstream_model="demo", rng=self._rng)
+        return SeedActor(key=key, upstream=self._upstream, upstream_model="demo", rng=self._rng)
 
-    async def _scene(self, kind: scenarios.Kind, at: datetime, *, most: int = 99) -> None:
+    async def _scene(self, kind: scenarios.Scenario, at: datetime, *, most: int = 99) -> None:
         actor, previous = self._actor(), None
         talk = self._talk(at, actor) if kind.talks else None
-        scene = kind.play(self._voice)
+        scene = kind.play(self._picker)
         exchange = next(scene)
         while most > 0:
-            previous = await self._stage.play(exchange, actor, at, previous=previous, talk=talk)
+            previous = await self._replayer.play(exchange, actor, at, previous=previous, talk=talk)
             most -= 1
             at = previous.ended + timedelta(seconds=exchange.pause)
             try:
@@ -142,21 +146,24 @@ class _Season:
         """A conversation over days, up to its items or so many responses."""
         at = self._at - timedelta(days=min(4, self._days))
         actor = self._actor()
-        talk, scene = self._talk(at, actor), scenarios.works_long(self._voice)
+        talk, scene = self._talk(at, actor), scenarios.works_long(self._picker)
         exchange, previous = next(scene), None
         while most > 0 and talk.row.next_position < _LONG_ITEMS and at < self._at - timedelta(minutes=30):
-            previous = await self._stage.play(exchange, actor, at, previous=previous, talk=talk)
+            previous = await self._replayer.play(exchange, actor, at, previous=previous, talk=talk)
             most -= 1
             at = previous.ended + timedelta(seconds=exchange.pause)
             exchange = scene.send(previous)
 
-    def _talk(self, at: datetime, actor: Actor) -> Talk:
+    def _talk(self, at: datetime, actor: SeedActor) -> OpenConversation:
         row = Conversation(
             id=new_id("conv", at=at),
             team_id=self._tenant.team.pk,
             api_key=actor.key,
             created_at=at,
-            metadata={"channel": self._voice.pick(("chat", "e-mail", "app")), "topic": self._voice.say("shipping")},
+            metadata={
+                "channel": self._picker.pick(("chat", "e-mail", "app")),
+                "topic": self._picker.marked("shipping"),
+            },
         )
         self._rows.add([row])
-        return Talk(row=row)
+        return OpenConversation(row=row)

@@ -45,7 +45,7 @@ _LOG_HOURS = 24 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Person:
+class SeededUser:
     """Somebody who may sign in; the password is told once. Staff have no team."""
 
     username: str
@@ -55,13 +55,13 @@ class Person:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tenant:
+class SeededTeam:
     """A seeded team. `secret` is that of its first key, `keys` those that requests were made with."""
 
     team: Team
     secret: str
     keys: Sequence[ApiKey]
-    people: Sequence[Person] = field(default_factory=tuple)
+    people: Sequence[SeededUser] = field(default_factory=tuple)
 
 
 def others() -> list[str]:
@@ -87,7 +87,7 @@ def free_names(count: int, *, label: str = "") -> list[str]:
     return names
 
 
-def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> Tenant:
+def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> SeededTeam:
     """A team with its keys and a person of each role."""
     team = services.ensure_team(name=name)
     with scope.team(team.pk):
@@ -96,18 +96,18 @@ def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> Te
         )
     people = [_member(team, role) for role in Role]
     secret, keys = _keys(team, rng=rng, at=at)
-    return Tenant(team=team, secret=secret, keys=keys, people=people)
+    return SeededTeam(team=team, secret=secret, keys=keys, people=people)
 
 
-def _member(team: Team, role: Role) -> Person:
+def _member(team: Team, role: Role) -> SeededUser:
     username = f"{slugify(team.name)}-{role.value.removeprefix('team_')}"
     user, password = _user(username)
     with scope.team(team.pk):
         Membership.objects.create(team=team, user=user, role=role)
-    return Person(username=username, password=password, role=str(role.label), team=team.name)
+    return SeededUser(username=username, password=password, role=str(role.label), team=team.name)
 
 
-def make_staff() -> list[Person]:
+def make_staff() -> list[SeededUser]:
     """An operator and an auditor of the platform, unless they are there."""
     made = []
     for role in StaffRole:
@@ -115,7 +115,7 @@ def make_staff() -> list[Person]:
         if not User.objects.filter(username=username).exists():
             user, password = _user(username)
             StaffMember.objects.create(user=user, role=role)
-            made.append(Person(username=username, password=password, role=str(role.label)))
+            made.append(SeededUser(username=username, password=password, role=str(role.label)))
     return made
 
 

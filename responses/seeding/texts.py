@@ -24,13 +24,13 @@ PEOPLE: Sequence[str] = _WORDS["people"]
 
 
 @dataclass(frozen=True)
-class Voice:
+class TextPicker:
     """Chooses words. `mark` is put into everything that is said, for tests that look where words come out."""
 
     rng: random.Random
     mark: str = ""
 
-    def say(self, text: str) -> str:
+    def marked(self, text: str) -> str:
         """The words, with the mark in front."""
         return f"{self.mark} {text}" if self.mark else text
 
@@ -47,7 +47,7 @@ class Voice:
         parts = [
             f"## {number}. {self.pick(_WORDS['months'])}\n\n{self._chapter()}" for number in range(1, chapters + 1)
         ]
-        return self.say("# Report on waiting times\n\n" + "\n\n".join(parts))
+        return self.marked("# Report on waiting times\n\n" + "\n\n".join(parts))
 
     def _chapter(self) -> str:
         month = self.pick(_WORDS["months"])

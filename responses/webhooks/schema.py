@@ -15,11 +15,11 @@ _Url = Annotated[str, Field(min_length=1, max_length=MAX_URL)]
 _EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
 
 
-class _Body(BaseModel):
+class _RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class CreateWebhookEndpoint(_Body):
+class CreateWebhookEndpoint(_RequestBody):
     """A new endpoint."""
 
     name: _Name
@@ -27,7 +27,7 @@ class CreateWebhookEndpoint(_Body):
     event_types: _EventTypes
 
 
-class UpdateWebhookEndpoint(_Body):
+class UpdateWebhookEndpoint(_RequestBody):
     """What can be changed about one; `event_types` is the complete set."""
 
     name: _Name | None = None
@@ -35,13 +35,13 @@ class UpdateWebhookEndpoint(_Body):
     event_types: _EventTypes | None = None
 
 
-class RotateSecret(_Body):
+class RotateSecret(_RequestBody):
     """How to rotate."""
 
     keep_old_secret_active_for_24_hours: bool | None = None
 
 
-class SendTest(_Body):
+class SendTest(_RequestBody):
     """What to send as a sample."""
 
     event_type: EventType

@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoDbBlocker
 
-from responses.seeding.seed import Order, seed
+from responses.seeding.seed import SeedOptions, seed
 from tenants.models import Role, StaffRole
 from tests.admin.crawling import Place, Subject, actions, addresses, leaks, places, queries
 from tests.admin.rows import member, sign_in
@@ -32,7 +32,7 @@ _FOR_ALL_ROWS = ("/revoke/",)
 def subject(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Subject:
     """The team that nobody may see."""
     with django_db_blocker.unblock():
-        made = seed(Order(responses=45, teams=1, seed=3, mark=CONTENT, label=NAME))
+        made = seed(SeedOptions(responses=45, teams=1, seed=3, mark=CONTENT, label=NAME))
         return Subject.of(made.tenants[0].team, words=[CONTENT, NAME])
 
 
@@ -40,7 +40,7 @@ def subject(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Subjec
 def others(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, Client]]:
     """Browsers of somebody in each role of another team, which has data of its own, and of nobody."""
     with django_db_blocker.unblock():
-        team = seed(Order(responses=25, teams=1, seed=4)).tenants[0].team
+        team = seed(SeedOptions(responses=25, teams=1, seed=4)).tenants[0].team
         yield {**{role.value: member(team, role) for role in Role}, "nobody": Client()}
 
 

@@ -12,7 +12,7 @@ from pytest_django import DjangoDbBlocker
 
 from conversations.models import Conversation
 from responses.models import TERMINAL, Response, Status
-from responses.seeding.seed import Order, Seeded, seed
+from responses.seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope
 from tenants.models import Role, Team, UsageRecord
 from tests.admin.rows import member, page_of, text
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
     """A small platform."""
     with django_db_blocker.unblock():
-        return seed(Order(responses=110, teams=2, label="seeded"))
+        return seed(SeedOptions(responses=110, teams=2, label="seeded"))
 
 
 @pytest.fixture

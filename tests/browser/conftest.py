@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser
 from pytest_django import DjangoDbBlocker
 
-from responses.seeding.seed import Order, Seeded, seed
+from responses.seeding.seed import Seeded, SeedOptions, seed
 from tests.admin.crawling import Subject
 from tests.browser.chromium import chromium
 from tests.support.web import WebProcess
@@ -26,7 +26,7 @@ def browser(seeded: Seeded) -> Iterator[Browser]:
 def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
     """A team as weeks of use leave it behind."""
     with django_db_blocker.unblock():
-        return seed(Order(responses=90, teams=1, seed=11, label="Test"))
+        return seed(SeedOptions(responses=90, teams=1, seed=11, label="Test"))
 
 
 @pytest.fixture(scope="session")

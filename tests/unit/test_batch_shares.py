@@ -1,10 +1,10 @@
 """Which batches the next lines are taken from."""
 
-from responses.batches.queue import Waiting, shares
+from responses.batches.queue import BatchLoad, shares
 
 
-def waiting(batch_id: str, team_id: str, running: int = 0) -> Waiting:
-    return Waiting(batch_id=batch_id, team_id=team_id, running=running)
+def waiting(batch_id: str, team_id: str, running: int = 0) -> BatchLoad:
+    return BatchLoad(batch_id=batch_id, team_id=team_id, running=running)
 
 
 def test_the_team_with_fewest_lines_under_way_comes_next() -> None:

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from demo_upstream import schema
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.testing import Demo, talking
-from demo_upstream.text_values import Clues
+from demo_upstream.text_values import TextValues
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ SCHEMAS = st.recursive(
 def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> None:
     for extent in Fill:
         try:
-            filled = schema.fill(wild, clues=Clues(text), otherwise=text, extent=extent)
+            filled = schema.fill(wild, clues=TextValues(text), otherwise=text, extent=extent)
         except UnfillableError:
             continue
         assert json.loads(json.dumps(filled, allow_nan=False)) == filled

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import postgres
-from launcher.accounts import Account, may_enter, may_execute
+from launcher.accounts import SystemAccount, may_enter, may_execute
 from launcher.errors import LaunchError
 from launcher.home import ServerHome, abandoned_homes, server_home
 
@@ -96,7 +96,7 @@ def test_an_account_may_not_execute_what_it_cannot_reach(state_dir: Path) -> Non
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert may_execute(file=program, account=None)
-    assert not may_execute(file=program, account=Account(name="nobody", uid=65534, gid=65534))
+    assert not may_execute(file=program, account=SystemAccount(name="nobody", uid=65534, gid=65534))
 
 
 def test_data_of_another_major_version_is_refused_rather_than_hidden(shared: Path) -> None:

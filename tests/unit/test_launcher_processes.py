@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher import postgres, processes
-from launcher.processes import Command, Records, identify, is_same, wait_until
+from launcher.processes import ChildCommand, Records, identify, is_same, wait_until
 
 
-def command(tmp_path: Path, script: str, *, stdin: bytes = b"") -> Command:
-    return Command(
+def command(tmp_path: Path, script: str, *, stdin: bytes = b"") -> ChildCommand:
+    return ChildCommand(
         name="child",
         argv=(sys.executable, "-u", "-c", script),
         log=tmp_path / "child.log",
@@ -111,8 +111,8 @@ def test_a_child_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})
 from pathlib import Path
-from launcher.processes import Command, start
-child = Command(name="child", argv=(sys.executable, "-c", {SLEEP!r}), log=Path("child.log"), directory=Path("."),
+from launcher.processes import ChildCommand, start
+child = ChildCommand(name="child", argv=(sys.executable, "-c", {SLEEP!r}), log=Path("child.log"), directory=Path("."),
                 environment=os.environ)
 print(start(child).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 from launcher import state
 from launcher.errors import LaunchError
-from launcher.state import Claim, State
+from launcher.state import InstanceLock, State
 
 VARIABLES = {"DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/platform", "PORT": "8000"}
 
@@ -28,22 +28,22 @@ def test_the_directory_is_relative_to_the_checkout_and_not_to_where_one_stands(t
 
 
 def test_a_second_start_learns_pid_and_address_of_the_first(here: State) -> None:
-    first = Claim(here)
+    first = InstanceLock(here)
     first.announce(url="http://127.0.0.1:8000")
     with pytest.raises(LaunchError, match=rf"already running at http://127.0.0.1:8000 \(pid {os.getpid()}\)"):
-        Claim(here)
+        InstanceLock(here)
     first.release()
 
 
 def test_a_start_that_ended_leaves_the_place_to_the_next(here: State) -> None:
-    Claim(here).release()
-    Claim(here).release()
+    InstanceLock(here).release()
+    InstanceLock(here).release()
 
 
 def test_a_directory_that_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match=r"^The state directory .* cannot be used: Not a directory\.$"):
-        Claim(State(directory=tmp_path / "file"))
+        InstanceLock(State(directory=tmp_path / "file"))
 
 
 def test_other_commands_see_the_running_instance(here: State) -> None:
@@ -71,8 +71,9 @@ def test_without_an_instance_there_is_nothing_to_see(here: State) -> None:
 def test_the_lock_is_let_go_of_when_its_holder_is_killed(here: State, tmp_path: Path) -> None:
     script = (
         f"import os, sys; sys.path.insert(0, {str(Path(state.__file__).parents[1])!r}); from pathlib import Path; "
-        f"from launcher.state import Claim, State; claim = Claim(State(directory=Path({str(tmp_path)!r}))); "
+        f"from launcher.state import InstanceLock, State; "
+        f"lock = InstanceLock(State(directory=Path({str(tmp_path)!r}))); "
         "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    Claim(here).release()
+    InstanceLock(here).release()

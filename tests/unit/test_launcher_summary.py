@@ -9,13 +9,13 @@ import pytest
 from launcher import health, summary
 from launcher.address import Address
 from launcher.errors import LaunchError
-from launcher.summary import Prepared
+from launcher.summary import DemoObjects
 
 ADDRESS = Address(host="127.0.0.1", port=8000)
 
 
-def prepared(password: str | None = None) -> Prepared:
-    return Prepared(team="team_1", key="sk-abc", admin_user="admin", admin_password=password)
+def prepared(password: str | None = None) -> DemoObjects:
+    return DemoObjects(team="team_1", key="sk-abc", admin_user="admin", admin_password=password)
 
 
 def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:

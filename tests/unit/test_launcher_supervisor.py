@@ -13,7 +13,7 @@ from launcher import logs
 from launcher.errors import LaunchError
 from launcher.interrupts import Interrupts
 from launcher.logs import LogWatch
-from launcher.processes import Command, Records, wait_until
+from launcher.processes import ChildCommand, Records, wait_until
 from launcher.report import Report
 from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Restarts, Stage, Supervisor
 
@@ -38,9 +38,9 @@ def supervisor(tmp_path: Path, shown: StringIO) -> Iterator[Supervisor]:
     made.stop()
 
 
-def python(tmp_path: Path, script: str, name: str = "child") -> Command:
+def python(tmp_path: Path, script: str, name: str = "child") -> ChildCommand:
     log = tmp_path / f"{name}.log"
-    return Command(
+    return ChildCommand(
         name=name, argv=(sys.executable, "-u", "-c", script), log=log, directory=tmp_path, environment=os.environ
     )
 

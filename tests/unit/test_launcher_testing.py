@@ -14,7 +14,7 @@ import pytest
 from launcher import testing
 from launcher.database import address
 from launcher.processes import identify, wait_until
-from launcher.testing import Servers, start_servers
+from launcher.testing import PrivateServers, start_servers
 
 pytestmark = pytest.mark.slow
 
@@ -30,13 +30,13 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def servers(directory: Path) -> Iterator[Servers]:
+def servers(directory: Path) -> Iterator[PrivateServers]:
     started = start_servers(directory, environment={})
     yield started
     started.stop()
 
 
-def superuser_url(directory: Path, servers: Servers) -> str:
+def superuser_url(directory: Path, servers: PrivateServers) -> str:
     password = json.loads((directory / "slot-0" / "secrets.json").read_text())["POSTGRES_SUPERUSER_PASSWORD"]
     host, port = address(admin=servers.app_url)
     return f"postgresql://platform_superuser:{password}@{host}:{port}/postgres"
@@ -47,37 +47,37 @@ def ask(url: str, question: str) -> list[str]:
         return [str(row[0]) for row in connection.execute(question.encode()).fetchall()]
 
 
-def test_the_application_is_neither_superuser_nor_free_of_row_level_security(servers: Servers) -> None:
+def test_the_application_is_neither_superuser_nor_free_of_row_level_security(servers: PrivateServers) -> None:
     rights = "SELECT (rolsuper OR rolbypassrls OR rolcreatedb OR rolcreaterole)::text FROM pg_roles"
     assert ask(servers.app_url, f"{rights} WHERE rolname = current_user") == ["false"]
 
 
-def test_the_application_cannot_create_tables_and_the_owner_can(servers: Servers) -> None:
+def test_the_application_cannot_create_tables_and_the_owner_can(servers: PrivateServers) -> None:
     with psycopg.connect(servers.owner_url) as owner:
         owner.execute("CREATE TABLE ours (id int)")
     with psycopg.connect(servers.app_url) as app, pytest.raises(psycopg.errors.InsufficientPrivilege):
         app.execute("CREATE TABLE mine (id int)")
 
 
-def test_a_password_is_needed(servers: Servers) -> None:
+def test_a_password_is_needed(servers: PrivateServers) -> None:
     parts = urlsplit(servers.app_url)
     with pytest.raises(psycopg.OperationalError):
         ask(f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}", "SELECT 1")
 
 
-def test_vectors_and_trigrams_are_there(servers: Servers) -> None:
+def test_vectors_and_trigrams_are_there(servers: PrivateServers) -> None:
     extensions = ask(servers.app_url, "SELECT extname FROM pg_extension")
     assert {"vector", "pg_trgm"} <= set(extensions)
 
 
-def test_two_runs_at_once_have_servers_of_their_own(directory: Path, servers: Servers) -> None:
+def test_two_runs_at_once_have_servers_of_their_own(directory: Path, servers: PrivateServers) -> None:
     other = start_servers(directory, environment={})
     assert urlsplit(other.app_url).port != urlsplit(servers.app_url).port
     other.stop()
     assert ask(servers.app_url, "SELECT 1") == ["1"]
 
 
-def test_a_fork_that_ends_leaves_the_servers_running(servers: Servers) -> None:
+def test_a_fork_that_ends_leaves_the_servers_running(servers: PrivateServers) -> None:
     if (child := os.fork()) == 0:
         servers.stop()
         os._exit(0)
@@ -85,7 +85,7 @@ def test_a_fork_that_ends_leaves_the_servers_running(servers: Servers) -> None:
     assert ask(servers.app_url, "SELECT 1") == ["1"]
 
 
-def test_a_guest_on_another_server_leaves_no_trace(directory: Path, servers: Servers) -> None:
+def test_a_guest_on_another_server_leaves_no_trace(directory: Path, servers: PrivateServers) -> None:
     admin = superuser_url(directory, servers)
     names = "SELECT datname FROM pg_database UNION SELECT rolname FROM pg_roles ORDER BY 1"
     before = ask(admin, names)

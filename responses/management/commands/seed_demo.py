@@ -11,7 +11,7 @@ from typing_extensions import override
 from kernel.clock import now
 from responses.rollups import rolling
 from responses.seeding import teams
-from responses.seeding.seed import Order, Seeded, seed
+from responses.seeding.seed import Seeded, SeedOptions, seed
 
 _ROLLING_SECONDS = 4
 
@@ -41,7 +41,7 @@ class Command(BaseCommand):
             )
         started = time.monotonic()
         names = ("responses", "teams", "days", "seed")
-        made = seed(Order(**{name: options[name] for name in names}))
+        made = seed(SeedOptions(**{name: options[name] for name in names}))
         # The sums of past hours know nothing of rows that come late; what is not rolled up here, the worker does.
         rolling.forget(since=now() - timedelta(days=options["days"] + 1))
         rolling.roll(seconds=_ROLLING_SECONDS)
