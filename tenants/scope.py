@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from django.db import connections, transaction
 
-from kernel.row_security import EVERY_TEAM, open_to, opened_to
+from kernel.row_security import EVERY_TEAM, open_to, visible_teams
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def every_team(*, using: str = "default") -> Iterator[None]:
 @contextmanager
 def _opened(team_ids: Iterable[str], *, using: str) -> Iterator[None]:
     connection = connections[using]
-    outer = opened_to(using=using) if connection.in_atomic_block else None
+    outer = visible_teams(using=using) if connection.in_atomic_block else None
     with transaction.atomic(using=using):
         open_to(team_ids, using=using)
         yield

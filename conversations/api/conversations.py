@@ -16,7 +16,7 @@ from conversations.models import Conversation, Placement
 from conversations.selectors import public_conversation
 from kernel.db_threads import in_db_thread
 from kernel.pagination import Page, PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.views import ApiView
 from tenants import scope
 from tenants.authentication import authenticate
@@ -41,7 +41,7 @@ class Conversations(ApiView):
     def post(self, request: Request) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = read(CreateConversation, body_of(request))
         made = services.create_conversation(principal=principal, items=body.items or (), metadata=body.metadata or {})
         return Answer(public_conversation(made))
@@ -53,13 +53,13 @@ class OneConversation(ApiView):
     def get(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_READ)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         return Answer(public_conversation(_find(principal, conversation_id)))
 
     def post(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = read(UpdateConversation, body_of(request))
         changed = services.update_conversation(
             principal=principal,
@@ -72,7 +72,7 @@ class OneConversation(ApiView):
     def delete(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_DELETE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         services.delete_conversation(
             team_id=principal.team_id,
             actor=principal.actor,
@@ -88,7 +88,7 @@ class Items(ApiView):
     def get(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_READ)
-        refuse_unknown(request.query_params, filters=_INCLUDE)
+        reject_unknown(request.query_params, filters=_INCLUDE)
         include = includes(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
@@ -103,7 +103,7 @@ class Items(ApiView):
     def post(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False, filters=_INCLUDE)
+        reject_unknown(request.query_params, page=False, filters=_INCLUDE)
         include = includes(request.query_params)
         body = read(CreateItems, body_of(request))
         added = services.append_items(principal=principal, conversation_id=conversation_id, items=body.items)
@@ -116,7 +116,7 @@ class OneItem(ApiView):
     def get(self, request: Request, conversation_id: str, item_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_READ)
-        refuse_unknown(request.query_params, page=False, filters=_INCLUDE)
+        reject_unknown(request.query_params, page=False, filters=_INCLUDE)
         include = includes(request.query_params)
         with scope.team(principal.team_id):
             conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
@@ -126,7 +126,7 @@ class OneItem(ApiView):
     def delete(self, request: Request, conversation_id: str, item_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         conversation = services.delete_item(
             team_id=principal.team_id,
             actor=principal.actor,
@@ -143,7 +143,7 @@ class Fork(ApiView):
     def post(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = read(ForkConversation, body_of(request))
         fork = services.fork_conversation(
             team_id=principal.team_id, key_id=principal.key_id, conversation_id=conversation_id, after=body.after
@@ -155,7 +155,7 @@ async def export_items(request: ASGIRequest, conversation_id: str) -> StreamingH
     """`GET /v1/conversations/{id}/export`."""
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.CONVERSATIONS_READ)
-    refuse_unknown(request.GET, page=False)
+    reject_unknown(request.GET, page=False)
     conversation = await in_db_thread(lambda: _find(principal, conversation_id))
     headers = {
         "Content-Disposition": content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.jsonl")

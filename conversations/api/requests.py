@@ -22,7 +22,7 @@ from conversations.models import Purpose
 from conversations.selectors import ConversationFilter
 from kernel.asgi import Scope, header
 from kernel.errors import BadRequest, InvalidMultipart, InvalidType, InvalidValue, MissingParameter, UnknownParameter
-from kernel.query import moment, nested, refuse_unknown
+from kernel.query import nested_values, reject_unknown, unix_time
 from kernel.validation import validate
 from tenants.principal import Principal
 
@@ -69,8 +69,10 @@ def body_of(request: Request) -> bytes:
 
 def conversation_filter(query: QueryDict) -> ConversationFilter:
     """What a list of conversations is narrowed to."""
-    refuse_unknown(query, filters=("created_after", "metadata[…]"))
-    return ConversationFilter(created_after=moment(query, "created_after"), metadata=nested(query, "metadata"))
+    reject_unknown(query, filters=("created_after", "metadata[…]"))
+    return ConversationFilter(
+        created_after=unix_time(query, "created_after"), metadata=nested_values(query, "metadata")
+    )
 
 
 def includes(query: QueryDict) -> frozenset[str]:
@@ -79,7 +81,7 @@ def includes(query: QueryDict) -> frozenset[str]:
     names = [name for text in given for name in text.split(",") if name]
     for name in names:
         if name not in INCLUDABLE:
-            raise InvalidValue.outside(name, INCLUDABLE, param="include")
+            raise InvalidValue.unsupported(name, INCLUDABLE, param="include")
     return frozenset(names)
 
 
@@ -92,7 +94,7 @@ def purpose_filter(query: QueryDict) -> Purpose | None:
     if text is None:
         return None
     if text not in Purpose.values:
-        raise InvalidValue.outside(text, Purpose.values, param="purpose")
+        raise InvalidValue.unsupported(text, Purpose.values, param="purpose")
     return Purpose(text)
 
 

@@ -7,7 +7,7 @@ import uuid
 from django.db import migrations, models
 
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -51,6 +51,6 @@ class Migration(migrations.Migration):
             model_name='placement',
             constraint=models.UniqueConstraint(fields=('owner', 'section', 'position'), name='placement_position_once'),
         ),
-        lock_table('conversations_item'),
-        lock_table('conversations_placement'),
+        enable_row_security('conversations_item'),
+        enable_row_security('conversations_placement'),
     ]

@@ -7,7 +7,7 @@ import tenants.models
 from django.db import migrations, models
 
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -39,5 +39,5 @@ class Migration(migrations.Migration):
                 'constraints': [models.CheckConstraint(condition=models.Q(('state', 'ready'), ('sweep_at__isnull', False), _connector='OR'), name='file_sweep_unless_ready'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'ready'), _negated=True), models.Q(('sha256', ''), _negated=True), _connector='OR'), name='file_digest_when_ready')],
             },
         ),
-        lock_table('conversations_file'),
+        enable_row_security('conversations_file'),
     ]

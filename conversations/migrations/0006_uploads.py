@@ -6,7 +6,7 @@ import django.utils.timezone
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -44,6 +44,6 @@ class Migration(migrations.Migration):
                 ('upload', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='parts', to='conversations.upload')),
             ],
         ),
-        lock_table('conversations_upload'),
-        lock_table('conversations_uploadpart'),
+        enable_row_security('conversations_upload'),
+        enable_row_security('conversations_uploadpart'),
     ]

@@ -3,7 +3,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -27,5 +27,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['conversation', 'item_id', 'position'], name='removed_item_by_wire_id')],
             },
         ),
-        lock_table('conversations_removeditem'),
+        enable_row_security('conversations_removeditem'),
     ]

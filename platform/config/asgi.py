@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 from conversations.api.uploads import brings_part
-from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, identified
+from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_request_id
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
@@ -104,7 +104,7 @@ _pages: App = AllowedHostsOriginValidator(_page_socket)
 _proxies = settings.TRUSTED_PROXIES
 application = ProtocolTypeRouter(
     {
-        "http": identified(_http, trusted_proxies=_proxies),
-        "websocket": identified(_websocket, trusted_proxies=_proxies),
+        "http": with_request_id(_http, trusted_proxies=_proxies),
+        "websocket": with_request_id(_websocket, trusted_proxies=_proxies),
     }
 )

@@ -25,7 +25,7 @@ def _tell_of_itself(server: str) -> None:
     from kernel import heartbeats
     from responses.runs.runner import PROCESS, live_runs
 
-    heartbeats.begin("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
+    heartbeats.start("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
 
 
 def _daphne(host: str, port: int) -> None:

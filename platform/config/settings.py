@@ -11,7 +11,7 @@ import structlog
 from django.core.exceptions import ImproperlyConfigured
 
 from config import console, env
-from kernel.addresses import AllowList
+from kernel.egress_policy import AllowList
 
 django_stubs_ext.monkeypatch()
 

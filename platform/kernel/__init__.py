@@ -1,1 +1,1 @@
-"""What every app may import and which imports no app: errors, ids, clock, pagination, validation, HTTP, crypto."""
+"""Foundations that every app may import and that import no app: errors, ids, pagination, validation, HTTP, crypto."""

@@ -1,8 +1,7 @@
-"""The API's ASGI shell: request ids and standard headers on every answer, bodies within their limit, errors in their
-envelope; and a lean Django handler.
+"""ASGI layer of the API: request ids, standard headers, limits of bodies, error envelopes, and a fast Django handler.
 
-Django's own handler makes a thread per request before any work (0.5 ms). The API needs none of it: asynchronous views
-run on the loop, synchronous ones in the threads that keep database connections.
+Django's own handler starts a thread for each request (0.5 ms). The API does not need it: asynchronous views run on the
+event loop, synchronous ones in the threads that keep database connections.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
 from kernel.http import as_api_error, error_response, unknown_url
 from kernel.ids import new_id
-from kernel.origin import Origin, coming_from, sender
+from kernel.origin import Origin, origin_of, use_origin
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -31,27 +30,29 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# Bodies beyond this size are read only after the API key has been checked.
 _LARGE_BYTES = 1024 * 1024
 _MAX_CLIENT_REQUEST_ID = 512
+# A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")
 
 
-class ClientGone(Exception):
-    """The client went away before its request was complete."""
+class ClientDisconnected(Exception):
+    """The client disconnected before its request was complete."""
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """A request header, or the empty string."""
+    """Return a request header, or an empty string."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")
     return ""
 
 
-def identified(app: App, *, trusted_proxies: int = 0) -> App:
-    """Gives every request an id, `scope["request_id"]`, which every answer carries as `x-request-id`.
+def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
+    """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
-    Where the request comes from is known below, too (`kernel.origin`).
+    Also sets the request's origin (`kernel.origin`).
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +64,7 @@ def identified(app: App, *, trusted_proxies: int = 0) -> App:
                 message = {**message, "headers": headers}
             await send(message)
 
-        with coming_from(_sender(scope, trusted_proxies)):
+        with use_origin(_sender(scope, trusted_proxies)):
             await app(scope, receive, send_with_id)
 
     return with_id
@@ -71,7 +72,7 @@ def identified(app: App, *, trusted_proxies: int = 0) -> App:
 
 def _sender(scope: Scope, trusted_proxies: int) -> Origin:
     peer = scope.get("client")
-    return sender(
+    return origin_of(
         peer=peer[0] if peer else "",
         forwarded_for=header(scope, b"x-forwarded-for"),
         agent=header(scope, b"user-agent"),
@@ -81,11 +82,10 @@ def _sender(scope: Scope, trusted_proxies: int) -> Origin:
 
 
 class ApiShell:
-    """Wraps everything under /v1: `scope["body"]` within its limit, and the headers of OpenAI's API.
+    """Wrapper of the apps under /v1: reads the body into `scope["body"]`, and adds the headers of OpenAI's API.
 
-    Who sends a large one is asked for a key first (`admit` raises), so that strangers cannot fill memory and disk.
-    Requests of which `is_upload` is true have a limit of their own, an empty body, and what came as `scope["upload"]`,
-    a file on disk that is open at its beginning.
+    Requests for which `is_upload` returns true have their own limit. Their `scope["body"]` is empty, and
+    `scope["upload"]` is a file on disk, open at its beginning. `admit` checks the API key and raises an `ApiError`.
     """
 
     def __init__(
@@ -104,25 +104,26 @@ class ApiShell:
         self._is_upload = is_upload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                spent = str(round((time.perf_counter() - began) * 1000)).encode()
-                headers = [*message.get("headers", ()), _VERSION, (b"openai-processing-ms", spent)]
+                elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
+                headers = [*message.get("headers", ()), _VERSION, (b"openai-processing-ms", elapsed_ms)]
                 message = {**message, "headers": headers}
             await send(message)
 
         try:
             _check_client_request_id(scope)
             _check_query(scope)
+            # Checked before the body is read: clients without a valid key must not be able to fill memory and disk.
             if _is_large(scope):
                 await self._admit(scope)
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send_with_headers)
                 return
-            scope["body"] = b"".join([piece async for piece in _pieces(scope, receive, self._max_body_bytes)])
-        except ClientGone:
+            scope["body"] = b"".join([chunk async for chunk in _body_chunks(scope, receive, self._max_body_bytes)])
+        except ClientDisconnected:
             return
         except ApiError as error:
             await send_error(error, send_with_headers)
@@ -130,48 +131,49 @@ class ApiShell:
         await self._app(scope, _replay(scope["body"], receive), send_with_headers)
 
     async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A server that has put the body on disk by itself says so.
+        # Daphne has already written the body to disk and passes the file on.
         with scope.get("spooled") or TemporaryFile() as upload:
             await self._spool(upload, scope, receive)
             scope["body"], scope["upload"] = b"", upload
             await self._app(scope, _replay(b"", receive), send)
 
     async def _spool(self, upload: IO[bytes], scope: Scope, receive: Receive) -> None:
-        async for piece in _pieces(scope, receive, self._max_upload_bytes):
-            if piece:
-                await asyncio.to_thread(upload.write, piece)
+        async for chunk in _body_chunks(scope, receive, self._max_upload_bytes):
+            if chunk:
+                await asyncio.to_thread(upload.write, chunk)
+        # Measured on disk, because a file written by the server never went through `_body_chunks`.
         if upload.seek(0, SEEK_END) > self._max_upload_bytes:
             raise _too_large(self._max_upload_bytes)
         upload.seek(0)
 
 
 def _is_large(scope: Scope) -> bool:
-    """Whether the body is announced as large, or comes without an announcement."""
+    # A chunked body has no announced length and counts as large.
     announced = header(scope, b"content-length")
     return int(announced) > _LARGE_BYTES if announced.isdigit() else bool(header(scope, b"transfer-encoding"))
 
 
-async def _pieces(scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytes]:
-    """The body as it comes, as long as it keeps to its limit."""
+async def _body_chunks(scope: Scope, receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; raises `RequestTooLarge` or `ClientDisconnected`."""
     announced = header(scope, b"content-length")
-    if announced.isdigit() and int(announced) > most:
-        raise _too_large(most)
+    if announced.isdigit() and int(announced) > max_bytes:
+        raise _too_large(max_bytes)
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > most:
-            raise _too_large(most)
-        yield piece
+            raise ClientDisconnected
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        yield chunk
         if not message.get("more_body", False):
             return
 
 
 def _too_large(limit: int) -> RequestTooLarge:
-    return RequestTooLarge(f"The body of the request is too large: the limit is {limit // 1024 // 1024} MiB.")
+    return RequestTooLarge(f"The request body is too large: the limit is {limit // 1024 // 1024} MiB.")
 
 
 def _check_client_request_id(scope: Scope) -> None:
@@ -182,13 +184,13 @@ def _check_client_request_id(scope: Scope) -> None:
 
 
 def _check_query(scope: Scope) -> None:
-    """PostgreSQL refuses NUL in whatever is looked up, and no id, name or value has one."""
+    # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
     if b"%00" in scope["query_string"]:
         raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read already, and then what the server says."""
+    """Return a `receive` that first returns the body that has been read, then the server's messages."""
     first = True
 
     async def replay() -> Message:
@@ -202,7 +204,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def send_error(error: ApiError, send: Send) -> None:
-    """An error as a complete answer."""
+    """Send an error as a complete response."""
     response = error_response(error)
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.items()]
     headers.append((b"content-length", str(len(response.content)).encode()))
@@ -211,31 +213,33 @@ async def send_error(error: ApiError, send: Send) -> None:
 
 
 class ApiHandler(ASGIHandler):
-    """Runs the API's views without middleware and without a thread per request."""
+    """Django handler that runs the API's views without middleware and without a thread for each request."""
 
     @override
     def load_middleware(self, is_async: bool = False) -> None:
-        """The API has none."""
+        return  # Sessions, CSRF protection and the like are for pages; API requests authenticate with keys.
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # the shell has read the body
+        # The replayed body, which `ApiShell` has put into the scope. The next message can only be a disconnect.
+        await receive()
         set_script_prefix(scope.get("root_path", "") or "/")
-        work = asyncio.ensure_future(self._answer(scope))
-        gone = asyncio.ensure_future(receive())
+        view = asyncio.ensure_future(self._respond(scope))
+        disconnected = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                work.cancel()  # the view hears of the client's leaving as a cancellation
-            await asyncio.wait({work})
+            await asyncio.wait({view, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            if not view.done():
+                # The client is gone: the view is cancelled and can stop the work that it has started.
+                view.cancel()
+            await asyncio.wait({view})
         finally:
-            gone.cancel()
-        if not work.cancelled():
-            await self.send_response(work.result(), send)
+            disconnected.cancel()
+        if not view.cancelled():
+            await self.send_response(view.result(), send)
 
-    async def _answer(self, scope: Scope) -> HttpResponseBase:
+    async def _respond(self, scope: Scope) -> HttpResponseBase:
         request = ASGIRequest(scope, BytesIO())
-        request._body = scope["body"]  # noqa: SLF001 - what `HttpRequest.body` returns once it was read
+        request._body = scope["body"]  # noqa: SLF001 - `HttpRequest.body` returns it without reading the stream
         try:
             match = resolve(request.path_info)
         except Resolver404:
@@ -249,19 +253,19 @@ class ApiHandler(ASGIHandler):
 
 
 async def call_view(view: Callable[..., Any], request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-    """Run a view where it belongs: on the loop, or in a thread with a database connection."""
+    """Run an asynchronous view on the event loop, a synchronous one in a thread with a database connection."""
     if iscoroutinefunction(view):
         response = await view(request, *args, **kwargs)
     else:
         response = await in_db_thread(lambda: _rendered(view(request, *args, **kwargs)))
     if not isinstance(response, HttpResponseBase):
-        msg = f"a view answered {type(response).__name__}"
+        msg = f"a view returned {type(response).__name__}"
         raise TypeError(msg)
     return response
 
 
 def by_method(**views: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, HttpResponseBase]]:
-    """One URL, a view per method, synchronous and asynchronous ones side by side."""
+    """Return a view that dispatches by HTTP method to synchronous and asynchronous views."""
     allowed = ", ".join(sorted(name.upper() for name in views))
 
     async def dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -275,5 +279,6 @@ def by_method(**views: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
 
 
 def _rendered(response: Any) -> Any:
+    # DRF's responses are rendered late, in Django by its handler, which this one replaces.
     render = getattr(response, "render", None)
     return render() if callable(render) else response

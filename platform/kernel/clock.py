@@ -1,13 +1,13 @@
-"""The clock: read once at the edge of a service, passed on as a value below it."""
+"""The clock: services read it once and pass the time on as a value."""
 
 from datetime import UTC, datetime
 
 
 def now() -> datetime:
-    """The present, in UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def unix(moment: datetime) -> int:
-    """Whole Unix seconds, as every `created_at` on the wire."""
+    """Return whole Unix seconds, the format of every `created_at` of the API."""
     return int(moment.timestamp())

@@ -1,5 +1,4 @@
-"""Secrets at rest: Fernet encryption with rotation, content that is sealed for a team, and the keyed digest under which
-API keys are stored."""
+"""Encryption: secrets at rest (Fernet, with key rotation), encrypted content for clients, and digests of API keys."""
 
 import base64
 import hashlib
@@ -20,10 +19,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from typing_extensions import override
 
-# In front of everything sealed: which way of sealing, so that a later one can tell them apart.
-_SEAL = "s1."
-_NONCE = 12
-_MAX_CIPHERS = 1000
+# Version of the format: clients store encrypted content, so a later format must be able to recognise this one.
+_VERSION = "s1."
+_NONCE_BYTES = 12
+# Two ciphers or so for each team; the bound keeps the cache from growing with the number of teams.
+_MAX_CACHED_CIPHERS = 1000
 
 
 @lru_cache(maxsize=1)
@@ -45,69 +45,70 @@ def encrypt(plain: str) -> str:
 
 
 def decrypt(token: str) -> str:
-    """Decrypt with any of ENCRYPTION_KEYS; raises `InvalidToken` rather than ever returning the ciphertext."""
+    """Decrypt with any of ENCRYPTION_KEYS; raises `InvalidToken`, and never returns the ciphertext."""
     return _fernet().decrypt(token.encode()).decode()
 
 
-class Seals:
-    """Encrypts for whoever holds it without being able to read it: clients keep what only this server may open.
+class ContentCipher:
+    """Cipher for content that clients store and send back, but must not read (AES-GCM).
 
-    What is sealed opens for the same team and purpose only, with any of the keys; the first of them seals.
+    The first key encrypts, any key decrypts. Content decrypts for the team and purpose it was encrypted for, no other.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [base64.urlsafe_b64decode(key) for key in keys]
         self._ciphers: dict[tuple[str, str], list[AESGCM]] = {}
 
-    def seal(self, plain: bytes, *, team_id: str, purpose: str) -> str:
+    def encrypt(self, plain: bytes, *, team_id: str, purpose: str) -> str:
         """Compress and encrypt."""
-        nonce = os.urandom(_NONCE)
-        cipher = self._of(team_id, purpose)[0]
-        return _SEAL + base64.urlsafe_b64encode(nonce + cipher.encrypt(nonce, zlib.compress(plain), None)).decode()
+        nonce = os.urandom(_NONCE_BYTES)
+        cipher = self._ciphers_for(team_id, purpose)[0]
+        return _VERSION + base64.urlsafe_b64encode(nonce + cipher.encrypt(nonce, zlib.compress(plain), None)).decode()
 
-    def unseal(self, token: str, *, team_id: str, purpose: str) -> bytes:
-        """What was sealed; raises `InvalidToken` for anything that was not, or not for this team and purpose."""
-        if not token.startswith(_SEAL):
+    def decrypt(self, token: str, *, team_id: str, purpose: str) -> bytes:
+        """Return the plain content; raises `InvalidToken` unless it was encrypted here for this team and purpose."""
+        if not token.startswith(_VERSION):
             raise InvalidToken
         try:
-            raw = base64.b64decode(token.removeprefix(_SEAL), altchars=b"-_", validate=True)
+            raw = base64.b64decode(token.removeprefix(_VERSION), altchars=b"-_", validate=True)
         except ValueError as error:
             raise InvalidToken from error
-        for cipher in self._of(team_id, purpose) if len(raw) > _NONCE else ():
+        for cipher in self._ciphers_for(team_id, purpose) if len(raw) > _NONCE_BYTES else ():
             try:
-                return zlib.decompress(cipher.decrypt(raw[:_NONCE], raw[_NONCE:], None))
+                return zlib.decompress(cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None))
             except InvalidTag:
                 continue
         raise InvalidToken
 
-    def _of(self, team_id: str, purpose: str) -> list[AESGCM]:
-        """A cipher for each key, with a key derived for this team and purpose alone."""
-        known = self._ciphers.get((team_id, purpose))
-        if known is None:
-            if len(self._ciphers) >= _MAX_CIPHERS:
+    def _ciphers_for(self, team_id: str, purpose: str) -> list[AESGCM]:
+        ciphers = self._ciphers.get((team_id, purpose))
+        if ciphers is None:
+            if len(self._ciphers) >= _MAX_CACHED_CIPHERS:
                 self._ciphers.clear()
+            # A separate key for each team and purpose: content copied to another team fails authentication.
             info = f"{purpose}:{team_id}".encode()
-            known = [AESGCM(HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(key)) for key in self._keys]
-            self._ciphers[(team_id, purpose)] = known
-        return known
+            ciphers = [AESGCM(HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(key)) for key in self._keys]
+            self._ciphers[(team_id, purpose)] = ciphers
+        return ciphers
 
 
 @lru_cache(maxsize=1)
-def seals() -> Seals:
-    """The platform's own, over ENCRYPTION_KEYS."""
-    return Seals(_keys())
+def content_cipher() -> ContentCipher:
+    """Return the cipher that uses ENCRYPTION_KEYS."""
+    return ContentCipher(_keys())
 
 
 def keyed_digest(secret: str) -> str:
     """HMAC-SHA256 of a high-entropy secret under API_KEY_PEPPER, in hex.
 
-    A password hasher would cost 0.2 s a check and protects only low-entropy secrets; ours have 256 bits.
+    A password hasher would take 0.2 s per request and protects only low-entropy secrets; ours have 256 bits.
     """
+    # The pepper is not in the database, so a leaked dump does not allow offline checks of candidate keys.
     return hmac.new(settings.API_KEY_PEPPER.encode(), secret.encode(), hashlib.sha256).hexdigest()
 
 
 class EncryptedTextField(models.TextField[str, str]):
-    """A text column that is encrypted in the database and plain in Python; an unreadable value raises."""
+    """Text column, encrypted in the database and plain in Python; reading raises `InvalidToken` for other values."""
 
     @override
     def get_prep_value(self, value: Any) -> Any:
@@ -117,4 +118,12 @@ class EncryptedTextField(models.TextField[str, str]):
         return decrypt(value) if value else value
 
 
-__all__ = ["EncryptedTextField", "InvalidToken", "Seals", "decrypt", "encrypt", "keyed_digest", "seals"]
+__all__ = [
+    "ContentCipher",
+    "EncryptedTextField",
+    "InvalidToken",
+    "content_cipher",
+    "decrypt",
+    "encrypt",
+    "keyed_digest",
+]

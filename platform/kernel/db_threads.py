@@ -1,7 +1,7 @@
-"""A few threads with database connections of their own, for code on the event loop that must ask the database.
+"""A small pool of threads with database connections, for code on the event loop that queries the database.
 
-`sync_to_async` would run everything of one request in one thread, and Django's connections belong to threads: these
-threads live as long as the process, and so do their connections.
+Django's connections belong to threads, and `sync_to_async` uses one thread for each request. These threads live as long
+as the process, and so do their connections.
 """
 
 import asyncio
@@ -13,14 +13,16 @@ from typing import TypeVar
 from django.db import close_old_connections
 
 Result = TypeVar("Result")
+# Each thread holds a PostgreSQL connection, in every process.
 _THREADS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="db")
 
 
 async def in_db_thread(call: Callable[[], Result]) -> Result:
-    """Run `call` in one of the threads and await its result; a dead connection is replaced first."""
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _healthy, call)
+    """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
+    # The context carries the request's origin and the team scope into the thread.
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call)
 
 
-def _healthy(call: Callable[[], Result]) -> Result:
+def _with_connection(call: Callable[[], Result]) -> Result:
     close_old_connections()
     return call()

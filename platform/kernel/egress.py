@@ -1,8 +1,8 @@
-"""The one guarded way out: every URL that a caller can influence is fetched, posted to or connected to through here.
+"""HTTP client for every URL that a client can influence; guards against server-side request forgery.
 
-A name is looked up once, all its addresses are checked, and the connection goes to one of the checked ones while Host
-and SNI keep the name: an answer of the DNS that changes in between changes nothing. No proxy, no netrc, no cookies, and
-no connection is shared between fetches.
+A name is resolved once, all of its addresses are checked, and the connection goes to a checked address while Host and
+SNI keep the name. A DNS answer that changes in between (DNS rebinding) has no effect. No proxy, netrc or cookies are
+used, and fetches share no connections.
 """
 
 import asyncio
@@ -19,35 +19,35 @@ import httpx2
 from django.conf import settings
 from typing_extensions import override
 
-from kernel.addresses import Address, AllowList, parse_url, target
+from kernel.egress_policy import Address, AllowList, parse_url, target
 from kernel.errors import EgressFailed, EgressRefused
 
 MAX_REDIRECTS = 3
+# Addresses are tried one after the other; a name with hundreds of them must not multiply the connect timeout.
 _MAX_ADDRESSES = 8
 _CONNECT_SECONDS = 10.0
 _USER_AGENT = "responses-platform"
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""A name → its addresses of both families; raises `OSError` where it has none."""
+"""Resolves a name to its IPv4 and IPv6 addresses; raises `OSError` if it has none."""
 Headers = Mapping[str, str]
 
 
 async def resolve(name: str) -> Sequence[str]:
-    """The system's look-up."""
+    """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
 
 
 @lru_cache(maxsize=1)
 def _system_trust() -> ssl.SSLContext:
-    """The system's certificate authorities, or those of SSL_CERT_FILE; reading them takes 20 ms."""
+    # The system's certificate authorities, or those of SSL_CERT_FILE. Cached, as reading them takes 20 ms.
     return httpx2.create_ssl_context()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A complete answer. `content_type` is without parameters, `charset` the one that it named; `url` is where it came
-    from after all redirects."""
+    """Complete response. `content_type` has no parameters, `charset` was one; `url` is the URL after all redirects."""
 
     status: int
     content: bytes
@@ -58,9 +58,9 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """A client for URLs that a caller can influence; holds no connection, so one value serves every event loop.
+    """Client for URLs that clients can influence; has no open connections, so all event loops can share one.
 
-    Refused URLs raise `EgressRefused`, before anything is sent; whatever else goes wrong raises `EgressFailed`.
+    Raises `EgressRefused` for a URL that is not allowed, before anything is sent, and `EgressFailed` for other errors.
     """
 
     allow: AllowList = field(default_factory=AllowList)
@@ -68,17 +68,17 @@ class Egress:
     tls: ssl.SSLContext = field(default_factory=_system_trust, repr=False)
 
     def check(self, url: str) -> None:
-        """Refuse a URL that no look-up could make acceptable; for bodies that name a URL which is used later."""
+        """Raise `EgressRefused` for a URL that can never be allowed; for requests that name a URL for later use."""
         self.allow.check(parse_url(url))
 
-    def vouching(self, url: str) -> "Egress":
-        """The same for a URL that an operator has chosen: its host is reached wherever it is."""
-        return replace(self, allow=self.allow.opening(parse_url(url)))
+    def trusting(self, url: str) -> "Egress":
+        """Return a client that also reaches this URL's host in private networks; for URLs that an operator set."""
+        return replace(self, allow=self.allow.allowing(parse_url(url)))
 
     def transport(self) -> "GuardedTransport":
-        """A transport for another library's httpx2 client, which must be made with `trust_env=False`.
+        """Return a transport for another library's httpx2 client, which must be created with `trust_env=False`.
 
-        Each of that client's requests is checked, redirected ones too; how much it reads is the client's own business.
+        Every request of that client is checked, including redirects. Limits of time and size are left to the client.
         """
         return GuardedTransport(self)
 
@@ -87,14 +87,14 @@ class Egress:
         url: str,
         *,
         max_bytes: int,
-        timeout: float,  # noqa: ASYNC109 - the limit for everything together, which only this function knows
+        timeout: float,  # noqa: ASYNC109 - covers all requests of a redirect chain, which a caller cannot see
         accept: Sequence[str] | None = None,
         headers: Headers | None = None,
     ) -> Fetched:
-        """Fetch a URL, after at most three redirects; anything but a 2xx fails.
+        """Fetch a URL, following at most three redirects; raises `EgressFailed` for any status but 2xx.
 
-        `timeout` in seconds from the look-up to the last byte. `accept` are media types, `image/*` included; an answer
-        of another type fails. `headers` are not repeated to another origin.
+        `timeout`: seconds from the DNS query to the last byte. `accept`: media types, also like `image/*`; other types
+        fail. `headers` are not sent to another origin.
         """
         accepted = {"accept": ", ".join(accept)} if accept else {}
         async with self._requests(url, timeout) as client:
@@ -102,7 +102,7 @@ class Egress:
             async with aclosing(response):
                 if not response.is_success:
                     status = response.status_code
-                    raise EgressFailed(f"The URL could not be fetched: its server answered with {status}.")
+                    raise EgressFailed(f"The URL could not be fetched: the server responded with HTTP {status}.")
                 _check_type(response, accept)
                 return await _read(response, max_bytes)
 
@@ -116,9 +116,9 @@ class Egress:
         headers: Headers | None = None,
         truncate: bool = False,
     ) -> Fetched:
-        """Post to a URL; every status is an answer, and a redirect is one that nobody follows.
+        """Post to a URL and return the response, whatever its status; redirects are not followed.
 
-        With `truncate` a longer body is cut, and a compressed one left unread, where they would fail otherwise.
+        With `truncate` a body beyond `max_bytes` is cut and a compressed one is left unread; without it they fail.
         """
         async with self._requests(url, timeout) as client:
             request = client.build_request("POST", url, content=content, headers=_plain(headers))
@@ -127,7 +127,7 @@ class Egress:
 
     @asynccontextmanager
     async def _requests(self, url: str, seconds: float) -> AsyncIterator[httpx2.AsyncClient]:
-        """A client for one fetch within its time; what goes wrong with it becomes an `EgressFailed`."""
+        """Open a client for one fetch with a time limit; raises `EgressFailed` for its errors."""
         self.check(url)
         limit = httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         try:
@@ -137,19 +137,19 @@ class Egress:
             ):
                 yield client
         except (TimeoutError, httpx2.TimeoutException) as error:
-            raise EgressFailed("The URL could not be fetched: its server did not answer in time.") from error
+            raise EgressFailed("The URL could not be fetched: the server did not respond in time.") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise EgressFailed from error
 
 
 @lru_cache(maxsize=1)
 def default() -> Egress:
-    """The platform's own, with what EGRESS_ALLOW opens."""
+    """Return the client that uses EGRESS_ALLOW."""
     return Egress(allow=settings.EGRESS_ALLOW)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Checks each request's URL, and lets its connection be made by a guard."""
+    """Transport that checks each request's URL and connects to checked addresses only."""
 
     def __init__(self, egress: Egress) -> None:
         self._allow = egress.allow
@@ -163,6 +163,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
+        # Parsed by httpx2 here, so the outgoing request is built from the checked parts, not from the URL's text.
         if url.userinfo:
             raise EgressRefused
         wanted = target(url.scheme, url.raw_host.decode("ascii"), url.port)
@@ -177,12 +178,12 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             extensions=request.extensions,
         )
         with _httpx_errors(request):
-            answer = await self._pools[wanted.scheme].handle_async_request(outgoing)
+            response = await self._pools[wanted.scheme].handle_async_request(outgoing)
         return httpx2.Response(
-            status_code=answer.status,
-            headers=answer.headers,
-            stream=_Body(answer, request),
-            extensions=answer.extensions,
+            status_code=response.status,
+            headers=response.headers,
+            stream=_ResponseStream(response, request),
+            extensions=response.extensions,
         )
 
     @override
@@ -192,7 +193,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Guard(httpcore2.AsyncNetworkBackend):
-    """Connects to checked addresses. What it is asked for is all that counts: no earlier check is relied upon."""
+    """Network backend that resolves, checks and connects; relies on no earlier check."""
 
     def __init__(self, egress: Egress, scheme: str) -> None:
         self._egress = egress
@@ -218,6 +219,7 @@ class _Guard(httpcore2.AsyncNetworkBackend):
         try:
             found = await self._egress.resolve(name)
         except socket.gaierror as error:
+            # The resolver is unavailable; a later attempt may succeed, so this is no refusal of the URL.
             if error.errno == socket.EAI_AGAIN:
                 raise EgressFailed from error
             raise EgressRefused from error
@@ -239,27 +241,27 @@ class _Guard(httpcore2.AsyncNetworkBackend):
         return await self._network.connect_tcp(str(last), port, timeout=seconds)
 
 
-class _Body(httpx2.AsyncByteStream):
-    """The body of an answer, with httpx2's errors."""
+class _ResponseStream(httpx2.AsyncByteStream):
+    """Body of a response; converts httpcore's errors to httpx2's."""
 
-    def __init__(self, answer: httpcore2.Response, request: httpx2.Request) -> None:
-        self._answer = answer
+    def __init__(self, response: httpcore2.Response, request: httpx2.Request) -> None:
+        self._response = response
         self._request = request
 
     @override
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         with _httpx_errors(self._request):
-            async for piece in self._answer.aiter_stream():
-                yield piece
+            async for chunk in self._response.aiter_stream():
+                yield chunk
 
     @override
     async def aclose(self) -> None:
-        await self._answer.aclose()
+        await self._response.aclose()
 
 
 @contextmanager
 def _httpx_errors(request: httpx2.Request) -> Iterator[None]:
-    """httpcore's errors under the same names in httpx2, whose users know only those."""
+    # httpx2 has errors of the same names, and its users catch only those.
     try:
         yield
     except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
@@ -267,23 +269,25 @@ def _httpx_errors(request: httpx2.Request) -> Iterator[None]:
 
 
 async def _follow(client: httpx2.AsyncClient, url: str, always: Headers, own: Headers) -> httpx2.Response:
-    """The unread answer at the end of the redirects, whose own bodies nobody reads."""
+    """Follow redirects without reading their bodies; return the last response, unread."""
     request = client.build_request("GET", url, headers=_plain({**always, **own}))
     for _ in range(MAX_REDIRECTS + 1):
         response = await client.send(request, stream=True)
         if response.next_request is None:
             return response
         await response.aclose()
-        following = response.next_request.url
-        if following.origin != request.url.origin:
+        next_url = response.next_request.url
+        # Headers may contain credentials for the first origin. Once dropped they stay dropped, even if a later redirect
+        # returns to that origin.
+        if next_url.origin != request.url.origin:
             own = {}
         client.cookies.clear()
-        request = client.build_request("GET", following, headers=_plain({**always, **own}))
-    raise EgressFailed("The URL could not be fetched: it redirects too often.")
+        request = client.build_request("GET", next_url, headers=_plain({**always, **own}))
+    raise EgressFailed("The URL could not be fetched: too many redirects.")
 
 
 def _plain(headers: Headers | None) -> dict[str, str]:
-    """Compressed bodies are not asked for: a small one could become a large one."""
+    # No compressed bodies: a small one could decompress to more than any limit.
     return {"user-agent": _USER_AGENT, **(headers or {}), "accept-encoding": "identity"}
 
 
@@ -291,7 +295,7 @@ def _check_type(response: httpx2.Response, accept: Sequence[str] | None) -> None
     found = _media_type(response)
     family = found.partition("/")[0] + "/*"
     if accept is not None and found not in accept and family not in accept:
-        raise EgressFailed("The URL could not be fetched: it is of a type that cannot be used here.")
+        raise EgressFailed("The URL could not be fetched: its content type is not supported.")
 
 
 def _media_type(response: httpx2.Response) -> str:
@@ -299,27 +303,28 @@ def _media_type(response: httpx2.Response) -> str:
 
 
 async def _read(response: httpx2.Response, max_bytes: int) -> Fetched:
-    """The answer with its body, as long as that keeps to its limit and comes as it is."""
+    """Read the body; raises `EgressFailed` if it is too large or compressed."""
     too_large = EgressFailed(f"The URL could not be fetched: it is larger than {max_bytes} bytes.")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise EgressFailed("The URL could not be fetched: its server insists on compressing it.")
+        raise EgressFailed("The URL could not be fetched: the server sent a compressed response.")
+    # Checked first, to fail before the download; a wrong Content-Length is caught by counting.
     announced = response.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise too_large
     content = bytearray()
-    async for piece in response.aiter_raw():
-        content += piece
+    async for chunk in response.aiter_raw():
+        content += chunk
         if len(content) > max_bytes:
             raise too_large
     return _fetched(response, bytes(content))
 
 
 async def _read_beginning(response: httpx2.Response, max_bytes: int) -> Fetched:
-    """The answer with the beginning of its body; without any where that is compressed."""
+    """Read the beginning of the body; return an empty one if it is compressed."""
     content = bytearray()
     if response.headers.get("content-encoding", "identity").lower() == "identity":
-        async for piece in response.aiter_raw():
-            content += piece
+        async for chunk in response.aiter_raw():
+            content += chunk
             if len(content) >= max_bytes:
                 break
     return _fetched(response, bytes(content[:max_bytes]))

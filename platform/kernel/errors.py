@@ -1,4 +1,4 @@
-"""The one table of API errors. Statuses and codes appear here and nowhere else; `kernel.http` renders them.
+"""All API errors: the only place that defines statuses and codes. `kernel.http` renders them.
 
     ApiError
     ├── BadRequest 400                    invalid_request_error
@@ -33,19 +33,20 @@
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
     │   ├── EgressRefused                 url_not_allowed
     │   └── EgressFailed                  url_not_fetched
-    ├── ServerRefused 401                 http_error: an MCP server that the request names wants other credentials
+    ├── McpServerUnauthorized 401         http_error: an MCP server of the request rejected its credentials
     ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
     ├── Forbidden 403                     insufficient_scope
     ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
     ├── MethodNotAllowed 405
-    ├── Conflict 409                      what is asked for is too late
+    ├── Conflict 409                      the object's state does not allow the operation
     ├── RequestTooLarge 413               request_too_large
     ├── RateLimited 429                   rate_limit_exceeded
     ├── ServerError 500                   server_error
-    │   └── UpstreamError                 the model's server failed us
+    │   └── UpstreamError                 the upstream failed
     └── Overloaded 503                    server_is_overloaded
 
-Source of statuses, codes and wording: section 6 of the API surface specification.
+The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
+for the case.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ from typing import ClassVar, TypedDict
 
 
 class ErrorDetail(TypedDict):
-    """The inner object of OpenAI's error envelope; all four keys are always present."""
+    """Inner object of OpenAI's error envelope; all four keys are always present."""
 
     message: str
     type: str
@@ -63,13 +64,13 @@ class ErrorDetail(TypedDict):
 
 
 class ErrorEnvelope(TypedDict):
-    """The JSON body of every error answer."""
+    """JSON body of an error response."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """The request could not be served."""
+    """The request could not be processed."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -90,16 +91,16 @@ class ApiError(Exception):
         super().__init__(self.message)
 
     def detail(self) -> ErrorDetail:
-        """The error as the wire knows it."""
+        """Return the error as the API shows it."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     def envelope(self) -> ErrorEnvelope:
-        """The body of an error answer."""
+        """Return the body of an error response."""
         return {"error": self.detail()}
 
 
 class BadRequest(ApiError):
-    """The request is not valid."""
+    """The request is invalid."""
 
     status = 400
     type = "invalid_request_error"
@@ -115,7 +116,7 @@ class MissingParameter(BadRequest):
 
 
 class UnknownParameter(BadRequest):
-    """A parameter that the API does not know."""
+    """Unknown parameter."""
 
     default_code = "unknown_parameter"
 
@@ -125,19 +126,19 @@ class UnknownParameter(BadRequest):
 
 
 class UnsupportedParameter(BadRequest):
-    """A parameter that this server or this model does not support."""
+    """Unsupported parameter."""
 
     default_code = "unsupported_parameter"
 
 
 class UnsupportedValue(BadRequest):
-    """A value that this server or this model does not support."""
+    """Unsupported value."""
 
     default_code = "unsupported_value"
 
 
 class InvalidType(BadRequest):
-    """A value of the wrong JSON type."""
+    """Invalid type."""
 
     default_code = "invalid_type"
 
@@ -146,20 +147,21 @@ class InvalidType(BadRequest):
 
 
 class InvalidValue(BadRequest):
-    """A value outside the allowed set."""
+    """Invalid value."""
 
     default_code = "invalid_value"
 
     @classmethod
-    def outside(cls, value: object, supported: Sequence[str], *, param: str) -> "InvalidValue":
-        """The error for a value that is not one of `supported`."""
+    def unsupported(cls, value: object, supported: Sequence[str], *, param: str) -> "InvalidValue":
+        """Return the error for a value that is not one of `supported`."""
+        # Lists are joined as in OpenAI's messages, with a comma before the last "and".
         quoted = [f"'{name}'" for name in supported]
         listed = " and ".join(quoted) if len(quoted) < 3 else ", ".join(quoted[:-1]) + f", and {quoted[-1]}"
         return cls(f"Invalid value: '{value}'. Supported values are: {listed}.", param=param)
 
 
 class LimitExceeded(BadRequest):
-    """A number, string, list or object outside its limits; the code says which limit."""
+    """A number, string, array or object is outside its limits."""
 
 
 class InvalidJson(BadRequest):
@@ -184,7 +186,7 @@ class ModelNotFound(BadRequest):
 
 
 class MutuallyExclusive(BadRequest):
-    """Parameters that say two things about the same."""
+    """Mutually exclusive parameters."""
 
     def __init__(self, *names: str) -> None:
         named = " or ".join(f"'{name}'" for name in names)
@@ -193,7 +195,7 @@ class MutuallyExclusive(BadRequest):
 
 
 class PreviousResponseNotFound(BadRequest):
-    """The previous response does not exist, was not stored, or belongs to somebody else."""
+    """Previous response not found."""
 
     default_code = "previous_response_not_found"
 
@@ -211,7 +213,7 @@ class ConversationLocked(BadRequest):
 
 
 class ContainerExpired(BadRequest):
-    """The container has not been used for a while, and is not there any more."""
+    """Container is expired."""
 
     default_code = "container_expired"
 
@@ -220,7 +222,7 @@ class ContainerExpired(BadRequest):
 
 
 class ContextTooLong(BadRequest):
-    """The input with everything before it is too long."""
+    """Your input exceeds the context window of this model. Please adjust your input and try again."""
 
     default_code = "context_length_exceeded"
 
@@ -229,14 +231,14 @@ class ContextTooLong(BadRequest):
 
 
 class ToolCallMismatch(BadRequest):
-    """A tool call without its output, or an output without its call."""
+    """A tool call has no output, or an output has no tool call."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, param="input")
 
 
 class ContentFlagged(BadRequest):
-    """A moderation model flagged the content, and the request's policy stops what is flagged."""
+    """The content was flagged by the moderation model."""
 
     default_code = "content_policy_violation"
 
@@ -248,25 +250,25 @@ class InvalidEncryptedContent(BadRequest):
 
 
 class InvalidImageUrl(BadRequest):
-    """The image's URL is neither an http(s) URL nor a data URL."""
+    """Invalid image URL. Expected an http(s) URL or a base64-encoded data URL."""
 
     default_code = "invalid_image_url"
 
 
 class InvalidBase64Image(BadRequest):
-    """The image's data is not valid base64."""
+    """The image data is not valid base64."""
 
     default_code = "invalid_base64_image"
 
 
 class UnsupportedImageType(BadRequest):
-    """The image is of a type that is not supported: it must be a PNG, JPEG, GIF or WebP."""
+    """Unsupported image format. Supported formats are PNG, JPEG, GIF and WebP."""
 
     default_code = "unsupported_image_media_type"
 
 
 class EmptyImage(BadRequest):
-    """The image is empty."""
+    """The image file is empty."""
 
     default_code = "empty_image_file"
 
@@ -284,13 +286,13 @@ class ImageNotDownloaded(BadRequest):
 
 
 class ImageFileNotFound(BadRequest):
-    """The image's file does not exist, or belongs to somebody else."""
+    """The image file was not found."""
 
     default_code = "image_file_not_found"
 
 
 class UnsupportedFile(BadRequest):
-    """The file is of a kind that cannot be read here."""
+    """The file type is not supported."""
 
     default_code = "unsupported_file"
 
@@ -308,13 +310,13 @@ class FileTooLarge(BadRequest):
 
 
 class TooManyWebhookEndpoints(BadRequest):
-    """The team has as many webhook endpoints as a team can have."""
+    """The maximum number of webhook endpoints has been reached."""
 
     default_code = "webhook_endpoint_limit_exceeded"
 
 
 class EgressRefused(BadRequest):
-    """The URL is not allowed: it must be an https URL that leads to a public address."""
+    """The URL is not allowed. It must be an https URL that resolves to a public address."""
 
     default_code = "url_not_allowed"
 
@@ -326,15 +328,15 @@ class EgressFailed(BadRequest):
 
 
 class Unauthorized(ApiError):
-    """The API key is missing or not valid."""
+    """Missing or invalid API key."""
 
     status = 401
     type = "invalid_request_error"
     default_code = "invalid_api_key"
 
 
-class ServerRefused(ApiError):
-    """An MCP server that the request names did not accept its credentials."""
+class McpServerUnauthorized(ApiError):
+    """The MCP server rejected the request's credentials."""
 
     status = 401
     type = "external_connector_error"
@@ -342,7 +344,7 @@ class ServerRefused(ApiError):
 
 
 class Forbidden(ApiError):
-    """The API key is not allowed to do this."""
+    """The API key does not have permission to perform this operation."""
 
     status = 403
     type = "permission_error"
@@ -350,14 +352,14 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """The object does not exist, or belongs to somebody else."""
+    """Not found."""
 
     status = 404
     type = "invalid_request_error"
 
 
 class MethodNotAllowed(ApiError):
-    """The URL does not know this method."""
+    """Method not allowed."""
 
     status = 405
     type = "invalid_request_error"
@@ -365,14 +367,14 @@ class MethodNotAllowed(ApiError):
 
 
 class Conflict(ApiError):
-    """The object is in a state that does not allow this any more."""
+    """The operation is not possible in the object's current state."""
 
     status = 409
     type = "invalid_request_error"
 
 
 class RequestTooLarge(ApiError):
-    """The body of the request is too large."""
+    """The request body is too large."""
 
     status = 413
     type = "invalid_request_error"
@@ -380,7 +382,7 @@ class RequestTooLarge(ApiError):
 
 
 class RateLimited(ApiError):
-    """Too many requests."""
+    """Rate limit reached. Please try again later."""
 
     status = 429
     type = "rate_limit_error"
@@ -398,7 +400,7 @@ class UpstreamError(ServerError):
 
 
 class Overloaded(ApiError):
-    """The server is overloaded or not ready yet."""
+    """The server is currently overloaded or not ready yet."""
 
     status = 503
     type = "service_unavailable_error"
@@ -407,9 +409,9 @@ class Overloaded(ApiError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run failed: what `response.error` shows, and the HTTP answer that a JSON request gets instead of a body.
+    """Reason why a run failed: the contents of `response.error`, and the status that a JSON request gets.
 
-    `code` is one of section 6.4 of the API surface specification.
+    `code` is one of the codes that OpenAI's schema allows in `response.error`.
     """
 
     code: str
@@ -419,9 +421,9 @@ class Failure:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def as_api_error(self) -> ApiError:
-        """The same failure as an HTTP answer, for requests that have had no byte yet."""
-        if self.status == ServerRefused.status:
-            # Its code is none that `response.error` knows.
-            return ServerRefused(self.message, param=self.param)
+        """Return the failure as an API error, for requests whose response has not begun."""
+        if self.status == McpServerUnauthorized.status:
+            # Its type and code exist for HTTP errors only; `response.error` cannot contain them.
+            return McpServerUnauthorized(self.message, param=self.param)
         kind = {400: BadRequest, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)

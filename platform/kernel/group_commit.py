@@ -1,7 +1,7 @@
-"""Group commit: what many runs want to write at the same moment becomes one transaction.
+"""Group commit: changes that many runs submit at the same time are committed in one transaction.
 
-A run awaits the commit of its change, so durability comes before the event as ever; only the fixed costs of a
-transaction (round trips, the fsync, Python's own) are shared. One thread writes, with one connection of its own.
+A run awaits the commit of its change, so a change is durable before its event is sent; only the fixed costs of a
+transaction (round trips, fsync, Python's overhead) are shared. One thread writes, with its own connection.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
 Outcomes = Sequence[Exception | None]
 Apply = Callable[[Sequence[Change]], Outcomes]
+# Bounds the duration of a transaction, and the work that is repeated when one fails.
 _MAX_BATCH = 256
+# Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
 
 
@@ -31,10 +33,11 @@ class _Waiting(Generic[Change]):
 
 
 class GroupCommit(Generic[Change]):
-    """Writes changes in batches. `apply` gets a batch, commits it, and says for each change None or what it raises.
+    """Writer that commits changes in batches.
 
-    A connection may break between a commit and its answer. Then `recall` gets the same batch, on a new connection, and
-    says what `apply` would have said, or None: nothing of it was committed. Without it the batch is just repeated.
+    `apply` commits a batch and returns for each change None or the exception to raise. A connection may break between
+    a commit and its confirmation. `recall` then gets the same batch on a new connection and returns the outcomes of the
+    commit, or None if it did not happen. Without `recall` the batch is repeated.
     """
 
     def __init__(
@@ -64,11 +67,12 @@ class GroupCommit(Generic[Change]):
         return future
 
     def wait_forever(self) -> None:
-        """From now on wait for the database for as long as it is away; for a process whose runs nobody waits for."""
+        """Wait for an unavailable database without a limit; for workers, whose runs no client is waiting for."""
         self._waits_forever = True
 
     def _begin(self) -> None:
         with self._start:
+            # Checked again under the lock: two event loops may submit their first changes at the same time.
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name=self._name, daemon=True)
                 self._thread.start()
@@ -88,15 +92,15 @@ class GroupCommit(Generic[Change]):
         try:
             return self._apply_connected(changes)
         except Exception as error:
-            # Without a connection nobody would fare better alone, and each would wait as long again.
+            # Without a connection single changes would fail as well, each after waiting for the database again.
             if len(batch) == 1 or connection.connection is None or connection.connection.closed:
                 return [error] * len(batch)
-            # One bad change must not fail its neighbours: alone, each of them succeeds or fails for itself.
-            logger.warning("a group commit failed and is repeated one by one", exc_info=True)
+            # A bad change must not fail the others of its batch, so each one gets its own transaction.
+            logger.warning("a group commit failed, retrying its changes one by one", exc_info=True)
             return [outcome for waiting in batch for outcome in self._outcomes([waiting])]
 
     def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
-        """Apply; where the database is away for a moment (a restart), wait for it."""
+        """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
         was_tried = False
         pauses = self._pauses()
         while True:
@@ -107,6 +111,7 @@ class GroupCommit(Generic[Change]):
                 was_tried = True
                 return self._apply(changes)
             except (OperationalError, InterfaceError):
+                # With an open connection the error is about the changes (a deadlock, a timeout), not the connection.
                 is_open = connection.connection is not None and not connection.connection.closed
                 if is_open or (pause := next(pauses, None)) is None:
                     raise
@@ -120,7 +125,7 @@ class GroupCommit(Generic[Change]):
 
 
 def _answer(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:
-    """Wake the waiting runs, with one call per event loop."""
+    # `call_soon_threadsafe` wakes an event loop through a socket, so each loop is called once for all of its futures.
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
     for waiting, outcome in zip(batch, outcomes, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
@@ -131,6 +136,7 @@ def _answer(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | No
 
 def _settle(answers: list[tuple["asyncio.Future[None]", Exception | None]]) -> None:
     for future, outcome in answers:
+        # The run was cancelled while it was waiting.
         if future.done():
             continue
         if outcome is None:

@@ -1,5 +1,6 @@
-"""Which processes of the platform live: each writes a note of itself to Redis every few seconds, which is gone soon
-after it. For people who look, and for nothing else: where Redis is away nobody knows, and everything works on.
+"""Heartbeats: each process writes a note to Redis every few seconds, which expires shortly after the process ends.
+
+They are for display only. Without Redis the list of processes is unknown and everything else keeps working.
 """
 
 import json
@@ -22,17 +23,18 @@ from kernel.clock import now
 
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
-_KEPT_SECONDS = 16
+# Three beats: one that is late or lost does not make a process disappear.
+_EXPIRY_SECONDS = 16
 _TIMEOUT_SECONDS = 0.5
 _PREFIX = "platform:process:"
-_MOST = 1000
+_MAX_PROCESSES = 1000
 
 Facts = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a process last said of itself."""
+    """Latest note of a process. `facts` are values specific to its kind, for example a worker's load."""
 
     kind: str
     name: str
@@ -42,18 +44,21 @@ class Heartbeat:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def begin(kind: str, *, name: str = "", facts: Facts = dict) -> None:
-    """Tell of this process from now on, in a thread of its own; `facts` is asked each time."""
+def start(kind: str, *, name: str = "", facts: Facts = dict) -> None:
+    """Start sending heartbeats of this process from a daemon thread; `facts` is called for each of them."""
     name = name or f"{socket.gethostname()}:{os.getpid()}"
+    # A thread, as the scheduler process has no event loop.
     work = threading.Thread(target=_beat, args=(kind, name, facts), name="heartbeat", daemon=True)
     work.start()
 
 
-def known() -> list[Heartbeat] | None:
-    """The processes that live, by kind and name; None where Redis does not say."""
+def live_processes() -> list[Heartbeat] | None:
+    """Return the processes with a recent heartbeat, by kind and name; None if Redis cannot be reached."""
     try:
         with _client() as client:
-            keys = [key for _, key in zip(range(_MOST), client.scan_iter(f"{_PREFIX}*", count=_MOST), strict=False)]
+            # SCAN, as KEYS would block Redis while it walks through all of its keys.
+            found = client.scan_iter(f"{_PREFIX}*", count=_MAX_PROCESSES)
+            keys = [key for _, key in zip(range(_MAX_PROCESSES), found, strict=False)]
             notes = client.mget(keys) if keys else []
     except redis.RedisError:
         return None
@@ -72,20 +77,20 @@ def _beat(kind: str, name: str, facts: Facts) -> None:
             "facts": dict(facts()),
         }
         try:
-            client.set(f"{_PREFIX}{kind}:{name}", json.dumps(note), ex=_KEPT_SECONDS)
+            client.set(f"{_PREFIX}{kind}:{name}", json.dumps(note), ex=_EXPIRY_SECONDS)
             is_away = False
         except redis.RedisError as error:
             if not is_away:
-                logger.warning("nobody is told that this process lives: %s", error)
+                logger.warning("heartbeats cannot be sent: %s", error)
             is_away = True
         time.sleep(BEAT_SECONDS)
 
 
 def _read(note: bytes) -> Heartbeat:
-    said = json.loads(note)
+    values = json.loads(note)
     for name in ("started_at", "beat_at"):
-        said[name] = datetime.fromtimestamp(said[name], UTC)
-    return Heartbeat(**said)
+        values[name] = datetime.fromtimestamp(values[name], UTC)
+    return Heartbeat(**values)
 
 
 def _client() -> Any:

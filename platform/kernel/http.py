@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: how DRF views read bodies and how every answer and error of the API is written."""
+"""Parsing of request bodies and rendering of responses and errors, for DRF views and outside of them."""
 
 import logging
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 class Renderer(BaseRenderer):
-    """JSON by orjson: a tenth of the cost of DRF's."""
+    """JSON renderer that uses orjson, at a tenth of the cost of DRF's."""
 
     media_type = JSON
     format = "json"
@@ -37,7 +37,7 @@ class Renderer(BaseRenderer):
 
 
 class BytesParser(BaseParser):
-    """Hands the body to the schema as it is: `kernel.validation.parse_json` explains what is wrong with it."""
+    """Parser that passes the raw body to the view: `kernel.validation.parse_json` has better error messages."""
 
     media_type = "*/*"
 
@@ -52,14 +52,14 @@ class BytesParser(BaseParser):
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Whatever was raised, as one of our errors; what nobody foresaw is logged and becomes a 500."""
+    """Convert any exception into an API error; unexpected ones are logged and become a 500."""
     match error:
         case ApiError():
             return error
         case RequestDataTooBig():
             return RequestTooLarge()
         case SuspiciousOperation():
-            return BadRequest("The request has too many parameters, or something in it that no client sends.")
+            return BadRequest("The request is malformed or has too many parameters.")
         case Http404():
             return NotFound()
         case drf.MethodNotAllowed():
@@ -73,18 +73,18 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def exception_handler(error: Exception, _: Mapping[str, Any]) -> Response:
-    """DRF's hook: OpenAI's envelope for every error."""
+    """Render any error of a DRF view in OpenAI's error envelope."""
     api_error = as_api_error(error)
     return Response(api_error.envelope(), status=api_error.status, headers=api_error.headers)
 
 
 def error_response(error: ApiError) -> HttpResponse:
-    """The same answer outside of DRF."""
+    """Return the HTTP response of an error, for code outside of DRF."""
     return HttpResponse(
         orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
     )
 
 
 def unknown_url(request: HttpRequest) -> HttpResponse:
-    """The answer for a URL that the API does not have."""
+    """Return the 404 for a URL that the API does not have."""
     return error_response(NotFound(f"Invalid URL ({request.method} {request.path})"))

@@ -1,4 +1,4 @@
-"""How JSON columns are read: numbers as the wire has them."""
+"""Decoder for JSON columns that keeps numbers as they were received."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ from typing_extensions import override
 
 
 class WireDecoder(json.JSONDecoder):
-    """For `JSONField(decoder=…)` of what goes out again.
+    """Decoder for `JSONField(decoder=…)` of values that are sent to clients again.
 
-    PostgreSQL writes 1e30 as an integer of 31 digits. Python would read it as one, which no longer equals what was
-    streamed, and which the renderer cannot write: everything beyond 64 bits stays a float here, as it came.
+    PostgreSQL stores 1e30 as an integer of 31 digits. Python's decoder would read an integer, which differs from what
+    was streamed and which the renderer cannot serialise. orjson reads every number beyond 64 bits as a float.
     """
 
     @override

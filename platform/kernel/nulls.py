@@ -1,4 +1,4 @@
-"""`null` means "not sent": the SDK dumps a null for whatever newer field its types have."""
+"""Unknown nulls in request bodies mean "not sent": SDKs send a null for every field that their newer types have."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,15 +7,16 @@ from pydantic import ValidationError
 
 from kernel.validation import TAG, Schema
 
-# Of an honest body, one round for each kind of object in it; after as many the next null is an unknown parameter.
-MOST_ROUNDS = 64
+# An honest body needs one round for each kind of object in it. After that many the next unknown null is an error, so
+# that a hostile body cannot make the server validate it thousands of times.
+MAX_ROUNDS = 64
 
-_Way = tuple[str | int, ...]
+_Path = tuple[str | int, ...]
 
 
 def validate_without_nulls(schema: type[Schema], body: dict[str, Any]) -> Schema:
-    """Validate into `schema`, taking those nulls out of `body` that it does not know; raises `ValidationError`."""
-    rounds = iter(range(MOST_ROUNDS))
+    """Validate into `schema`, removing nulls of unknown fields from `body`; raises `ValidationError`."""
+    rounds = iter(range(MAX_ROUNDS))
     for _ in rounds:
         try:
             return schema.model_validate(body)
@@ -25,65 +26,65 @@ def validate_without_nulls(schema: type[Schema], body: dict[str, Any]) -> Schema
                 raise
             defect = error
         for name, first in _lists(unknown):
-            _tidy(schema, name, body[name][first:], rounds)
+            _clean_list(schema, name, body[name][first:], rounds)
     raise defect
 
 
-def _tidy(schema: type[Schema], name: str, rest: list[Any], rounds: Iterator[int]) -> None:
-    """The same for the rest of a list alone, from one entry with such a null to the next: lists are read up to their
-    first defect, and what stands before it need not be validated again and again."""
+def _clean_list(schema: type[Schema], name: str, rest: list[Any], rounds: Iterator[int]) -> None:
+    # Validation of a list stops at its first defect. Validating only the rest after each defect keeps a list of
+    # thousands of entries from being validated from the beginning once for each of them.
     for _ in rounds:
         try:
             schema.model_validate({name: rest})
         except ValidationError as error:
-            places = dict(_lists(_drop_unknown_nulls({name: rest}, error)))
-            if name not in places:
+            first_entries = dict(_lists(_drop_unknown_nulls({name: rest}, error)))
+            if name not in first_entries:
                 return
-            rest = rest[places[name] :]
+            rest = rest[first_entries[name] :]
         else:
             return
 
 
-def _lists(ways: list[_Way]) -> Iterator[tuple[str, int]]:
-    """The lists that the ways lead into, each with the first entry that they lead to."""
+def _lists(paths: list[_Path]) -> Iterator[tuple[str, int]]:
+    """Yield the top-level lists that the paths lead into, each with its first affected index."""
     first: dict[str, int] = {}
-    for way in ways:
-        match way:
+    for path in paths:
+        match path:
             case (str(name), int(entry), *_):
                 first[name] = min(first.get(name, entry), entry)
     yield from first.items()
 
 
-def _drop_unknown_nulls(body: dict[str, Any], error: ValidationError) -> list[_Way]:
-    """Take the nulls out of `body` that `error` complains of as unknown, and from all objects like those; returns the
-    ways to the objects that had them."""
-    names: dict[_Way, set[str]] = {}
+def _drop_unknown_nulls(body: dict[str, Any], error: ValidationError) -> list[_Path]:
+    """Remove the nulls that `error` reports as unknown, also from similar objects; return the paths of the objects."""
+    names: dict[_Path, set[str]] = {}
     for detail in error.errors(include_url=False):
         if detail["type"] == "extra_forbidden" and detail["input"] is None:
-            way = tuple(step for step in detail["loc"] if not str(step).startswith(TAG))
-            names.setdefault(way[:-1], set()).add(str(way[-1]))
-    found: dict[_Way, tuple[Any, list[Any]]] = {(): (body, [body])}
-    for way, unknown in names.items():
-        for place in _alike(way, found)[1]:
-            for name in [name for name, value in place.items() if value is None and name in unknown]:
-                del place[name]
+            path = tuple(step for step in detail["loc"] if not str(step).startswith(TAG))
+            names.setdefault(path[:-1], set()).add(str(path[-1]))
+    found: dict[_Path, tuple[Any, list[Any]]] = {(): (body, [body])}
+    for path, unknown in names.items():
+        for similar in _similar(path, found)[1]:
+            for name in [name for name, value in similar.items() if value is None and name in unknown]:
+                del similar[name]
     return list(names)
 
 
-def _alike(way: _Way, found: dict[_Way, tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
-    """The object at the end of a way, and what is of the same kind in the lists on the way: its defect is theirs, and
-    validating again for each of thousands of items would take the time of everybody else."""
-    if way not in found:
-        before, places = _alike(way[:-1], found)
-        step = way[-1]
-        there = before[step]
+def _similar(path: _Path, found: dict[_Path, tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
+    """Return the object at `path`, and all objects of the same kind in the lists along it."""
+    # They have the same unknown fields, as one SDK wrote them all. Cleaning them together avoids one round of
+    # validation for each of thousands of items.
+    if path not in found:
+        parent, parents = _similar(path[:-1], found)
+        step = path[-1]
+        value = parent[step]
         if isinstance(step, int):
-            kind = _kind(there)
-            places = [entry for place in places for entry in place if _kind(entry) == kind]
+            kind = _kind(value)
+            objects = [entry for entries in parents for entry in entries if _kind(entry) == kind]
         else:
-            places = [place[step] for place in places if type(place.get(step)) is type(there)]
-        found[way] = there, places
-    return found[way]
+            objects = [similar[step] for similar in parents if type(similar.get(step)) is type(value)]
+        found[path] = value, objects
+    return found[path]
 
 
 def _kind(value: Any) -> tuple[Any, ...]:

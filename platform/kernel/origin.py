@@ -1,7 +1,7 @@
-"""Where the request that is being served comes from: for the audit log, and for whoever admits by address.
+"""Origin of the current request: client address, user agent and request id.
 
-Set once at the edge (`kernel.asgi.identified`, and the site's middleware for tests), read anywhere below without being
-handed down; threads of `kernel.db_threads` and of Django see it too.
+Used by the audit log and by API keys that are limited to networks. Set at the edge (`kernel.asgi.with_request_id`, in
+tests by the site's middleware) in a context variable, which threads of `kernel.db_threads` and of Django inherit.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-_MOST_AGENT = 200
+_MAX_AGENT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A request's sender. Empty where there is no request: periodic tasks and commands."""
+    """Sender of a request. All fields are empty outside of requests, in periodic tasks and commands."""
 
     address: str = ""
     agent: str = ""
@@ -26,28 +26,32 @@ _current: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B
 
 
 def origin() -> Origin:
-    """Where the current request comes from."""
+    """Return the origin of the current request."""
     return _current.get()
 
 
 @contextmanager
-def coming_from(sender: Origin) -> Iterator[None]:
-    """Inside of the block, requests come from there."""
-    token = _current.set(sender)
+def use_origin(value: Origin) -> Iterator[None]:
+    """Set the origin that `origin()` returns inside the block."""
+    token = _current.set(value)
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def sender(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:
-    """The origin of a request. `forwarded_for` counts only as far as proxies of ours have written it: the address that
-    the outermost of `trusted_proxies` saw, and the peer where there is none."""
+def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:
+    """Return the origin of a request.
+
+    The address is the one that the outermost of `trusted_proxies` saw, or the peer if there are none.
+    """
+    # Clients can send any X-Forwarded-For; proxies append to it. Only as many entries as we have proxies are trusted,
+    # counted from the right.
     hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
     address = peer
     if trusted_proxies and hops:
         address = hops[-min(trusted_proxies, len(hops))]
-    return Origin(address=_valid(address), agent=agent[:_MOST_AGENT], request_id=request_id)
+    return Origin(address=_valid(address), agent=agent[:_MAX_AGENT], request_id=request_id)
 
 
 def _valid(address: str) -> str:
@@ -55,5 +59,6 @@ def _valid(address: str) -> str:
         found = ip_address(address)
     except ValueError:
         return ""
+    # A dual-stack socket reports IPv4 clients as ::ffff:1.2.3.4, which would match no IPv4 network of a key.
     mapped = getattr(found, "ipv4_mapped", None)
     return str(mapped or found)

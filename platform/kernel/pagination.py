@@ -1,4 +1,4 @@
-"""Cursor pages as OpenAI's lists have them: `after`, `before`, `limit`, `order`; keyset, never OFFSET or COUNT."""
+"""Cursor pagination like OpenAI's lists (`after`, `before`, `limit`, `order`), by keyset, without OFFSET or COUNT."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kernel.errors import InvalidType, InvalidValue, LimitExceeded
 Row = TypeVar("Row")
 ModelRow = TypeVar("ModelRow", bound=Model)
 Position = tuple[Any, ...]
-"""Where a row stands: its values of what the list is ordered by."""
+"""Values of a row's sort fields."""
 _BY_TIME = ("created_at", "id")
 MAX_LIMIT = 100
 DEFAULT_LIMIT = 20
@@ -27,7 +27,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """What the client asked for. `after` and `before` are exclusive ids in the chosen order."""
+    """Requested page. `after` and `before` are ids in the chosen order, not included in the page."""
 
     limit: int = DEFAULT_LIMIT
     order: Order = Order.DESC
@@ -38,7 +38,7 @@ class PageRequest:
     def from_query(
         cls, query: Mapping[str, str], *, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT
     ) -> "PageRequest":
-        """Read `limit`, `order`, `after` and `before`; bad values raise the 400 that OpenAI gives."""
+        """Read `limit`, `order`, `after` and `before`; raises a `BadRequest` for invalid values."""
         return cls(
             limit=_limit(query.get("limit"), default=default, most=most),
             order=_order(query.get("order")),
@@ -49,21 +49,22 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """One page of rows in the order that was asked for."""
+    """One page of rows in the requested order."""
 
     rows: Sequence[Row]
     has_more: bool
 
     @classmethod
     def cut(cls, rows: Sequence[Row], *, request: PageRequest) -> "Page[Row]":
-        """Cut a page out of up to `limit + 1` rows that a selector fetched in its scan direction."""
+        """Make a page from up to `limit + 1` rows, given in the direction of the scan."""
+        # The extra row shows that there are more, without a COUNT.
         kept = list(rows[: request.limit])
         if request.before and not request.after:
             kept.reverse()
         return cls(rows=kept, has_more=len(rows) > request.limit)
 
     def as_list(self, *, present: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
-        """The `list` object of the wire; ids are those of the presented rows."""
+        """Return the API's `list` object; `present` turns a row into an object with an `id`."""
         data = [present(row) for row in self.rows]
         return {
             "object": "list",
@@ -81,16 +82,16 @@ def keyset(
     position: Callable[[str, str], Position],
     by: Sequence[str] = _BY_TIME,
 ) -> Page[ModelRow]:
-    """One page of rows in the order of the fields `by`, which together tell each row from every other.
+    """Return one page of rows, ordered by the fields `by`, which must be unique together.
 
-    `position` finds where the row of an id stands; it is also given the parameter's name, for the 404 of unknown ids.
+    `position(id, param)` returns the sort values of the row with this id, or raises a 404 that names the parameter.
     """
     newest_first = page.order is Order.DESC
     if page.after:
         rows = rows.filter(_beyond(by, position(page.after, "after"), older=newest_first))
     if page.before:
         rows = rows.filter(_beyond(by, position(page.before, "before"), older=not newest_first))
-    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
+    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then reverse it.
     backwards = bool(page.before) and not page.after
     descending = newest_first is not backwards
     rows = rows.order_by(*(f"-{field}" if descending else field for field in by))
@@ -98,6 +99,7 @@ def keyset(
 
 
 def _beyond(by: Sequence[str], cursor: Position, *, older: bool) -> Q:
+    # Spelled out instead of a row comparison `(a, b) > (x, y)`, which the ORM cannot express.
     (field, *further), (value, *rest) = by, cursor
     beyond = Q(**{f"{field}__{'lt' if older else 'gt'}": value})
     return beyond | Q(**{field: value}) & _beyond(further, tuple(rest), older=older) if further else beyond
@@ -125,4 +127,4 @@ def _order(text: str | None) -> Order:
     try:
         return Order(text)
     except ValueError:
-        raise InvalidValue.outside(text, [order.value for order in Order], param="order") from None
+        raise InvalidValue.unsupported(text, [order.value for order in Order], param="order") from None

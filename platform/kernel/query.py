@@ -1,4 +1,4 @@
-"""What the query of a request says: unknown names are refused, nested ones and moments are read."""
+"""Query parameters: rejecting unknown names, reading nested names and Unix times."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,8 +11,11 @@ from kernel.errors import InvalidType, UnknownParameter
 _PAGE = ("limit", "order", "after", "before")
 
 
-def refuse_unknown(query: QueryDict, *, filters: Sequence[str] = (), page: bool = True) -> None:
-    """Refuse names that an endpoint does not know: a filter with a slip in its name would show everything."""
+def reject_unknown(query: QueryDict, *, filters: Sequence[str] = (), page: bool = True) -> None:
+    """Raise `UnknownParameter` for names that the endpoint does not support.
+
+    A filter with a typing error in its name would otherwise return everything.
+    """
     known = (*(_PAGE if page else ()), *filters)
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
@@ -21,8 +24,8 @@ def refuse_unknown(query: QueryDict, *, filters: Sequence[str] = (), page: bool 
             raise UnknownParameter(name, suggestion=near[0] if near else None)
 
 
-def moment(query: Mapping[str, str], name: str) -> datetime | None:
-    """A Unix time in seconds."""
+def unix_time(query: Mapping[str, str], name: str) -> datetime | None:
+    """Read a Unix time in seconds, None if it is not given; raises `InvalidType`."""
     text = query.get(name)
     if text is None:
         return None
@@ -32,8 +35,8 @@ def moment(query: Mapping[str, str], name: str) -> datetime | None:
         raise InvalidType(name, expected="a Unix time in seconds", got="a string") from None
 
 
-def nested(query: Mapping[str, str], name: str) -> dict[str, str]:
-    """`metadata[key]=value` → `{key: value}`."""
-    opening = f"{name}["
-    found = {key: query[key] for key in query if key.startswith(opening) and key.endswith("]")}
-    return {key[len(opening) : -1]: value for key, value in found.items()}
+def nested_values(query: Mapping[str, str], name: str) -> dict[str, str]:
+    """Read `metadata[key]=value` as `{key: value}`."""
+    prefix = f"{name}["
+    found = {key: query[key] for key in query if key.startswith(prefix) and key.endswith("]")}
+    return {key[len(prefix) : -1]: value for key, value in found.items()}

@@ -1,8 +1,8 @@
-"""Row-level security: the migration operation that locks a table, and the setting that opens it for some teams.
+"""Row-level security: the migration operation that enables it for a table, and the setting that selects teams.
 
-Every tenant table has ENABLE and FORCE ROW LEVEL SECURITY with one policy, so that a query that forgot its team sees
-nothing, even as the owner of the tables. The setting is local to a transaction: outside of one it is gone at once.
-Which code may open what is decided in `tenants.scope`, the only caller of `open_to`.
+Every tenant table has ENABLE and FORCE ROW LEVEL SECURITY with one policy. A query without a team therefore sees no
+rows, even as the owner of the tables. The setting is local to a transaction and resets when it ends. `tenants.scope` is
+the only caller of `open_to` and decides which code may see which teams.
 """
 
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ from django.db.migrations.operations.base import Operation
 
 EVERY_TEAM = "*"
 
-# The sub-select makes PostgreSQL evaluate the setting once a query, not once a row.
+# The sub-select makes PostgreSQL evaluate the setting once per query instead of once per row.
 _POLICY = (
     "{column} = ANY ((SELECT string_to_array(current_setting('app.team_ids', true), ','))::text[]) "
     "OR (SELECT current_setting('app.team_ids', true)) = '*'"
 )
 
 
-def lock_table(table: str, *, column: str = "team_id") -> Operation:
-    """The migration operation that puts a table under row-level security."""
+def enable_row_security(table: str, *, column: str = "team_id") -> Operation:
+    """Return the migration operation that enables row-level security for a table."""
     return RunSQL(
-        sql=[*lock_statements(table, column=column)],
+        sql=[*row_security_statements(table, column=column)],
         reverse_sql=[
             f'DROP POLICY team ON "{table}"',
             f'ALTER TABLE "{table}" NO FORCE ROW LEVEL SECURITY',
@@ -33,8 +33,8 @@ def lock_table(table: str, *, column: str = "team_id") -> Operation:
     )
 
 
-def lock_statements(table: str, *, column: str = "team_id") -> list[str]:
-    """The statements that put a table under row-level security."""
+def row_security_statements(table: str, *, column: str = "team_id") -> list[str]:
+    """Return the SQL statements that enable row-level security for a table."""
     condition = _POLICY.format(column=column)
     return [
         f'ALTER TABLE "{table}" ENABLE ROW LEVEL SECURITY',
@@ -44,13 +44,13 @@ def lock_statements(table: str, *, column: str = "team_id") -> list[str]:
 
 
 def open_to(team_ids: Iterable[str], *, using: str = "default") -> None:
-    """Let the current transaction see these teams (or `EVERY_TEAM`)."""
+    """Make the rows of these teams (or `EVERY_TEAM`) visible to the current transaction."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT set_config('app.team_ids', %s, true)", [",".join(team_ids)])
 
 
-def opened_to(*, using: str = "default") -> list[str]:
-    """Which teams the current transaction sees."""
+def visible_teams(*, using: str = "default") -> list[str]:
+    """Return the ids of the teams whose rows the current transaction sees."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT coalesce(current_setting('app.team_ids', true), '')")
         (teams,) = cursor.fetchone()
@@ -58,21 +58,23 @@ def opened_to(*, using: str = "default") -> list[str]:
 
 
 def grant_to_application(*, using: str) -> None:
-    """Let the application's role use all tables and sequences; it stays neither superuser nor owner."""
+    """Grant the application's role access to all tables and sequences, present and future."""
     role = settings.DATABASES["default"]["USER"]
     owner = settings.DATABASES[using]["USER"]
+    # Development uses one role for everything. In production the application's role owns nothing: an owner could
+    # disable the policies.
     if role == owner:
         return
     with connections[using].cursor() as cursor:
         quoted = connections[using].ops.quote_name(role)
-        for what in ("TABLES", "SEQUENCES"):
-            rights = "SELECT, INSERT, UPDATE, DELETE" if what == "TABLES" else "USAGE, SELECT"
-            cursor.execute(f"GRANT {rights} ON ALL {what} IN SCHEMA public TO {quoted}")
-            cursor.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT {rights} ON {what} TO {quoted}")
+        for kind in ("TABLES", "SEQUENCES"):
+            rights = "SELECT, INSERT, UPDATE, DELETE" if kind == "TABLES" else "USAGE, SELECT"
+            cursor.execute(f"GRANT {rights} ON ALL {kind} IN SCHEMA public TO {quoted}")
+            cursor.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT {rights} ON {kind} TO {quoted}")
 
 
-def keep_append_only(*tables: str, using: str) -> None:
-    """Take the right to change or remove rows of these tables from the application's role."""
+def revoke_changes(*tables: str, using: str) -> None:
+    """Revoke the application's right to update or delete rows of append-only tables."""
     role = settings.DATABASES["default"]["USER"]
     if role == settings.DATABASES[using]["USER"]:
         return

@@ -1,18 +1,19 @@
-"""What keeps JSON from being stored, or from being written again."""
+"""Limits of JSON that can be stored in PostgreSQL and serialised again."""
 
 from typing import Any
 
-# What is read must be written again: orjson reads 1,024 levels and writes 254.
+# orjson parses 1,024 levels but serialises only 254; responses wrap stored values in more levels.
 MAX_DEPTH = 128
 
 
 def is_too_deep(parsed: Any, raw: bytes) -> bool:
-    """Whether JSON, parsed out of `raw`, is nested deeper than what can be written again."""
+    """Return true if JSON, parsed from `raw`, has more than `MAX_DEPTH` levels."""
+    # Counting brackets is fast and bounds the depth; only few bodies need the recursive check.
     return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH)
 
 
 def without_nul(value: Any) -> Any:
-    """The same JSON without NUL characters, which PostgreSQL cannot store in text or JSON."""
+    """Return the JSON value without NUL characters, which PostgreSQL cannot store in text or JSON."""
     match value:
         case str():
             return value.replace("\x00", "")

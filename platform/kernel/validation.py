@@ -1,7 +1,7 @@
-"""From pydantic's errors to OpenAI's: one sentence, one `param` path, one `code` for the first defect of a body.
+"""Conversion of pydantic's errors into OpenAI's: message, `param` path and `code` of a body's first defect.
 
-Unions in our schemas are discriminated by functions whose tags begin with `TAG`, so that the path of an error can be
-told from the branch that pydantic took. Wording and codes: section 6.3 of the API surface specification.
+Unions in our schemas are discriminated by functions whose tags begin with `TAG`. This separates the tags, which are
+part of pydantic's error locations, from the names of fields. Messages and codes are worded like OpenAI's.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ from kernel.errors import (
 )
 from kernel.storable_json import MAX_DEPTH, is_too_deep, without_nul
 
-# With a NUL, which no key of a body has: `parse_json` has taken them out.
+# Begins with a NUL, so that no key of a body can look like a tag: `parse_json` removes them.
 TAG = "\x00tag:"
-# Each key that no schema knows is a defect with a value of its own, and pydantic tells all of them.
+# Pydantic reports every unknown key with a copy of its value, which makes a body of very many keys expensive.
 MAX_KEYS = 10_000
 Schema = TypeVar("Schema", bound=BaseModel)
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-"""What clients may note on an object."""
+"""Up to 16 key-value pairs that clients attach to an object."""
 
 _EXPECTED = {
     "string_type": "a string",
@@ -47,24 +47,26 @@ _EXPECTED = {
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """The JSON object in a request body; anything else is a 400."""
+    """Parse the JSON object of a request body; raises `BadRequest` for anything else."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as broken:
         raise InvalidJson from broken
     if not isinstance(parsed, dict):
-        message = f"Invalid body: expected a JSON object, but got {kind_of(parsed)} instead."
+        message = f"Invalid body: expected a JSON object, but got {json_type(parsed)} instead."
         raise BadRequest(message, code="invalid_type")
     if is_too_deep(parsed, body):
-        message = f"Invalid body: nested more than {MAX_DEPTH} levels deep."
+        message = f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep."
         raise BadRequest(message, code="invalid_value")
     if body.count(b":") > MAX_KEYS and _is_wider(parsed, MAX_KEYS):
-        message = f"Invalid body: an object in it has more than {MAX_KEYS} keys."
+        message = f"Invalid body: an object has more than {MAX_KEYS} keys."
         raise BadRequest(message, code="invalid_value")
+    # PostgreSQL cannot store NUL characters. They are dropped, as the API accepts them.
     return without_nul(parsed) if b"\\u0000" in body else parsed
 
 
 def _is_wider(parsed: Any, keys: int) -> bool:
+    # Counting colons first (see above) spares nearly all bodies this walk.
     left = [parsed]
     while left:
         value = left.pop()
@@ -77,7 +79,7 @@ def _is_wider(parsed: Any, keys: int) -> bool:
 
 
 def validate(schema: type[Schema], values: Mapping[str, Any], *, prefix: str = "") -> Schema:
-    """Validate into `schema`, or raise the `BadRequest` of the first defect."""
+    """Validate into `schema`; raises the `BadRequest` of the first defect."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:
@@ -85,14 +87,15 @@ def validate(schema: type[Schema], values: Mapping[str, Any], *, prefix: str = "
 
 
 def first_defect(error: ValidationError, *, prefix: str = "") -> BadRequest:
-    """The first defect of a validation error, in OpenAI's words."""
+    """Return the first defect of a validation error as an API error."""
+    # Unknown keys come last: a misspelled required field is reported as missing, which is the more helpful message.
     details = error.errors(include_url=False)
     detail = next((d for d in details if d["type"] != "extra_forbidden"), details[0])
     return _defect(detail, prefix + path(detail["loc"]))
 
 
 def path(loc: tuple[str | int, ...]) -> str:
-    """`("input", 2, "tag:message", "content", 0, "type")` → `input[2].content[0].type`."""
+    """Convert a location: `("input", 2, "tag:message", "content", 0)` becomes `input[2].content[0]`."""
     text = ""
     for step in loc:
         if isinstance(step, int):
@@ -105,7 +108,7 @@ def path(loc: tuple[str | int, ...]) -> str:
 def _defect(detail: ErrorDetails, param: str) -> BadRequest:
     kind = detail["type"]
     if kind in _EXPECTED:
-        return InvalidType(param, expected=_EXPECTED[kind], got=kind_of(detail["input"]))
+        return InvalidType(param, expected=_EXPECTED[kind], got=json_type(detail["input"]))
     explain = _EXPLAINED.get(kind)
     if explain is not None:
         return explain(detail, param)
@@ -113,7 +116,7 @@ def _defect(detail: ErrorDetails, param: str) -> BadRequest:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """A custom error of our own validators says everything itself; pydantic's other messages become a sentence."""
+    # Errors raised by our validators are complete sentences; pydantic's other messages lack the full stop.
     message = detail["msg"].removeprefix("Value error, ")
     return message if message.endswith(".") else f"{message}."
 
@@ -122,32 +125,33 @@ def _literal(detail: ErrorDetails, param: str) -> BadRequest:
     expected = detail.get("ctx", {}).get("expected", "")
     supported = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
     if not isinstance(detail["input"], str):
-        return InvalidType(param, expected="a string", got=kind_of(detail["input"]))
-    return InvalidValue.outside(detail["input"], supported, param=param)
+        return InvalidType(param, expected="a string", got=json_type(detail["input"]))
+    return InvalidValue.unsupported(detail["input"], supported, param=param)
 
 
 def _tag(detail: ErrorDetails, param: str) -> BadRequest:
     ctx = detail.get("ctx", {})
-    # pydantic shows tags as Python would write them.
+    # pydantic lists the tags as Python literals, with the NUL escaped.
     expected = ctx.get("expected_tags", "").replace(repr(TAG)[1:-1], TAG)
     supported = [part.strip(" '").removeprefix(TAG) for part in expected.split(",")]
-    return InvalidValue.outside(str(ctx.get("tag", "")).removeprefix(TAG), supported, param=param)
+    return InvalidValue.unsupported(str(ctx.get("tag", "")).removeprefix(TAG), supported, param=param)
 
 
 def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
-    """The discriminator found neither of the shapes that the union knows."""
+    # The discriminator returned None: the value has none of the union's shapes.
     if isinstance(detail["input"], dict):
-        return InvalidValue(f"Invalid value for '{param}': the object has no usable 'type'.", param=param)
+        return InvalidValue(f"Invalid value for '{param}': the object has no valid 'type'.", param=param)
     expected = "an object" if isinstance(detail["input"], str) else "one of an object or a string"
-    return InvalidType(param, expected=expected, got=kind_of(detail["input"]))
+    return InvalidType(param, expected=expected, got=json_type(detail["input"]))
 
 
-def _bound(code: str, words: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
+def _bound(code: str, problem: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
     def explain(detail: ErrorDetails, param: str) -> BadRequest:
         limit = next(iter(detail.get("ctx", {}).values()), None)
         number = "integer" if isinstance(detail["input"], int) and isinstance(limit, int) else "decimal"
         return LimitExceeded(
-            f"Invalid '{param}': {number} {words}. Expected a value {sign} {limit}, but got {detail['input']} instead.",
+            f"Invalid '{param}': {number} {problem}. "
+            f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
             param=param,
             code=f"{number}_{code}",
         )
@@ -178,7 +182,7 @@ def _mismatch(detail: ErrorDetails, param: str) -> BadRequest:
 
 
 def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
-    # Who stops reading at the first entry too many does not count them; they stand in the input.
+    # pydantic's `actual_length` stops counting after the first entry too many, so the input is counted.
     limit, actual = detail.get("ctx", {}).get("max_length"), len(detail["input"])
     if isinstance(detail["input"], dict):
         return LimitExceeded(
@@ -222,8 +226,8 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
 }
 
 
-def kind_of(value: object) -> str:
-    """The JSON type of a value, with its article."""
+def json_type(value: object) -> str:
+    """Return the JSON type of a value with its article, as in OpenAI's messages."""
     match value:
         case None:
             return "null"

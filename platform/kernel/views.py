@@ -1,4 +1,4 @@
-"""What all views of the API share."""
+"""Base class of the API's views."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from typing_extensions import override
 
 
 class ApiView(APIView):
-    """DRF's view without its negotiation: everybody gets JSON, whatever `Accept` or `?format=` says."""
+    """DRF view without content negotiation: every client gets JSON, whatever `Accept` or `?format=` says."""
 
     @override
     def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
-        """There is one renderer."""
+        # DRF would answer 406 or 404 to clients that send an unusual `Accept` or `format`; OpenAI's API does not.
         renderer = self.get_renderers()[0]
         return renderer, renderer.media_type

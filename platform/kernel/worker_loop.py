@@ -1,7 +1,7 @@
-"""The event loop of a worker process: one thread, shared by the runs and by every task that waits for something.
+"""The event loop of a worker process: one thread, shared by the runs and by every task that waits for a network.
 
-Celery's tasks run in threads of a small pool; what waits on networks belongs here, where it costs a coroutine and not a
-thread. `asyncio.run` in each task would cost thirteen times as much.
+Celery's tasks run in a small thread pool. Work that waits belongs on this loop, where it occupies a coroutine instead
+of a thread. `asyncio.run` in each task would cost thirteen times as much.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class WorkerLoop:
-    """A loop in a daemon thread, which begins with the first coroutine that is submitted."""
+    """An event loop in a daemon thread, started with the first submitted coroutine."""
 
     def __init__(self, *, name: str) -> None:
         self._name = name
@@ -24,11 +24,15 @@ class WorkerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Run a coroutine on the loop, from any thread. The future tells its result to whoever waits for it; a caller
-        who does not wait has to see to it that the coroutine raises nothing."""
+        """Run a coroutine on the loop; callable from any thread.
+
+        Exceptions are only visible through the future: a caller that ignores it must pass a coroutine that handles its
+        own errors.
+        """
         return asyncio.run_coroutine_threadsafe(work, self._started())
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        # Started on first use: processes that only import the tasks need no loop.
         with self._lock:
             if self._loop is None:
                 self._loop = uvloop.new_event_loop()

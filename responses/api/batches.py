@@ -4,7 +4,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
 from kernel.pagination import PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, scope_of
@@ -27,7 +27,7 @@ class Batches(ApiView):
     def get(self, request: Request) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.BATCHES_READ)
-        refuse_unknown(request.query_params)
+        reject_unknown(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             found = selectors.list_batches(team_id=principal.team_id, page=page)
@@ -40,7 +40,7 @@ class OneBatch(ApiView):
     def get(self, request: Request, batch_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.BATCHES_READ)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         with scope.team(principal.team_id):
             batch = selectors.get_batch(principal=principal, batch_id=batch_id)
         return Answer(selectors.public_batch(batch))

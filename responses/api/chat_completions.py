@@ -8,7 +8,7 @@ from rest_framework.response import Response as Answer
 from typing_extensions import override
 
 from kernel.pagination import Order, PageRequest
-from kernel.query import nested, refuse_unknown
+from kernel.query import nested_values, reject_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
 from responses import chat
@@ -46,9 +46,9 @@ class ListChatCompletions(ApiView):
         principal = principal_of(request)
         principal.require(Scope.CHAT_READ)
         query = request.query_params
-        refuse_unknown(query, page=False, filters=(*_PAGE, "model", "metadata[…]"))
+        reject_unknown(query, page=False, filters=(*_PAGE, "model", "metadata[…]"))
         page = _page(query)
-        narrow = stored.CompletionFilter(model=query.get("model"), metadata=nested(query, "metadata"))
+        narrow = stored.CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
         with scope.team(principal.team_id):
             found = stored.list_completions(team_id=principal.team_id, narrow=narrow, page=page)
         return Answer(found.as_list(present=stored.public_body))
@@ -60,7 +60,7 @@ class OneChatCompletion(ApiView):
     def get(self, request: Request, completion_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CHAT_READ)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         with scope.team(principal.team_id):
             completion = stored.get_completion(principal=principal, completion_id=completion_id)
         return Answer(stored.public_body(completion))
@@ -87,7 +87,7 @@ class ChatMessages(ApiView):
     def get(self, request: Request, completion_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CHAT_READ)
-        refuse_unknown(request.query_params, page=False, filters=_PAGE)
+        reject_unknown(request.query_params, page=False, filters=_PAGE)
         page = _page(request.query_params)
         with scope.team(principal.team_id):
             completion = stored.get_completion(principal=principal, completion_id=completion_id)

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from kernel.asgi import Message, Receive, Scope, Send, header, send_error
 from kernel.http import as_api_error
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.validation import parse_json
 from responses import chat
 from responses.api.requests import RETRIEVAL, flag, info, refuse_unsupported, sequence_number
@@ -137,7 +137,7 @@ class ResponseReplay(EventStream):
         principal = await authenticate(header(self.scope, b"authorization"))
         principal.require(KeyScope.RESPONSES_READ)
         query = QueryDict(self.scope["query_string"])
-        refuse_unknown(query, page=False, filters=RETRIEVAL)
+        reject_unknown(query, page=False, filters=RETRIEVAL)
         # The log holds what was sent; nothing can be added to it.
         refuse_unsupported(query, "include", "include[]")
         return await follow.follow(

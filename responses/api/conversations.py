@@ -4,7 +4,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response as Answer
 
 from conversations.selectors import public_conversation
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, refuse_body, scope_of
 from responses.lifecycle import conversation as conversing
@@ -17,7 +17,7 @@ class CancelConversation(ApiView):
     def post(self, request: Request, conversation_id: str) -> Answer:
         principal, asgi = principal_of(request), scope_of(request)
         principal.require(Scope.CONVERSATIONS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         refuse_body(asgi)
         conversation = conversing.cancel(principal=principal, conversation_id=conversation_id, request=info(asgi))
         return Answer(public_conversation(conversation))

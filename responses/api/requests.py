@@ -7,7 +7,7 @@ from rest_framework.request import Request
 
 from kernel.asgi import Scope, header
 from kernel.errors import InvalidType, InvalidValue, UnknownParameter, UnsupportedParameter
-from kernel.query import moment, nested, refuse_unknown
+from kernel.query import nested_values, reject_unknown, unix_time
 from kernel.validation import parse_json
 from responses.models import Status
 from responses.runs.ledger import RequestInfo
@@ -36,17 +36,17 @@ def principal_of(request: Request) -> Principal:
 
 def response_filter(query: QueryDict) -> ResponseFilter:
     """The filters of `GET /v1/responses`."""
-    refuse_unknown(query, filters=_FILTERS)
+    reject_unknown(query, filters=_FILTERS)
     status = query.get("status")
     if status is not None and status not in Status.values:
-        raise InvalidValue.outside(status, Status.values, param="status")
+        raise InvalidValue.unsupported(status, Status.values, param="status")
     return ResponseFilter(
         model=query.get("model"),
         status=status,
         conversation_id=query.get("conversation_id"),
-        created_after=moment(query, "created_after"),
-        created_before=moment(query, "created_before"),
-        metadata=nested(query, "metadata"),
+        created_after=unix_time(query, "created_after"),
+        created_before=unix_time(query, "created_before"),
+        metadata=nested_values(query, "metadata"),
     )
 
 

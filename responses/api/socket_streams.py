@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
-from kernel.validation import kind_of
+from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
 MOST_NAMED_LANES = 32
@@ -141,7 +141,7 @@ def take_stream_id(values: dict[str, Any]) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise InvalidType("stream_id", expected="a string", got=kind_of(given))
+        raise InvalidType("stream_id", expected="a string", got=json_type(given))
     if not _STREAM_ID.fullmatch(given):
         raise InvalidStreamId
     return given

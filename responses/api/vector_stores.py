@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from kernel.errors import InvalidValue
 from kernel.pagination import Page, PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, refuse_body, scope_of
 from responses.api.views import AsyncApiView
@@ -37,7 +37,7 @@ def _caller(request: Request, right: Scope, *, page: bool = False, filters: tupl
     """Who is calling, if the key may do this; unknown names in the query are refused."""
     principal = principal_of(request)
     principal.require(right)
-    refuse_unknown(request.query_params, page=page, filters=filters)
+    reject_unknown(request.query_params, page=page, filters=filters)
     return principal
 
 
@@ -240,5 +240,5 @@ def _status(query: QueryDict) -> EntryStatus | None:
     if text is None:
         return None
     if text not in EntryStatus.values:
-        raise InvalidValue.outside(text, EntryStatus.values, param="filter")
+        raise InvalidValue.unsupported(text, EntryStatus.values, param="filter")
     return EntryStatus(text)

@@ -12,7 +12,7 @@ from conversations.api.requests import includes
 from conversations.items import project
 from kernel.errors import ApiError, NotFound, ServerError
 from kernel.pagination import PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.validation import parse_json
 from kernel.views import ApiView
 from responses.api import polling
@@ -105,7 +105,7 @@ class ListResponses(ApiView):
 
 def _check_retrieval(query: QueryDict) -> None:
     """What is said of a stream must make sense even where none is asked for."""
-    refuse_unknown(query, page=False, filters=RETRIEVAL)
+    reject_unknown(query, page=False, filters=RETRIEVAL)
     flag(query, "stream", default=False)
     flag(query, "include_obfuscation", default=True)
     sequence_number(query)
@@ -150,7 +150,7 @@ class InputItems(ApiView):
     def get(self, request: Request, response_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
-        refuse_unknown(request.query_params, filters=("include", "include[]"))
+        reject_unknown(request.query_params, filters=("include", "include[]"))
         include = includes(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):

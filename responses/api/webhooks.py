@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
 from kernel.pagination import PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.validation import parse_json, validate
 from kernel.views import ApiView
 from responses.api.requests import principal_of, scope_of
@@ -38,7 +38,7 @@ class WebhookEndpoints(ApiView):
 
     def get(self, request: Request) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_READ)
-        refuse_unknown(request.query_params)
+        reject_unknown(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             found = access.list_endpoints(principal=principal, page=page)
@@ -46,7 +46,7 @@ class WebhookEndpoints(ApiView):
 
     def post(self, request: Request) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = _read(CreateWebhookEndpoint, request)
         made = services.create_endpoint(
             team_id=principal.team_id,
@@ -63,12 +63,12 @@ class OneWebhookEndpoint(ApiView):
 
     def get(self, request: Request, endpoint_id: str) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_READ)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         return Answer(public_endpoint(_find(principal, endpoint_id)))
 
     def post(self, request: Request, endpoint_id: str) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = _read(UpdateWebhookEndpoint, request)
         changed = services.update_endpoint(
             endpoint=_find(principal, endpoint_id),
@@ -81,7 +81,7 @@ class OneWebhookEndpoint(ApiView):
 
     def delete(self, request: Request, endpoint_id: str) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         services.delete_endpoint(endpoint=_find(principal, endpoint_id), actor=_actor(request))
         return Answer({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
 
@@ -91,7 +91,7 @@ class RotateWebhookSecret(ApiView):
 
     def post(self, request: Request, endpoint_id: str) -> Answer:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         body = _read(RotateSecret, request)
         made = services.rotate_secret(
             endpoint=_find(principal, endpoint_id),
@@ -108,7 +108,7 @@ class SendWebhookTest(AsyncApiView):
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
         endpoint_id: str = kwargs["endpoint_id"]
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         event_type = _read(SendTest, request).event_type
         endpoint = await in_db_thread(lambda: _find(principal, endpoint_id))
         outcome = await services.send_test(endpoint=endpoint, event_type=event_type)
@@ -131,7 +131,7 @@ class WebhookEventTypes(ApiView):
 
     def get(self, request: Request) -> Answer:
         _principal(request, Scope.WEBHOOKS_READ)
-        refuse_unknown(request.query_params, page=False)
+        reject_unknown(request.query_params, page=False)
         return Answer({"object": "list", "data": list(EVENT_TYPES)})
 
 

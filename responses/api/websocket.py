@@ -31,7 +31,7 @@ from kernel.errors import (
     UnsupportedParameter,
 )
 from kernel.http import as_api_error
-from kernel.validation import kind_of, parse_json
+from kernel.validation import json_type, parse_json
 from responses.api.requests import info
 from responses.api.socket_streams import Asked, Lane, Lanes, take_stream_id
 from responses.lifecycle import create
@@ -147,7 +147,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             case None:
                 raise MissingParameter("type")
             case other:
-                raise InvalidValue.outside(other, _EVENTS, param="type")
+                raise InvalidValue.unsupported(other, _EVENTS, param="type")
 
     async def _ask(self, values: dict[str, Any], size: int) -> None:
         stream_id = take_stream_id(values)
@@ -299,4 +299,4 @@ def _check_steer(event: dict[str, Any]) -> None:
         if name not in event:
             raise MissingParameter(name)
         if not isinstance(event[name], kind):
-            raise InvalidType(name, expected=expected, got=kind_of(event[name]))
+            raise InvalidType(name, expected=expected, got=json_type(event[name]))

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, Wire, by_type
 from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
-from kernel.validation import TAG, kind_of
+from kernel.validation import TAG, json_type
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -218,11 +218,11 @@ def check_roles(messages: object) -> None:
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         param = f"messages[{index}]"
         if not isinstance(message, dict):
-            raise InvalidType(param, expected="an object", got=kind_of(message))
+            raise InvalidType(param, expected="an object", got=json_type(message))
         if "role" not in message:
             raise MissingParameter(f"{param}.role")
         if message["role"] not in ROLES:
-            raise InvalidValue.outside(message["role"], ROLES, param=f"{param}.role")
+            raise InvalidValue.unsupported(message["role"], ROLES, param=f"{param}.role")
 
 
 def check_conversation(messages: Sequence[Message]) -> None:

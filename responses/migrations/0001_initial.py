@@ -9,7 +9,7 @@ import tenants.models
 from django.db import migrations, models
 
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -164,8 +164,8 @@ class Migration(migrations.Migration):
             model_name='turn',
             constraint=models.UniqueConstraint(fields=('response', 'number'), name='turn_number_once'),
         ),
-        lock_table('responses_response'),
-        lock_table('responses_turn'),
-        lock_table('responses_toolcall'),
-        lock_table('responses_eventbatch'),
+        enable_row_security('responses_response'),
+        enable_row_security('responses_turn'),
+        enable_row_security('responses_toolcall'),
+        enable_row_security('responses_eventbatch'),
     ]

@@ -7,7 +7,7 @@ import responses.models.responses
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -56,6 +56,6 @@ class Migration(migrations.Migration):
             model_name='promptversion',
             constraint=models.UniqueConstraint(fields=('prompt', 'number'), name='prompt_version_once'),
         ),
-        lock_table('responses_prompttemplate'),
-        lock_table('responses_promptversion'),
+        enable_row_security('responses_prompttemplate'),
+        enable_row_security('responses_promptversion'),
     ]

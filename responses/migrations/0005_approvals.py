@@ -5,7 +5,7 @@ import django.utils.timezone
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -39,5 +39,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'asked_at'], name='approval_by_team_and_time'), models.Index(condition=models.Q(('answered_in__isnull', False)), fields=['answered_in'], name='approval_by_answer')],
             },
         ),
-        lock_table('responses_approval'),
+        enable_row_security('responses_approval'),
     ]

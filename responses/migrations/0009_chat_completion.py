@@ -7,7 +7,7 @@ import kernel.json_text
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -37,5 +37,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'created_at', 'id'], name='chat_by_team_and_time'), django.contrib.postgres.indexes.GinIndex(fields=['metadata'], name='chat_by_metadata', opclasses=['jsonb_path_ops'])],
             },
         ),
-        lock_table('responses_chatcompletion'),
+        enable_row_security('responses_chatcompletion'),
     ]

@@ -6,7 +6,7 @@ import responses.models.batches
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -101,6 +101,6 @@ class Migration(migrations.Migration):
             model_name='batchline',
             constraint=models.UniqueConstraint(fields=('batch', 'position'), name='batch_line_position_once'),
         ),
-        lock_table('responses_batch'),
-        lock_table('responses_batchline'),
+        enable_row_security('responses_batch'),
+        enable_row_security('responses_batchline'),
     ]

@@ -8,7 +8,7 @@ import responses.webhooks.models
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -115,6 +115,6 @@ class Migration(migrations.Migration):
             model_name='webhookdelivery',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('next_attempt_at__isnull', False), ('state', 'pending')), models.Q(models.Q(('state', 'pending'), _negated=True), ('next_attempt_at__isnull', True)), _connector='OR'), name='webhook_delivery_due_iff_pending'),
         ),
-        lock_table('responses_webhookendpoint'),
-        lock_table('responses_webhookdelivery'),
+        enable_row_security('responses_webhookendpoint'),
+        enable_row_security('responses_webhookdelivery'),
     ]

@@ -6,7 +6,7 @@ import responses.models.vector_stores
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 # Words in their order, without those of no content; words of other languages than English are kept as they are.
@@ -142,8 +142,8 @@ class Migration(migrations.Migration):
             [WORDS, WORDS_INDEX],
             ['DROP INDEX vector_chunk_by_words', 'ALTER TABLE "responses_vectorchunk" DROP COLUMN words'],
         ),
-        lock_table('responses_vectorstore'),
-        lock_table('responses_vectorstorebatch'),
-        lock_table('responses_vectorstorefile'),
-        lock_table('responses_vectorchunk'),
+        enable_row_security('responses_vectorstore'),
+        enable_row_security('responses_vectorstorebatch'),
+        enable_row_security('responses_vectorstorefile'),
+        enable_row_security('responses_vectorchunk'),
     ]

@@ -3,7 +3,7 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -150,8 +150,8 @@ class Migration(migrations.Migration):
             model_name='unrolledrow',
             constraint=models.UniqueConstraint(fields=('source', 'row_id'), name='unrolled_row_once'),
         ),
-        lock_table('responses_responsehour'),
-        lock_table('responses_callhour'),
-        lock_table('responses_toolhour'),
-        lock_table('responses_unrolledrow'),
+        enable_row_security('responses_responsehour'),
+        enable_row_security('responses_callhour'),
+        enable_row_security('responses_toolhour'),
+        enable_row_security('responses_unrolledrow'),
     ]

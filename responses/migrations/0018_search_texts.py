@@ -3,7 +3,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 # Words as they are written, in whatever language.
 WORDS = (
@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'created_at', 'item'], name='search_text_by_team_and_time'), models.Index(fields=['created_at', 'item'], name='search_text_by_time')],
             },
         ),
-        lock_table("responses_searchtext"),
+        enable_row_security("responses_searchtext"),
         migrations.RunSQL(WORDS, 'ALTER TABLE "responses_searchtext" DROP COLUMN words'),
         migrations.RunSQL(WORDS_INDEX, "DROP INDEX search_text_by_words"),
         migrations.RunSQL(GONE_WITH_ITEM, 'ALTER TABLE "responses_searchtext" DROP CONSTRAINT search_text_of_item'),

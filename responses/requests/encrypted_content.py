@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 import orjson
 
 from conversations.items import Compaction, InputItem, Reasoning
-from kernel.crypto import InvalidToken, seals
+from kernel.crypto import InvalidToken, content_cipher
 from responses.engine.chat.reasoning import ReasoningContent
 from responses.engine.compaction.items import CompactionContent, unverified_content
 
@@ -24,12 +24,12 @@ class TeamCipher:
     def encrypt(self, content: ReasoningContent) -> str:
         """The thought as `encrypted_content`."""
         held = {name: value for name, value in asdict(content).items() if value}
-        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
+        return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
 
     def decrypt(self, token: str) -> ReasoningContent | None:
         """The thought, or None for what this server has not sealed for this team."""
         try:
-            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_REASONING))
+            held = orjson.loads(content_cipher().decrypt(token, team_id=self._team_id, purpose=_REASONING))
         except InvalidToken:
             return None
         # Other versions of the platform may have sealed more, or less.
@@ -40,12 +40,12 @@ class TeamCipher:
     def encrypt_compaction(self, compacted: CompactionContent) -> str:
         """What a compaction item holds, as its `encrypted_content`."""
         held = {"summary": compacted.summary, "kept": [*compacted.kept]}
-        return seals().seal(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
+        return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
 
     def decrypt_compaction(self, token: str) -> CompactionContent | None:
         """What was compacted, or None for what this server has not sealed for this team."""
         try:
-            held = orjson.loads(seals().unseal(token, team_id=self._team_id, purpose=_COMPACTION))
+            held = orjson.loads(content_cipher().decrypt(token, team_id=self._team_id, purpose=_COMPACTION))
         except InvalidToken:
             return None
         return CompactionContent(summary=held["summary"], kept=held["kept"])

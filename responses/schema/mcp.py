@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, field_validat
 from pydantic_core import PydanticCustomError
 
 from conversations.items import Wire, origin
-from kernel.addresses import parse_url
+from kernel.egress_policy import parse_url
 from kernel.errors import (
     BadRequest,
     EgressRefused,

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django.db.utils import DatabaseError
 
 from kernel.errors import UnsupportedValue
-from kernel.row_security import lock_statements
+from kernel.row_security import row_security_statements
 
 TABLE = "responses_vectorembedding"
 INDEXED = (256, 384, 512, 768, 1024, 1536, 2048, 3072)
@@ -45,7 +45,7 @@ def prepare(using: str, **_: Any) -> None:
         cursor.execute(f'CREATE INDEX vector_embedding_by_entry ON "{TABLE}" (store_id, entry_id)')
         for dimensions in INDEXED:
             cursor.execute(index_statement(dimensions))
-        for statement in lock_statements(TABLE):
+        for statement in row_security_statements(TABLE):
             cursor.execute(statement)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from console.widgets import badge
-from kernel.addresses import parse_url
+from kernel.egress_policy import parse_url
 from kernel.errors import EgressRefused
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
 from tenants.console.secrets import WriteOnlySecrets

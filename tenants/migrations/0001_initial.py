@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 
-from kernel.row_security import grant_to_application, lock_table
+from kernel.row_security import grant_to_application, enable_row_security
 
 
 def grant(apps, editor):
@@ -172,10 +172,10 @@ class Migration(migrations.Migration):
             index=models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'),
         ),
         migrations.RunPython(grant, migrations.RunPython.noop),
-        lock_table('tenants_team', column='id'),
-        lock_table('tenants_membership'),
-        lock_table('tenants_apikey'),
-        lock_table('tenants_modelvisibility'),
-        lock_table('tenants_usagerecord'),
-        lock_table('tenants_auditevent'),
+        enable_row_security('tenants_team', column='id'),
+        enable_row_security('tenants_membership'),
+        enable_row_security('tenants_apikey'),
+        enable_row_security('tenants_modelvisibility'),
+        enable_row_security('tenants_usagerecord'),
+        enable_row_security('tenants_auditevent'),
     ]

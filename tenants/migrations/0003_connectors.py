@@ -6,7 +6,7 @@ import kernel.crypto
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -45,5 +45,5 @@ class Migration(migrations.Migration):
             model_name='connectorvisibility',
             constraint=models.UniqueConstraint(fields=('connector', 'team'), name='connector_visibility_once'),
         ),
-        lock_table('tenants_connectorvisibility'),
+        enable_row_security('tenants_connectorvisibility'),
     ]

@@ -7,7 +7,7 @@ import tenants.models
 import tenants.team_models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -63,5 +63,5 @@ class Migration(migrations.Migration):
             model_name='searchengine',
             constraint=models.CheckConstraint(condition=models.Q(('base_url', ''), ('kind', 'searxng'), _negated=True), name='search_engine_searxng_has_address'),
         ),
-        lock_table('tenants_searchenginevisibility'),
+        enable_row_security('tenants_searchenginevisibility'),
     ]

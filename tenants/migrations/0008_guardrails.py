@@ -5,7 +5,7 @@ import django.utils.timezone
 import kernel.crypto
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -50,6 +50,6 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'occurred_at'], name='guardrail_decision_by_time')],
             },
         ),
-        lock_table('tenants_guardrail'),
-        lock_table('tenants_guardraildecision'),
+        enable_row_security('tenants_guardrail'),
+        enable_row_security('tenants_guardraildecision'),
     ]

@@ -4,7 +4,7 @@ import django.db.models.deletion
 import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -44,5 +44,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['user', 'until'], name='reveal_by_user')],
             },
         ),
-        lock_table('tenants_reveal'),
+        enable_row_security('tenants_reveal'),
     ]

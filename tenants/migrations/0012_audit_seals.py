@@ -3,12 +3,12 @@
 import django.utils.timezone
 from django.db import migrations, models
 
-from kernel.row_security import keep_append_only
+from kernel.row_security import revoke_changes
 
 
 def append_only(apps, editor):
     """Only the owner of the tables can change what was written, and then the seals tell."""
-    keep_append_only('tenants_auditevent', 'tenants_auditseal', using=editor.connection.alias)
+    revoke_changes('tenants_auditevent', 'tenants_auditseal', using=editor.connection.alias)
 
 
 class Migration(migrations.Migration):

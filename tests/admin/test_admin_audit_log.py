@@ -13,7 +13,7 @@ from django.db import ProgrammingError, connection, connections
 from django.test import Client
 
 from kernel.clock import now
-from kernel.origin import Origin, coming_from
+from kernel.origin import Origin, use_origin
 from tenants import audit_seals, scope
 from tenants.audit import audit
 from tenants.models import AuditEvent, AuditSeal
@@ -56,7 +56,7 @@ def exported(client: Client, **query: str) -> str:
 
 
 def test_a_line_tells_from_where_it_was_done(lead: Client, caller: Caller) -> None:
-    with coming_from(Origin(address="203.0.113.7", agent="a browser", request_id="req_1")):
+    with use_origin(Origin(address="203.0.113.7", agent="a browser", request_id="req_1")):
         line = write(caller)
     assert (line.address, line.agent, line.request_id) == ("203.0.113.7", "a browser", "req_1")
     assert "203.0.113.7" in text(lead.get(LIST))

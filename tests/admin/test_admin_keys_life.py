@@ -9,7 +9,7 @@ from django.test import Client
 
 from kernel.clock import now
 from kernel.errors import Forbidden, Unauthorized
-from kernel.origin import Origin, coming_from
+from kernel.origin import Origin, use_origin
 from tenants import directory, scope, services
 from tenants.models import ApiKey, AuditEvent, KeySource
 from tests.admin.rows import text
@@ -57,7 +57,7 @@ def test_a_key_ends_with_the_day_of_ones_choice(lead: Client, caller: Caller) ->
 def test_a_key_is_bound_to_networks(lead: Client, caller: Caller) -> None:
     secret = secret_on(make(lead, caller, allowed_addresses="10.1.2.3/16\n2001:DB8::1, 192.0.2.7"))
     assert newest(caller).allowed_addresses == ["10.1.0.0/16", "2001:db8::1/128", "192.0.2.7/32"]
-    with coming_from(Origin(address="10.2.0.1")), pytest.raises(Forbidden, match="address"):
+    with use_origin(Origin(address="10.2.0.1")), pytest.raises(Forbidden, match="address"):
         directory.principal(secret)
     assert "neither an address nor a network" in make(lead, caller, allowed_addresses="10.1.2.3/99")
 

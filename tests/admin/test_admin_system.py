@@ -9,8 +9,8 @@ from django.conf import settings
 from django.test import Client
 
 from kernel import heartbeats
-from kernel.addresses import AllowList
 from kernel.clock import now
+from kernel.egress_policy import AllowList
 from responses.admin.system import configuration, metrics
 from responses.models import Status
 from tests.admin.conftest import CountQueries
@@ -72,7 +72,9 @@ def test_a_process_that_holds_runs_and_tells_nothing_of_itself_is_named(admin: C
 @pytest.mark.slow
 def test_a_worker_tells_that_it_lives(admin: Client, worker: WorkerProcess) -> None:
     def told() -> bool:
-        return any(beat.kind == "worker" and f":{worker.pid}:" in beat.name for beat in heartbeats.known() or ())
+        return any(
+            beat.kind == "worker" and f":{worker.pid}:" in beat.name for beat in heartbeats.live_processes() or ()
+        )
 
     eventually(told, seconds=15)
     page = text(admin.get(f"{PAGE}now/"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernel.crypto import seals
+from kernel.crypto import content_cipher
 from tests.support.api import Api, error, ok
 from tests.support.conversations import begin, ids, items, said, words
 from tests.support.items import FUNCTION, PIXEL, SAMPLES
@@ -127,7 +127,7 @@ def test_what_was_not_sealed_here_does_not_enter(api: Api, name: str) -> None:
 
 
 def test_what_was_sealed_for_another_team_does_not_enter(api: Api, outsider: Api) -> None:
-    token = seals().seal(b'{"text": "Hm."}', team_id=api.caller.team.pk, purpose="reasoning")
+    token = content_cipher().encrypt(b'{"text": "Hm."}', team_id=api.caller.team.pk, purpose="reasoning")
     item = {**SAMPLES["rs_1"], "encrypted_content": token}
     assert ok(api.post("/conversations", {"items": [item]}))["object"] == "conversation"
     assert refused(outsider, {"items": [item]}) == (400, "items", "invalid_encrypted_content")

@@ -3,7 +3,7 @@
 import pytest
 
 from kernel.errors import Forbidden
-from kernel.origin import Origin, coming_from
+from kernel.origin import Origin, use_origin
 from tenants import directory
 from tests.support.api import Caller, MakeApi, MakeCaller
 
@@ -18,13 +18,13 @@ def bound(make_caller: MakeCaller) -> Caller:
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "2001:db8::1", "192.0.2.7"])
 def test_within_its_networks_it_works(bound: Caller, address: str) -> None:
-    with coming_from(Origin(address=address)):
+    with use_origin(Origin(address=address)):
         assert directory.principal(bound.secret).key_id == bound.key.pk
 
 
 @pytest.mark.parametrize("address", ["10.2.0.1", "2001:db9::1", "192.0.2.8", ""])
 def test_elsewhere_it_is_refused(bound: Caller, address: str) -> None:
-    with coming_from(Origin(address=address)), pytest.raises(Forbidden) as refused:
+    with use_origin(Origin(address=address)), pytest.raises(Forbidden) as refused:
         directory.principal(bound.secret)
     assert refused.value.code == "ip_not_allowed"
 

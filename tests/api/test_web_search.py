@@ -121,9 +121,9 @@ def test_it_opens_a_page_and_finds_words_in_it(respond: Respond, script: Script,
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("{}/none", "its server answered with 404"),
-        ("{}/away", "leads to a public address"),
-        ("http://169.254.169.254/latest", "leads to a public address"),
+        ("{}/none", "the server responded with HTTP 404"),
+        ("{}/away", "resolves to a public address"),
+        ("http://169.254.169.254/latest", "resolves to a public address"),
         ("no address", ""),
     ],
 )

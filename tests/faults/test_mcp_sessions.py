@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kernel.addresses import AllowList
 from kernel.egress import Egress
+from kernel.egress_policy import AllowList
 from responses.tools.mcp.servers import Server
 from responses.tools.mcp.sessions import ServerFailed, Sessions, Timeouts
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from conversations.items import McpApprovalRequest
-from kernel.addresses import AllowList
 from kernel.db_threads import in_db_thread
 from kernel.egress import Egress
+from kernel.egress_policy import AllowList
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded

@@ -16,7 +16,7 @@ import uvicorn
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from kernel.asgi import identified
+from kernel.asgi import with_request_id
 from responses.api.websocket import ResponseSocket
 from responses.providers.clients import close_clients
 from responses.runs.runner import cancel_all
@@ -139,7 +139,7 @@ def _stored(url: str, headers: dict[str, str]) -> dict[str, Any] | None:
 @contextmanager
 def short_lived_server(*, seconds: float) -> Iterator[str]:
     """The URL of a server in this process on which connections last so long."""
-    app = identified(ResponseSocket.as_asgi(last_seconds=seconds))
+    app = with_request_id(ResponseSocket.as_asgi(last_seconds=seconds))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener)), daemon=True)

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from kernel.addresses import AllowList
 from kernel.egress import Egress
+from kernel.egress_policy import AllowList
 from kernel.errors import EgressFailed, EgressRefused
 
 PUBLIC = "93.184.216.34"
@@ -202,7 +202,7 @@ async def test_every_refusal_reads_the_same() -> None:
         with pytest.raises(EgressRefused) as refused:
             await guarded(Names(answer)).get(url, max_bytes=1, timeout=SECONDS)
         told.add((refused.value.message, refused.value.code, refused.value.status))
-    sentence = "The URL is not allowed: it must be an https URL that leads to a public address."
+    sentence = "The URL is not allowed. It must be an https URL that resolves to a public address."
     assert told == {(sentence, "url_not_allowed", 400)}
 
 
@@ -315,7 +315,7 @@ def test_an_entry_that_makes_no_sense_stops_the_start(entry: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://10.0.0.7:8080/mcp", "http://[fd00::7]:8080/", "http://wiki.corp:8080/"])
 def test_what_an_operator_vouches_for_is_opened_and_nothing_beside_it(url: str) -> None:
-    egress = Egress().vouching(url)
+    egress = Egress().trusting(url)
     egress.check(url)
     for other in (url.replace("8080", "8081"), "http://10.0.0.8:8080/", "http://[fd00::8]:8080/"):
         with pytest.raises(EgressRefused):

@@ -1,13 +1,12 @@
-"""Where a request comes from is what our own proxies have seen, and nothing that a client wrote."""
+"""A request's origin is the address that our own proxies saw, never one that a client wrote."""
 
 import pytest
 
-from kernel.origin import Origin, coming_from, origin, sender
+from kernel.origin import Origin, origin, origin_of, use_origin
 
 
-def came(peer: str, forwarded_for: str = "", *, trusted_proxies: int = 0) -> str:
-    """The address of a request."""
-    return sender(
+def address_of(peer: str, forwarded_for: str = "", *, trusted_proxies: int = 0) -> str:
+    return origin_of(
         peer=peer, forwarded_for=forwarded_for, agent="", request_id="", trusted_proxies=trusted_proxies
     ).address
 
@@ -27,17 +26,19 @@ def came(peer: str, forwarded_for: str = "", *, trusted_proxies: int = 0) -> str
         ("testclient", "", 0, ""),
     ],
 )
-def test_only_what_trusted_proxies_wrote_counts(peer: str, forwarded_for: str, proxies: int, address: str) -> None:
-    assert came(peer, forwarded_for, trusted_proxies=proxies) == address
+def test_only_addresses_written_by_trusted_proxies_count(
+    peer: str, forwarded_for: str, proxies: int, address: str
+) -> None:
+    assert address_of(peer, forwarded_for, trusted_proxies=proxies) == address
 
 
-def test_a_long_agent_is_cut() -> None:
-    made = sender(peer="", forwarded_for="", agent="a" * 1000, request_id="", trusted_proxies=0)
+def test_a_long_user_agent_is_truncated() -> None:
+    made = origin_of(peer="", forwarded_for="", agent="a" * 1000, request_id="", trusted_proxies=0)
     assert made.agent == "a" * 200
 
 
-def test_an_origin_holds_inside_of_its_block() -> None:
+def test_an_origin_applies_inside_its_block_only() -> None:
     assert origin() == Origin()
-    with coming_from(Origin(address="203.0.113.9")):
+    with use_origin(Origin(address="203.0.113.9")):
         assert origin().address == "203.0.113.9"
     assert origin() == Origin()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernel.errors import UnknownParameter
-from kernel.nulls import MOST_ROUNDS, validate_without_nulls
+from kernel.nulls import MAX_ROUNDS, validate_without_nulls
 from responses.schema import CreateResponse, parse_create
 
 MANY = 5_000
@@ -51,7 +51,7 @@ def test_a_null_that_is_known_to_another_kind_stays_there() -> None:
 
 def test_names_without_end_are_unknown_in_the_end() -> None:
     with pytest.raises(UnknownParameter):
-        read(*(said(**{f"later_{number}": None}) for number in range(MOST_ROUNDS + 1)))
+        read(*(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS + 1)))
 
 
 def test_what_is_not_null_is_unknown_at_once() -> None:
@@ -68,7 +68,7 @@ def test_thousands_of_names_in_front_of_thousands_of_items_are_gone_in_one_round
 
 def test_kinds_behind_thousands_of_items_do_not_cost_a_round_of_all_of_them() -> None:
     began = time.process_time()
-    read(*(said() for _ in range(9_900)), *(said(**{f"later_{number}": None}) for number in range(MOST_ROUNDS - 2)))
+    read(*(said() for _ in range(9_900)), *(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS - 2)))
     assert time.process_time() - began < SECONDS
 
 

@@ -141,7 +141,7 @@ def test_a_limit_is_told_with_its_code(values: dict[str, Any], param: str, code:
             "shapes[0]",
             "Invalid value: 'line'. Supported values are: 'circle' and 'square'.",
         ),
-        ({"shapes": [{}]}, "shapes[0]", "Invalid value for 'shapes[0]': the object has no usable 'type'."),
+        ({"shapes": [{}]}, "shapes[0]", "Invalid value for 'shapes[0]': the object has no valid 'type'."),
         ({"odd": 2}, "odd", "Invalid 'odd': expected an odd number."),
     ],
 )

@@ -122,6 +122,6 @@ class Workers:
         if time.monotonic() - cls._asked_at > _WORKERS_SECONDS:
             # Marked first: while Redis is away, one caller in three seconds waits for it.
             cls._asked_at = time.monotonic()
-            beats = heartbeats.known()
+            beats = heartbeats.live_processes()
             cls._found = None if beats is None else sum(beat.kind == "worker" for beat in beats)
         return cls._found

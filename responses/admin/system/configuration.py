@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
 
-from kernel.addresses import Allowance, AllowList
+from kernel.egress_policy import AllowEntry, AllowList
 
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PEPPER|CREDENTIAL", re.IGNORECASE)
 _MASK = "•••"
@@ -88,7 +88,7 @@ def shown(name: str, value: Any) -> str:
     return _safe(str(value)) or "–"
 
 
-def _allowance(entry: Allowance) -> str:
+def _allowance(entry: AllowEntry) -> str:
     where = str(entry.network) if entry.network is not None else str(entry.name)
     return where if entry.port is None else f"{where}:{entry.port}"
 

@@ -129,7 +129,7 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 
 def processes() -> Processes:
     """Who lives, and who holds the leases of runs."""
-    beats = heartbeats.known()
+    beats = heartbeats.live_processes()
     held = Counter(queries.holders())
     rows = [_process(beat, held.pop(beat.name, 0)) for beat in beats or ()]
     silent = [Process(kind="unknown", name=name, leases=count, is_silent=True) for name, count in held.items()]

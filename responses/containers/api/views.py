@@ -18,7 +18,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import NotFound
 from kernel.http import JSON
 from kernel.pagination import PageRequest
-from kernel.query import refuse_unknown
+from kernel.query import reject_unknown
 from kernel.views import ApiView
 from responses.containers import access, selectors, services
 from responses.containers.api.schema import read_container, read_file
@@ -37,7 +37,7 @@ class ListContainers(ApiView):
     def get(self, request: Request) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONTAINERS_READ)
-        refuse_unknown(request.query_params, filters=("name",))
+        reject_unknown(request.query_params, filters=("name",))
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             name = request.query_params.get("name")
@@ -51,7 +51,7 @@ class ListContainerFiles(ApiView):
     def get(self, request: Request, container_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONTAINERS_READ)
-        refuse_unknown(request.query_params)
+        reject_unknown(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             container = access.get_running_container(principal=principal, container_id=container_id)
@@ -152,7 +152,7 @@ async def delete_file(request: ASGIRequest, container_id: str, file_id: str) -> 
 async def _caller(request: ASGIRequest, needed: Scope) -> Principal:
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(needed)
-    refuse_unknown(request.GET, page=False)
+    reject_unknown(request.GET, page=False)
     return principal
 
 

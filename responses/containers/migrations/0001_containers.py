@@ -6,7 +6,7 @@ import kernel.clock
 import tenants.models
 from django.db import migrations, models
 
-from kernel.row_security import lock_table
+from kernel.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -61,6 +61,6 @@ class Migration(migrations.Migration):
             model_name='containerfile',
             constraint=models.UniqueConstraint(fields=('container', 'path'), name='container_file_by_path'),
         ),
-        lock_table('containers_container'),
-        lock_table('containers_containerfile'),
+        enable_row_security('containers_container'),
+        enable_row_security('containers_containerfile'),
     ]

@@ -47,7 +47,7 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Se
             message = f"Invalid value: '{tool.connector_id}'. No connector of this name is there for your team."
             raise InvalidValue(message, param=f"{param}.connector_id")
         url, token = connector.url, connector.authorization
-        _check(url, egress.default().vouching, param=f"{param}.connector_id")
+        _check(url, egress.default().trusting, param=f"{param}.connector_id")
     else:
         _check(url, egress.default().check, param=f"{param}.server_url")
     vouched = tool.connector_id is not None

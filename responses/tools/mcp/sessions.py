@@ -129,7 +129,7 @@ class Sessions:
             session = self._open.get(server.label)
             if session is not None and not session.is_over:
                 return session
-            egress = self._egress.vouching(server.url) if server.vouched else self._egress
+            egress = self._egress.trusting(server.url) if server.vouched else self._egress
             session = self._open[server.label] = _Session(server, egress, self.timeouts.call + 5)
             try:
                 await session.open()

@@ -23,7 +23,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         settings.STATE_DIR.mkdir(parents=True, exist_ok=True)
         before_task_publish.connect(_sent, weak=False)
-        heartbeats.begin("beat", facts=_facts)
+        heartbeats.start("beat", facts=_facts)
         app.Beat(schedule=str(settings.STATE_DIR / "beat-schedule"), loglevel="INFO", quiet=True).run()
 
 

@@ -49,7 +49,7 @@ class Command(BaseCommand):
         try:
             worker.start(slots=slots, guests=[partial(BatchRunner, most_lines=max(1, slots // 2))])
             delivery_worker.start(slots=settings.WEBHOOK_CONCURRENCY)
-            heartbeats.begin("worker", name=PROCESS, facts=worker.load)
+            heartbeats.start("worker", name=PROCESS, facts=worker.load)
             settle()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])

@@ -1,7 +1,7 @@
-"""Where egress may go, as pure values: how a URL may be spelled, which addresses are public, what EGRESS_ALLOW opens.
+"""Egress policy, without I/O: accepted spellings of URLs, public addresses, and the entries of EGRESS_ALLOW.
 
-Refusing is the default. A URL is https on port 443 and leads to public addresses only, or an entry of EGRESS_ALLOW
-names its host or its addresses.
+Everything is refused by default. A URL is allowed if it is https on port 443 and resolves to public addresses only, or
+if an entry of EGRESS_ALLOW contains its host or its addresses.
 """
 
 import re
@@ -25,12 +25,12 @@ _HOST = r"\[[0-9a-f:.]+\]|[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*"
 _URL = re.compile(rf"(https?)://({_HOST})(?::([0-9]{{1,5}}))?(?:[/?#][^\x00-\x20\x7f\\]*)?", re.ASCII | re.IGNORECASE)
 _NAME = re.compile(_HOST, re.ASCII | re.IGNORECASE)
 _ENTRY = re.compile(r"(?:\[(?P<bracketed>[^\]]*)\]|(?P<plain>[^:]*))(?::(?P<port>[0-9]{1,5}))?")
-# What browsers and the C library take for a number, and so the whole host for an IPv4 address in some notation.
+# A last label like this makes browsers and the C library read the whole host as an IPv4 address in some notation.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 
 _LOCAL_NAMES = ("localhost", "localdomain", "local", "internal", "home.arpa")
 
-# `is_global` of Python 3.11 calls some of these public: multicast, relays, and Azure's own services.
+# Python 3.11's `is_global` considers some of these public: multicast, relays, and Azure's internal services.
 _CLOSED_V4 = tuple(
     IPv4Network(network)
     for network in (
@@ -38,10 +38,10 @@ _CLOSED_V4 = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",  # shared address space
         "127.0.0.0/8",
-        "168.63.129.16/32",  # Azure's virtual public address of the host
-        "169.254.0.0/16",  # link-local, and every cloud's metadata
+        "168.63.129.16/32",  # Azure's host services, on a public address
+        "169.254.0.0/16",  # link-local, with the metadata service of every cloud
         "172.16.0.0/12",
-        "192.0.0.0/24",  # protocol assignments, and Oracle's metadata
+        "192.0.0.0/24",  # protocol assignments, with Oracle's metadata service
         "192.0.2.0/24",
         "192.88.99.0/24",  # 6to4 relays
         "192.168.0.0/16",
@@ -51,8 +51,8 @@ _CLOSED_V4 = tuple(
         "224.0.0.0/3",  # multicast, reserved, broadcast
     )
 )
-# Everything that IANA has given out for global unicast; outside of it are loopback, mapped and compatible addresses,
-# NAT64, unique local, link-local and multicast ones.
+# All that IANA has assigned for global unicast. Outside of it are loopback, IPv4-mapped and -compatible, NAT64, unique
+# local, link-local and multicast addresses.
 _OPEN_V6 = IPv6Network("2000::/3")
 _CLOSED_V6 = tuple(
     IPv6Network(network)
@@ -63,7 +63,7 @@ _CLOSED_V6 = tuple(
         "3fff::/20",  # documentation
     )
 )
-# What even a name in EGRESS_ALLOW does not open: whoever owns its DNS must not get at the machine's metadata.
+# Refused even for names in EGRESS_ALLOW: the owner of a name's DNS must not reach the machine's metadata service.
 _NEVER_BY_NAME: tuple[Network, ...] = (
     IPv4Network("0.0.0.0/8"),
     IPv4Network("168.63.129.16/32"),
@@ -79,7 +79,7 @@ _NEVER_BY_NAME: tuple[Network, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a connection is for. `host` is a name or an address in its one canonical spelling, without brackets."""
+    """Destination of a connection. `host` is a name or an address in canonical spelling, without brackets."""
 
     scheme: str
     host: str
@@ -87,19 +87,19 @@ class Target:
 
     @property
     def address(self) -> Address | None:
-        """The address, where the host is one."""
+        """The host as an address; None for a name."""
         return _literal(self.host)
 
     @property
     def is_local_name(self) -> bool:
-        """Whether the host is a name that only means something in a private network."""
+        """True for a name that only resolves in private networks."""
         if self.address is not None:
             return False
         return "." not in self.host or any(self.host == name or self.host.endswith(f".{name}") for name in _LOCAL_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class AllowEntry:
     """One entry of EGRESS_ALLOW: a network or a name, on one port or on every port."""
 
     network: Network | None = None
@@ -107,7 +107,7 @@ class Allowance:
     port: int | None = None
 
     def opens(self, target: Target, address: Address) -> bool:
-        """Whether it lets the target be reached at this address."""
+        """Return true if the entry allows connecting to the target at this address."""
         if self.port not in {None, target.port}:
             return False
         if self.network is not None:
@@ -115,7 +115,7 @@ class Allowance:
         return self.name == target.host and not any(address in network for network in _NEVER_BY_NAME)
 
     def might_open(self, target: Target) -> bool:
-        """Whether it opens the target for some of the addresses that its name may have."""
+        """Return true if the entry allows the target for some of the addresses that its name may resolve to."""
         if (address := target.address) is not None:
             return self.opens(target, address)
         return self.port in {None, target.port} and (self.name is None or self.name == target.host)
@@ -123,23 +123,26 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """All of EGRESS_ALLOW."""
+    """All entries of EGRESS_ALLOW."""
 
-    entries: tuple[Allowance, ...] = ()
+    entries: tuple[AllowEntry, ...] = ()
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "AllowList":
-        """Read `10.0.0.0/8`, `10.1.2.3:8080`, `[fd00::/8]:8080`, `name`, `name:8080`; anything else stops the start."""
-        return cls(tuple(_allowance(entry) for entry in entries))
+        """Parse `10.0.0.0/8`, `10.1.2.3:8080`, `[fd00::/8]:8080`, `name` or `name:8080`.
 
-    def opening(self, wanted: "Target") -> "AllowList":
-        """The same, and this one host on its port besides."""
-        address = wanted.address
-        own = Allowance(network=ip_network(str(address))) if address else Allowance(name=wanted.host)
-        return AllowList((*self.entries, replace(own, port=wanted.port)))
+        Raises `ImproperlyConfigured` for anything else, so the process does not start with a partial list.
+        """
+        return cls(tuple(_parse_entry(entry) for entry in entries))
+
+    def allowing(self, target: "Target") -> "AllowList":
+        """Return a list that also allows this host on this port."""
+        address = target.address
+        entry = AllowEntry(network=ip_network(str(address))) if address else AllowEntry(name=target.host)
+        return AllowList((*self.entries, replace(entry, port=target.port)))
 
     def check(self, target: Target) -> None:
-        """Refuse what no look-up could make acceptable; raises `EgressRefused`."""
+        """Raise `EgressRefused` for a target that no DNS answer could make acceptable."""
         if any(entry.might_open(target) for entry in self.entries):
             return
         public = target.address is None or is_public(target.address)
@@ -147,7 +150,8 @@ class AllowList:
             raise EgressRefused
 
     def check_addresses(self, target: Target, addresses: Sequence[Address]) -> None:
-        """Refuse unless every address may be connected to; raises `EgressRefused`."""
+        """Raise `EgressRefused` unless connecting to every one of the addresses is allowed."""
+        # Every one, although only one is used: a name with public and private addresses is an attempt to get inside.
         ordinary = _is_ordinary(target) and not target.is_local_name
         for address in addresses:
             opened = any(entry.opens(target, address) for entry in self.entries)
@@ -156,18 +160,19 @@ class AllowList:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public Internet's, and carries no other address inside."""
+    """Return true for an address of the public Internet that does not embed another address (6to4, Teredo)."""
     if isinstance(address, IPv4Address):
         return address.is_global and not any(address in network for network in _CLOSED_V4)
     return address in _OPEN_V6 and address.is_global and not any(address in network for network in _CLOSED_V6)
 
 
 def parse_url(url: str) -> Target:
-    """The target of a URL in its plainest spelling; anything that two parsers could read differently is refused.
+    """Return the target of a plainly spelled URL; raises `EgressRefused`.
 
     Refused are user names, backslashes, control characters, hosts that are not ASCII (`xn--…` is) or end in a dot, zone
-    ids, and IPv4 addresses in any other notation than four decimal numbers. Raises `EgressRefused`.
+    ids, and IPv4 addresses in any other notation than four decimal numbers.
     """
+    # Two parsers read such URLs differently, and then the checked host is not the one that is connected to.
     found = _URL.fullmatch(url) if len(url) <= _MAX_URL else None
     if found is None:
         raise EgressRefused
@@ -176,7 +181,7 @@ def parse_url(url: str) -> Target:
 
 
 def target(scheme: str, host: str, port: int | None) -> Target:
-    """The target of a URL's parts, under the same rules; a missing port is the scheme's."""
+    """Return the target of a URL's parts, under the rules of `parse_url`; the port defaults to the scheme's."""
     bare = host.removeprefix("[").removesuffix("]")
     if scheme not in _PORTS or len(bare) > _MAX_HOST:
         raise EgressRefused
@@ -193,7 +198,7 @@ def target(scheme: str, host: str, port: int | None) -> Target:
 
 
 def _literal(host: str) -> Address | None:
-    """An address in its full notation and without a zone; Python reads neither short nor octal nor hexadecimal IPv4."""
+    # Python accepts no short, octal or hexadecimal notation of IPv4. Zone ids select an interface of this machine.
     if "%" in host:
         return None
     try:
@@ -206,17 +211,18 @@ def _is_ordinary(target: Target) -> bool:
     return target.scheme == "https" and target.port == _HTTPS
 
 
-def _allowance(entry: str) -> Allowance:
+def _parse_entry(entry: str) -> AllowEntry:
     found = _ENTRY.fullmatch(entry)
+    # An IPv6 network without brackets cannot have a port: its last group would be ambiguous.
     bare_v6 = entry.count(":") > 1 and not entry.startswith("[")
     text = entry if bare_v6 or found is None else found["bracketed"] or found["plain"] or ""
     port = int(found["port"]) if found and found["port"] else None
     try:
-        return Allowance(network=ip_network(text), port=port)
+        return AllowEntry(network=ip_network(text), port=port)
     except ValueError:
         name = text.lower()
     ends_in_number = _NUMBER.fullmatch(name.rsplit(".", 1)[-1])
     if found is None or "/" in name or ends_in_number or not _NAME.fullmatch(name):
-        msg = f"EGRESS_ALLOW: {entry!r} is neither a network nor a host name, with or without a port."
+        msg = f"EGRESS_ALLOW: {entry!r} is neither a network nor a host name (a port is optional)."
         raise ImproperlyConfigured(msg)
-    return Allowance(name=name, port=port)
+    return AllowEntry(name=name, port=port)
