@@ -48,7 +48,7 @@ def collect() -> int:
     return read
 
 
-def forget_teams() -> int:
+def remove_excluded_teams() -> int:
     """Remove the words of teams that do not want to be searched; returns how many texts, a bounded number at once."""
     with scope.every_team():
         removed = 0

@@ -5,7 +5,7 @@ from celery import shared_task
 from responses import search_index
 from responses.containers import services as containers
 from responses.lifecycle import sweeper, worker
-from responses.rollups import rolling
+from responses.rollups import aggregate
 from responses.vectors import ingestion
 from responses.vectors import services as stores
 from responses.webhooks import retention as deliveries
@@ -57,11 +57,11 @@ def sweep_containers() -> int:
 @shared_task(name="responses.tasks.roll_up", expires=60)
 def roll_up() -> int:
     """Sum up the hours that have closed, and what has ended late."""
-    return rolling.roll().hours
+    return aggregate.roll_up().hours
 
 
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)
 def collect_search_texts() -> int:
     """Collect what full-text search looks through, and remove what it may not any more."""
-    search_index.forget_teams()
+    search_index.remove_excluded_teams()
     return search_index.collect()

@@ -19,7 +19,7 @@ from pytest_django import DjangoDbBlocker
 
 pytest.register_assert_rewrite("tests.support")
 
-from responses.rollups import rolling  # noqa: E402
+from responses.rollups import aggregate  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
@@ -218,9 +218,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture
 def rollups(database: None) -> Iterator[None]:
     """No sums before, and none behind: other tests make rows in hours that would be closed."""
-    rolling.forget()
+    aggregate.discard()
     yield
-    rolling.forget()
+    aggregate.discard()
 
 
 @pytest.fixture(scope="session")

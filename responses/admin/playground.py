@@ -133,7 +133,7 @@ def _opened(request: HttpRequest) -> dict[str, Any] | None:
     if not may_read(request, row.team_id):
         return {"team_id": row.team_id, "hidden": hidden_notice(request, row.team_id)}
     try:
-        body = rebuild.request_of(row)
+        body = rebuild.rebuild_request(row)
     except BadRequest as refused:
         return {"team_id": row.team_id, "problem": refused.message}
     length = len(json.dumps(body))

@@ -92,7 +92,7 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         if "messages" in cleaned:
             values = {name: cleaned.get(name) or type(cleaned[name])() for name in _CONTENT}
             try:
-                self.content = prompts.checked_content(values)
+                self.content = prompts.parse_prompt_content(values)
             except BadRequest as wrong:
                 field = "messages" if (wrong.param or "").startswith("messages") else "parameters"
                 raise ValidationError({field: wrong.message}) from wrong

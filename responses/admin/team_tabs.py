@@ -13,7 +13,7 @@ from kernel.clock import now
 from responses.admin.home.page import Tile
 from responses.models import RUNNING, Response
 from responses.rollups import histograms
-from responses.rollups.reading import Question, Sums, ask
+from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
 from tenants.admin.team_pages import linked, list_of
@@ -26,9 +26,9 @@ _MOST_RUNNING = 1000
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost")
 
 
-def _week(team: Team, **question: Any) -> list[Sums]:
+def _week(team: Team, **question: Any) -> list[RollupRow]:
     end = now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    return ask(Question(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **question))
+    return fetch_rows(RollupQuery(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **question))
 
 
 @tab("overview", title="Overview", template="admin/responses/team/overview.html")
@@ -96,7 +96,7 @@ def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
     }
 
 
-def _row(name: str, row: Sums) -> Sequence[Any]:
+def _row(name: str, row: RollupRow) -> Sequence[Any]:
     found = row.values
     counts = [f"{found[each]:,}" for each in ("calls", "failed", "input_tokens", "cached_tokens", "output_tokens")]
     return [name, *counts, _dollars(found)]

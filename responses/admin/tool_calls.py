@@ -37,9 +37,9 @@ from kernel.clock import now
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.models import ToolCall
-from responses.rollups import reading
+from responses.rollups import queries
 from responses.rollups.histograms import quantile
-from responses.rollups.reading import Question, Sums
+from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import TOOLS
 from tenants.console.content_access import HIDDEN, audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
@@ -264,10 +264,10 @@ def _whole(moment: datetime) -> datetime:
 
 def _asked(
     since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], bucket: str = ""
-) -> list[Sums]:
+) -> list[RollupRow]:
     """By tool without a bucket, by status with one."""
-    return reading.ask(
-        Question(
+    return queries.fetch_rows(
+        RollupQuery(
             source=TOOLS,
             since=since,
             until=until,
@@ -281,7 +281,7 @@ def _asked(
 
 
 def _charts(
-    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], found: list[Sums]
+    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], found: list[RollupRow]
 ) -> dict[str, Any]:
     bucket = "hour" if until - since <= _HOURLY else "day"
     rows = {row.bucket: row.values for row in _asked(since, until, teams, only, bucket)}
@@ -311,7 +311,7 @@ def _first(only: dict[str, list[str]]) -> dict[str, str]:
     return {name: values[0] for name, values in only.items()}
 
 
-def _tools(since: datetime, until: datetime, found: list[Sums]) -> list[dict[str, Any]]:
+def _tools(since: datetime, until: datetime, found: list[RollupRow]) -> list[dict[str, Any]]:
     """The tools that were called most, with how well they did."""
     ranked = sorted(found, key=lambda row: -row.values["calls"])[:_SHOWN_TOOLS]
     most = ranked[0].values["calls"] if ranked else 0

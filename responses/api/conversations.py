@@ -7,7 +7,7 @@ from conversations.selectors import public_conversation
 from kernel.query import reject_unknown
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, refuse_body, scope_of
-from responses.lifecycle import conversation as conversing
+from responses.lifecycle import conversation_runs as conversing
 from tenants.models import Scope
 
 

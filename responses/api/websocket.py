@@ -35,7 +35,7 @@ from kernel.validation import json_type, parse_json
 from responses.api.requests import info
 from responses.api.socket_streams import Asked, Lane, Lanes, take_stream_id
 from responses.lifecycle import create
-from responses.lifecycle.create import Started
+from responses.lifecycle.create import StartedRun
 from responses.models import Mode
 from responses.schema import CreateResponse, parse_create
 from tenants.authentication import authenticate
@@ -178,7 +178,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _serve(self, lane: Lane, values: dict[str, Any]) -> None:
         """Play one response. A request that fails, before or after it became one, costs the lane the parent that it
         named: the client has to send it whole."""
-        started: Started | None = None
+        started: StartedRun | None = None
         try:
             started = await self._start(values)
             lane.running = started.run.identity.response_id
@@ -191,7 +191,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             if started is not None:
                 started.run.detach()
 
-    async def _start(self, values: dict[str, Any]) -> Started:
+    async def _start(self, values: dict[str, Any]) -> StartedRun:
         principal = await self._authenticate()
         body = parse_message(values)
         return await create.start_response(
@@ -202,7 +202,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             previous=self._lanes.recall(body.previous_response_id),
         )
 
-    async def _play(self, lane: Lane, started: Started) -> None:
+    async def _play(self, lane: Lane, started: StartedRun) -> None:
         """Send the events of a run. A run that was cancelled, or lost to another process, has no last event: since the
         connection does not end with it, the client is told in an error."""
         has_ended = False
@@ -215,7 +215,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if not has_ended:
             await self._tell_error(await self._settle(lane, started), lane.stream_id)
 
-    async def _settle(self, lane: Lane, started: Started) -> ApiError:
+    async def _settle(self, lane: Lane, started: StartedRun) -> ApiError:
         """Bring the lane's memory up to date, before the last event: whoever has read that may go on at once, on
         another lane, too. What is returned says why the run has ended, if no event does."""
         end = await started.run.finished()

@@ -18,7 +18,7 @@ from django.db import InterfaceError, OperationalError
 from kernel.db_threads import in_db_thread
 from responses.batches import execution, input_file, output_files, queue
 from responses.batches.queue import MOST_ATTEMPTS, ClaimedLine, Job, LineResult
-from responses.runs.runner import heard_within
+from responses.runs.runner import wait_within
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -69,7 +69,7 @@ class BatchRunner:
                 logger.exception("a look at batches broke")
                 has_more = False
             if not has_more:
-                await heard_within(self._wake, _LOOK_SECONDS)
+                await wait_within(self._wake, _LOOK_SECONDS)
                 # Lines that end one after the other are looked after together.
                 await asyncio.sleep(_PACE_SECONDS)
 

@@ -21,7 +21,7 @@ from responses.engine.chat.converter import Chunk, read_usage
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion
-from responses.moderation.guardrails import refuse_unguarded
+from responses.moderation.guardrails import reject_if_guarded
 from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.runs.ledger import RequestInfo, RoutedCall
@@ -156,7 +156,7 @@ class _Call:
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _Call:
     principal.require(Scope.CHAT_WRITE)
-    await refuse_unguarded(principal)
+    await reject_if_guarded(principal)
     route = await directory.aroute(principal, body.body.model)
     capabilities.check(body, route)
     routed = RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)

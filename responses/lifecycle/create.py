@@ -23,7 +23,7 @@ from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Step
 from responses.engine.turn import LanguageModel
-from responses.lifecycle import conversation
+from responses.lifecycle import conversation_runs
 from responses.lifecycle.cancel import cancel_run
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Mode, Response, Status
@@ -31,15 +31,15 @@ from responses.moderation import guardrails
 from responses.moderation.guardrails import GuardrailChecks
 from responses.moderation.run import ModeratedRun
 from responses.providers.routing import model_for
-from responses.requests import capabilities, context, pairing, prompts, settings, tool_offer
+from responses.requests import capabilities, pairing, prompts, settings, tool_offer
 from responses.requests import parameters as wire
-from responses.requests.attachments import TeamAttachments, admit
-from responses.requests.context import RequestContext, UnstoredResponse
-from responses.requests.encrypted_content import TeamCipher, refuse_foreign
+from responses.requests.attachments import TeamAttachments, check_attachments
+from responses.requests.context import RequestContext, UnstoredResponse, needs_database, read_context
+from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.runs import conversation_lock
 from responses.runs.identity import RunIdentity
 from responses.runs.ledger import RequestInfo
-from responses.runs.recorder import Progress, Recorder, placed, preview
+from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.runner import PROCESS, LiveRun, lease_until
 from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
 from responses.schema import CreateResponse
@@ -51,11 +51,11 @@ from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class StartedRun:
     """A run that has begun, with what its connection needs to go on from it."""
 
     run: LiveRun
-    reading: RequestContext
+    context: RequestContext
     state: RunState
     previous: UnstoredResponse | None
 
@@ -65,17 +65,17 @@ class Started:
         if who.stored:
             return None
         output = [item.body for item in self.state.output if item.in_context]
-        before, reading = self.previous, self.reading
-        if reading.conversation_id is not None:
+        before, context = self.previous, self.context
+        if context.conversation_id is not None:
             # The chain of a stored response holds no conversation but its own: the follower takes this one's items.
-            told = [item.with_id() for item in reading.history]
-            unstored = [*told, *reading.own, *output]
-            return UnstoredResponse(response_id=who.response_id, follows=None, history=(), unstored=unstored)
+            told = [item.with_id() for item in context.history]
+            unstored = [*told, *context.input_bodies, *output]
+            return UnstoredResponse(response_id=who.response_id, predecessor_id=None, history=(), unstored=unstored)
         return UnstoredResponse(
             response_id=who.response_id,
-            follows=reading.follows,
-            history=before.history if before else reading.history,
-            unstored=[*(before.unstored if before else ()), *reading.own, *output],
+            predecessor_id=context.predecessor_id,
+            history=before.history if before else context.history,
+            unstored=[*(before.unstored if before else ()), *context.input_bodies, *output],
         )
 
 
@@ -86,10 +86,10 @@ class _Planned:
     who: RunIdentity
     recorder: Recorder
     given: RunContext
-    reading: RequestContext
+    context: RequestContext
     route: directory.Route
     toolbox: Toolbox
-    judge: GuardrailChecks | None
+    checks: GuardrailChecks | None
     opening: bytes
     change: Change
 
@@ -115,11 +115,11 @@ async def start_response(
     mode: Mode,
     request: RequestInfo,
     previous: UnstoredResponse | None = None,
-) -> Started:
+) -> StartedRun:
     """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
     connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
     response_id = new_id("resp")
-    async with conversation.holding(principal=principal, body=body, response_id=response_id):
+    async with conversation_runs.holding(principal=principal, body=body, response_id=response_id):
         planned = await _plan(principal, body, previous, response_id=response_id, mode=mode, request=request)
         state = RunState()
         run = _run(planned, state, generates=body.generates, model=model_for(planned.route))
@@ -127,13 +127,13 @@ async def start_response(
             run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds
         )
         await _start_when_committed(live, writer.submit(planned.change))
-    return Started(run=live, reading=planned.reading, state=state, previous=previous)
+    return StartedRun(run=live, context=planned.context, state=state, previous=previous)
 
 
 async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
     """Insert a background response, which the next free worker runs; returns it as it is now. Its client may leave."""
     response_id = new_id("resp")
-    async with conversation.holding(principal=principal, body=body, response_id=response_id):
+    async with conversation_runs.holding(principal=principal, body=body, response_id=response_id):
         planned = await _plan(principal, body, None, response_id=response_id, mode=mode, request=request)
         await asyncio.shield(writer.submit(planned.change))
     notify_workers()
@@ -154,49 +154,49 @@ async def _plan(
     prompted = await prompts.resolve(principal=principal, body=body)
     body = prompted.body
     route = await directory.aroute(principal, body.model)
-    reading = replace(await _read(principal, body, previous, response_id), preface=prompted.preface)
-    body = settings.configured(body, reading.items)
+    context = replace(await _read(principal, body, previous, response_id), preface=prompted.preface)
+    body = settings.effective_request(body, context.items)
     capabilities.check(body, route)
-    content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
+    content = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     await tool_offer.check_grammars(body)
     created_at = now()
     parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
     options = {**wire.hidden_options(body), **_of_route(route)}
-    given = _context(principal, route, body, reading, content, parameters=parameters, options=options)
+    given = _context(principal, route, body, context, content, parameters=parameters, options=options)
     capabilities.check_length(given)
     _show_messages(body, given)
-    judge = await guardrails.judges(
-        principal=principal, request=request, body=body, reading=reading, content=content, response_id=response_id
+    checks = await guardrails.start_checks(
+        principal=principal, request=request, body=body, context=context, content=content, response_id=response_id
     )
-    options |= judge.kept() if judge is not None else {}
+    options |= checks.stored_options() if checks is not None else {}
     tools = await hosted(
         principal=principal,
         body=body,
-        items=reading.items,
+        items=context.items,
         response_id=response_id,
         answers_http=mode is Mode.JSON and not body.background,
     )
-    who = _identity(principal, route, request, reading, parameters=parameters, options=options, created_at=created_at)
-    items = _input_rows(who, reading) if who.stored or who.conversation_id else []
-    recorder = Recorder(who, Progress(), conversation.appendix_of(who, reading, items))
+    who = _identity(principal, route, request, context, parameters=parameters, options=options, created_at=created_at)
+    items = _input_rows(who, context) if who.stored or who.conversation_id else []
+    recorder = Recorder(who, RecorderState(), conversation_runs.appendix_of(who, context, items))
     first, batch = recorder.opening((queued if body.background else opening)(parameters))
-    row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, reading=reading)
+    row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, context=context)
     row.secrets = tools.secrets
-    answers = [*_answered_calls(body, reading), *tools.calls]
+    answers = [*_answered_calls(body, context), *tools.calls]
     return _Planned(
         who=who,
         recorder=recorder,
         given=given,
-        reading=reading,
+        context=context,
         route=route,
         toolbox=tools.toolbox,
-        judge=judge,
+        checks=checks,
         opening=first,
         change=Change(
             team_id=who.team_id,
             insert=[row, *(items if who.stored else ()), *batch],
-            hold=conversation.hold_of(who),
-            follow=_follow(who, reading),
+            hold=conversation_runs.hold_of(who),
+            follow=_follow(who, context),
             calls=answers,
         ),
     )
@@ -209,8 +209,8 @@ def _of_route(route: directory.Route) -> dict[str, Any]:
 
 def _run(planned: _Planned, state: RunState, *, generates: bool, model: LanguageModel) -> Run:
     given, tools = planned.given, planned.toolbox
-    if planned.judge is not None and generates:
-        return ModeratedRun(given, state, model=model, tools=tools, now=now, judge=planned.judge)
+    if planned.checks is not None and generates:
+        return ModeratedRun(given, state, model=model, tools=tools, now=now, checks=planned.checks)
     return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
 
 
@@ -218,7 +218,7 @@ def _context(
     principal: Principal,
     route: directory.Route,
     body: CreateResponse,
-    reading: RequestContext,
+    context: RequestContext,
     content: TeamAttachments | None,
     *,
     parameters: dict[str, Any],
@@ -229,14 +229,14 @@ def _context(
         parameters=parameters,
         model=route.upstream_model,
         instructions=body.instructions,
-        items=reading.items,
+        items=context.items,
         attachments=content,
         cipher=TeamCipher(principal.team_id),
-        sampling=wire.sampling(parameters, options, reading.items),
+        sampling=wire.sampling(parameters, options, context.items),
         traits=capabilities.traits(route.capabilities),
         include=frozenset(options.get("include", ())),
-        instruction_items=len(reading.preface),
-        compacted_items=reading.compacted,
+        instruction_items=len(context.preface),
+        compacted_items=context.compacted,
         compaction=wire.compaction(options),
     )
 
@@ -245,7 +245,7 @@ def _identity(
     principal: Principal,
     route: directory.Route,
     request: RequestInfo,
-    reading: RequestContext,
+    context: RequestContext,
     *,
     parameters: dict[str, Any],
     options: dict[str, Any],
@@ -263,7 +263,7 @@ def _identity(
         obfuscate=options["obfuscate"],
         created_at=created_at,
         background=bool(parameters["background"]),
-        conversation_id=reading.conversation_id,
+        conversation_id=context.conversation_id,
         prices=route.prices,
     )
 
@@ -294,12 +294,12 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
 async def _read(
     principal: Principal, body: CreateResponse, previous: UnstoredResponse | None, response_id: str
 ) -> RequestContext:
-    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
+    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
-        return await conversation.read(principal=principal, body=body, response_id=response_id)
-    if not context.needs_database(body, previous):
-        return context.read(principal=principal, body=body, previous=previous)
-    return await in_db_thread(lambda: context.read(principal=principal, body=body, previous=previous))
+        return await conversation_runs.read(principal=principal, body=body, response_id=response_id)
+    if not needs_database(body, previous):
+        return read_context(principal=principal, body=body, previous=previous)
+    return await in_db_thread(lambda: read_context(principal=principal, body=body, previous=previous))
 
 
 def _row(
@@ -310,7 +310,7 @@ def _row(
     request: RequestInfo,
     parameters: dict[str, Any],
     options: dict[str, Any],
-    reading: RequestContext,
+    context: RequestContext,
 ) -> Response:
     """The response's row; without content where the client said `store:false`."""
     row = Response(
@@ -321,10 +321,10 @@ def _row(
         mode=mode,
         stored=who.stored,
         # What is not stored has no items: a stored response is linked to the one whose stored chain it goes on.
-        previous_response_id=reading.follows if who.stored else body.previous_response_id,
+        previous_response_id=context.predecessor_id if who.stored else body.previous_response_id,
         conversation_id=who.conversation_id,
         history_id=who.conversation_id,
-        history_end=reading.history_end,
+        history_end=context.history_end,
         model=who.model,
         upstream_id=who.upstream_id,
         upstream_model=who.upstream_model,
@@ -340,17 +340,17 @@ def _row(
         row.parameters = parameters
         row.options = options
         row.metadata = parameters["metadata"]
-        row.input_preview = preview(reading.own[-1]) if reading.own else ""
+        row.input_preview = preview(context.input_bodies[-1]) if context.input_bodies else ""
     return row
 
 
-def _input_rows(who: RunIdentity, reading: RequestContext) -> list[models.Model]:
+def _input_rows(who: RunIdentity, context: RequestContext) -> list[models.Model]:
     rows: list[models.Model] = []
-    for position, item in enumerate(reading.own):
+    for position, item in enumerate(context.input_bodies):
         # Nothing but its place keeps an item that is shared: who stores no places has copies.
-        key = reading.shared.get(position) if who.stored else None
+        key = context.shared_keys.get(position) if who.stored else None
         if key is None:
-            rows += placed(item, who, Section.INPUT, position)
+            rows += item_rows(item, who, Section.INPUT, position)
         else:
             rows.append(
                 Placement(
@@ -365,20 +365,20 @@ def _input_rows(who: RunIdentity, reading: RequestContext) -> list[models.Model]
     return rows
 
 
-def _follow(who: RunIdentity, reading: RequestContext) -> PredecessorGuard | None:
+def _follow(who: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
     """What the change that stores a response of a chain depends on."""
-    if reading.follows is None or not who.stored:
+    if context.predecessor_id is None or not who.stored:
         return None
-    return PredecessorGuard(response_id=who.response_id, previous_id=reading.follows)
+    return PredecessorGuard(response_id=who.response_id, previous_id=context.predecessor_id)
 
 
-def _answered_calls(body: CreateResponse, reading: RequestContext) -> Sequence[CallUpdate]:
+def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
     """The outputs that this request brings end the waiting calls of the response that it follows."""
-    asked = body.previous_response_id or reading.answered
+    asked = body.previous_response_id or context.answered_response_id
     if asked is None:
         return ()
     at: datetime = now()
-    answers = [answer for item in reading.own if (answer := pairing.answer(item)) is not None]
+    answers = [answer for item in context.input_bodies if (answer := pairing.call_output(item)) is not None]
     return [
         CallUpdate(
             response_id=asked,
@@ -436,4 +436,4 @@ def _cut_out(response: Response) -> None:
     followers.update(
         previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
     )
-    conversation_lock.free(fresh)
+    conversation_lock.release_deleted(fresh)

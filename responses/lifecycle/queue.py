@@ -16,7 +16,7 @@ from responses.models import RUNNING, Response
 from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
-AT_ONCE = 20
+MAX_CLAIMS = 20
 _IS_WAITING = """
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < now())
     AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s)
@@ -79,7 +79,7 @@ class WorkerCapacity:
     per_team: int
 
 
-def room(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
+def capacity(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
     """What is free, with these runs held by team.
 
     Beside free slots there is always room for teams that hold less than half of them: what one team holds beyond its
@@ -93,17 +93,17 @@ def room(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
     return WorkerCapacity(runs=slots - sum(min(runs, half) for runs in held.values()), per_team=half)
 
 
-def claim(*, room: WorkerCapacity, held: Mapping[str, int], mine: Collection[str]) -> list[ClaimedRun]:
-    """Take the next responses, at most `AT_ONCE`, but for those that this process runs already, `mine`."""
-    if room.runs <= 0:
+def claim(*, capacity: WorkerCapacity, held: Mapping[str, int], mine: Collection[str]) -> list[ClaimedRun]:
+    """Take the next responses, at most `MAX_CLAIMS`, but for those that this process runs already, `mine`."""
+    if capacity.runs <= 0:
         return []
     parameters: dict[str, Any] = {
         "attempts": settings.BACKGROUND_ATTEMPTS,
         "mine": list(mine),
         "teams": list(held),
         "runs": list(held.values()),
-        "most": min(room.runs, AT_ONCE),
-        "most_per_team": room.per_team,
+        "most": min(capacity.runs, MAX_CLAIMS),
+        "most_per_team": capacity.per_team,
         "owner": PROCESS,
         "until": lease_until(),
     }
@@ -115,7 +115,7 @@ def claim(*, room: WorkerCapacity, held: Mapping[str, int], mine: Collection[str
         ]
 
 
-def give_back(response_ids: Collection[str]) -> int:
+def release(response_ids: Collection[str]) -> int:
     """Let others claim these at once, as if this process had never begun with them; returns how many had not ended."""
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=PROCESS, status__in=RUNNING)

@@ -24,15 +24,15 @@ from responses.engine.state import (
 )
 from responses.engine.turn import Call, LanguageModel, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
-from responses.moderation.judge import Judging
+from responses.moderation.checks import OutputCheck
 from responses.moderation.run import ModeratedRun
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
-from responses.requests.context import history_of
+from responses.requests.context import load_history
 from responses.requests.encrypted_content import TeamCipher
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import Progress, Recorder
+from responses.runs.recorder import Recorder, RecorderState
 from responses.tools import registry
 from tenants.prices import Prices
 
@@ -52,7 +52,7 @@ def load(
     lease_token: int | None = None,
     tools: Toolbox | None = None,
     model: LanguageModel | None = None,
-    judge: Judging | None = None,
+    checks: OutputCheck | None = None,
 ) -> ResumedRun:
     """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
 
@@ -63,7 +63,7 @@ def load(
     folded, next_sequence = _folded(response)
     state = _state(response, folded)
     identity = _identity(response, lease_token or response.lease_token)
-    progress = Progress(
+    progress = RecorderState(
         next_sequence=next_sequence,
         next_position=len(state.output),
         turns=response.turns,
@@ -79,8 +79,8 @@ def load(
     model = model or _NoModel()
     run = (
         Run(context, state, model=model, tools=tools, now=now)
-        if judge is None
-        else ModeratedRun(context, state, model=model, tools=tools, now=now, judge=judge)
+        if checks is None
+        else ModeratedRun(context, state, model=model, tools=tools, now=now, checks=checks)
     )
     return ResumedRun(
         run=run, recorder=Recorder(identity, progress, ConversationAppend.of(response)), identity=identity
@@ -188,7 +188,7 @@ def _call(row: ToolCall) -> Call:
 
 
 def _context(response: Response) -> RunContext:
-    history = history_of(response)
+    history = load_history(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.instructions(response.parameters)
     seal = TeamCipher(response.team_id)

@@ -107,7 +107,7 @@ DELETE FROM responses_eventbatch WHERE id IN (
 def drop_expired_logs() -> int:
     """Delete event logs past their team's retention, a bounded number at once; returns how many batches. Holds of
     responses that were never made go with them."""
-    conversation_lock.drop_stale()
+    conversation_lock.delete_stale_locks()
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_DROP, [now()])
         return int(cursor.rowcount)

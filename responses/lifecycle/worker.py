@@ -27,7 +27,7 @@ from responses.moderation import guardrails
 from responses.providers.clients import close_clients
 from responses.providers.routing import model_for
 from responses.runs import store
-from responses.runs.runner import LiveRun, heard_within
+from responses.runs.runner import LiveRun, wait_within
 from tenants import directory, scope
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Dispatcher:
     """Runs up to `slots` responses at once, and some more of teams that hold few (see `claims.room`). Guests stop with
     it, since they share its loop and its connections."""
 
-    def __init__(self, *, slots: int, guests: Sequence[ComponentFactory] = ()) -> None:
+    def __init__(self, *, slots: int, components: Sequence[ComponentFactory] = ()) -> None:
         self._slots = slots
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -58,7 +58,7 @@ class Dispatcher:
         self._live: dict[ClaimedRun, LiveRun] = {}
         self._loop = asyncio.get_running_loop()
         self._dispatching = self._loop.create_task(self._dispatch())
-        self._guests = [invite(self._spare) for invite in guests]
+        self._guests = [invite(self._spare) for invite in components]
 
     def wake(self) -> None:
         """Look for responses now; from any thread."""
@@ -69,7 +69,7 @@ class Dispatcher:
         ended."""
         self._is_stopping = True
         self._wake.set()
-        leaving = asyncio.gather(*(guest.stop(drain_seconds=drain_seconds) for guest in self._guests))
+        leaving = asyncio.gather(*(component.stop(drain_seconds=drain_seconds) for component in self._guests))
         await self._dispatching
         for live in self._live.values():
             live.leave()
@@ -98,15 +98,15 @@ class Dispatcher:
         while not self._is_stopping:
             self._wake.clear()
             if not await self._claim():
-                await heard_within(self._wake, _LOOK_SECONDS)
+                await wait_within(self._wake, _LOOK_SECONDS)
 
     async def _claim(self) -> bool:
         """Begin with what is there for this worker; whether there may be more."""
         held = Counter(claimed.team_id for claimed in self._work)
-        room = queue.room(slots=self._slots, held=held)
+        capacity = queue.capacity(slots=self._slots, held=held)
         mine = [claimed.response_id for claimed in self._work]
         try:
-            found = await in_db_thread(partial(queue.claim, room=room, held=held, mine=mine))
+            found = await in_db_thread(partial(queue.claim, capacity=capacity, held=held, mine=mine))
         except DatabaseError:
             logger.warning("nothing can be claimed right now", exc_info=True)
             return False
@@ -123,7 +123,7 @@ class Dispatcher:
             if taken is not None and not self._is_stopping:
                 await self._execute(claimed, taken)
             if self._is_stopping:
-                await in_db_thread(partial(queue.give_back, [claimed.response_id]))
+                await in_db_thread(partial(queue.release, [claimed.response_id]))
         except Exception:
             # Its lease runs out; then it is tried again, as often as it may be.
             logger.exception("a background run could not be begun", extra={"response": claimed.response_id})
@@ -157,10 +157,10 @@ def _load(claimed: ClaimedRun) -> ResumedRun | None:
     except ApiError as error:
         _fail(claimed, error)
         return None
-    judge = guardrails.restored(response, principal)
+    checks = guardrails.restore_checks(response, principal)
     with scope.team(claimed.team_id):
         return resume.load(
-            response_id=response.pk, lease_token=claimed.lease_token, model=model_for(route), judge=judge
+            response_id=response.pk, lease_token=claimed.lease_token, model=model_for(route), checks=checks
         )
 
 
@@ -178,11 +178,11 @@ _running: Dispatcher | None = None
 _stopped: Future[None] | None = None
 
 
-def start(*, slots: int, guests: Sequence[ComponentFactory] = ()) -> None:
+def start(*, slots: int, components: Sequence[ComponentFactory] = ()) -> None:
     """Begin to run background responses in this process, with guests beside them."""
 
     async def begin() -> Dispatcher:
-        return Dispatcher(slots=slots, guests=guests)
+        return Dispatcher(slots=slots, components=components)
 
     global _running  # noqa: PLW0603 - a process has one dispatcher, and Celery's tasks have no other way to it
     store.writer.wait_forever()

@@ -4,7 +4,7 @@ from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.models.responses import (
     RUNNING,
     TERMINAL,
-    UNWELL,
+    UNSUCCESSFUL,
     Approval,
     ApprovalState,
     ChatCompletion,
@@ -33,7 +33,7 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 __all__ = [
     "RUNNING",
     "TERMINAL",
-    "UNWELL",
+    "UNSUCCESSFUL",
     "Approval",
     "ApprovalState",
     "Batch",

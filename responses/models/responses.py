@@ -35,7 +35,7 @@ class Status(models.TextChoices):
 
 RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
 TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
-UNWELL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
 
 class Mode(models.TextChoices):
@@ -152,7 +152,7 @@ class Response(models.Model):
                 condition=Q(error_code__isnull=False),
                 name="response_by_error_code",
             ),
-            models.Index(fields=["created_at"], condition=Q(status__in=UNWELL), name="response_unwell_by_time"),
+            models.Index(fields=["created_at"], condition=Q(status__in=UNSUCCESSFUL), name="response_unwell_by_time"),
         ]
 
     @override

@@ -1,8 +1,7 @@
-"""Guardrails: what a team's responses are held to, whatever their requests say.
+"""Guardrails: checks that a team's responses must pass, independent of what their requests ask for.
 
-A moderation model or an HTTP hook looks at what goes in and what comes out; each decision is a row. What is blocked
-ends as it does under the parameter `moderation`: an input with a 400, an answer with a failed response that shows
-nothing of it.
+A moderation model or an HTTP hook checks the input and the output; each decision is stored as a row. Blocked content
+ends as under the parameter `moderation`: input with a 400, output with a failed response that shows none of it.
 """
 
 import asyncio
@@ -17,7 +16,15 @@ from kernel import egress
 from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, UpstreamError
 from responses.engine.events.types import Body
 from responses.models import Response
-from responses.moderation.judge import Judge, Judgement, judge_input, judged, names_of, restored_judge, said_in
+from responses.moderation.checks import (
+    ModerationCheck,
+    ModerationResult,
+    check_input,
+    flagged_categories,
+    moderate,
+    restore_moderation_check,
+    texts_and_images,
+)
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext
 from responses.runs.ledger import RequestInfo
@@ -33,12 +40,12 @@ _HOOK_SECONDS = 10.0
 _MAX_ANSWER = 64 * 1024
 _MAX_REASON = 500
 _MAX_CATEGORIES = 50
-_STRANGE = "The guardrail's hook gave no decision."
+_INVALID_ANSWER = "The guardrail hook returned no valid decision."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Opinion:
-    """What a checker says."""
+class _Decision:
+    """The answer of a checker, before the team's settings decide whether it blocks."""
 
     allows: bool
     categories: Sequence[str] = ()
@@ -46,68 +53,69 @@ class _Opinion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarding:
-    """A team's guardrail, at work for one response."""
+class GuardrailCheck:
+    """A team's guardrail applied to one response."""
 
     guard: GuardrailSettings
     account: Account
     model: str
 
-    async def check_input(self, words: Sequence[str], images: Sequence[str]) -> None:
-        """Raises the 400 of an input that is blocked, or the 500 of one that nobody could look at."""
+    async def check_input(self, texts: Sequence[str], images: Sequence[str]) -> None:
+        """Check input. Raises `ContentFlagged` (400) if it is blocked, `UpstreamError` if it could not be checked."""
         guard = self.guard
         if not guard.input_checker:
             return
-        found = await self._decide("input", guard.input_checker, guard.input_action, words, images)
+        found = await self._decide("input", guard.input_checker, guard.input_action, texts, images)
         if found["blocked"]:
             if found["verdict"] == "failed":
                 raise UpstreamError(found["message"])
             raise ContentFlagged(found["message"], param="input")
 
     @property
-    def holds_answers_back(self) -> bool:
-        """Whether an answer is sent only after somebody has looked at it."""
+    def holds_output_back(self) -> bool:
+        """Whether output is sent only after it was checked."""
         return bool(self.guard.output_checker) and self.guard.output_action == GuardAction.BLOCK.value
 
-    async def of_output(self, bodies: Sequence[Body]) -> Judgement:
-        """The decision about an answer; never raises, as the answer is there by now."""
+    async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
+        """Check output items. Never raises, because the output exists already."""
         guard = self.guard
         if not guard.output_checker:
             return {"blocked": False}
-        words = [text for body in bodies if body["type"] != "reasoning" and (text := plain_text(body))]
-        return await self._decide("output", guard.output_checker, guard.output_action, words, ())
+        texts = [text for body in bodies if body["type"] != "reasoning" and (text := plain_text(body))]
+        return await self._decide("output", guard.output_checker, guard.output_action, texts, ())
 
-    def objection(self, found: Judgement) -> Failure | None:
-        """Why an answer is not to be sent."""
-        if not found["blocked"]:
+    def failure_for(self, result: ModerationResult) -> Failure | None:
+        """Return the failure of a blocked output: it was refused, or could not be checked."""
+        if not result["blocked"]:
             return None
-        if found["verdict"] == "failed":
-            return Failure(code="server_error", message=found["message"])
-        return Failure(code=ContentFlagged.default_code, message=found["message"], status=ContentFlagged.status)
+        if result["verdict"] == "failed":
+            return Failure(code="server_error", message=result["message"])
+        return Failure(code=ContentFlagged.default_code, message=result["message"], status=ContentFlagged.status)
 
     async def _decide(
-        self, stage: str, checker: str, action: str, words: Sequence[str], images: Sequence[str]
-    ) -> Judgement:
-        """Ask, and note what came of it."""
+        self, stage: str, checker: str, action: str, texts: Sequence[str], images: Sequence[str]
+    ) -> ModerationResult:
         blocks = action == GuardAction.BLOCK.value
-        what = "input" if stage == "input" else "answer"
         try:
-            opinion = await self._ask(checker, stage, words, images)
+            decision = await self._ask(checker, stage, texts, images)
         except (ApiError, asyncio.CancelledError) as error:
+            # A cancelled input check means that the client has left before anything was stored. Output is decided even
+            # then: the run has ended, and what it stores depends on the decision.
             if stage == "input" and not isinstance(error, ApiError):
                 raise
-            opinion = _Opinion(allows=False, reason=error.message if isinstance(error, ApiError) else "Interrupted.")
+            decision = _Decision(allows=False, reason=error.message if isinstance(error, ApiError) else "Interrupted.")
             verdict, blocked = "failed", blocks and not self.guard.fails_open
-            message = f"Your team's guardrail could not look at the {what}."
+            message = f"Your team's guardrail could not check the {stage}."
         else:
-            blocked = blocks and not opinion.allows
-            verdict = "passed" if opinion.allows else "blocked" if blocked else "noted"
-            named = f" for {', '.join(opinion.categories)}" if opinion.categories else ""
-            message = f"The {what} was blocked by your team's guardrail{named}."
-        await asyncio.shield(self._note(stage, checker, verdict, opinion, blocked=blocked))
+            blocked = blocks and not decision.allows
+            verdict = "passed" if decision.allows else "blocked" if blocked else "noted"
+            named = f" for {', '.join(decision.categories)}" if decision.categories else ""
+            message = f"The {stage} was blocked by your team's guardrail{named}."
+        # Shielded: a client that leaves must not erase the decision.
+        await asyncio.shield(self._store(stage, checker, verdict, decision, blocked=blocked))
         return {"blocked": blocked, "verdict": verdict, "message": message}
 
-    async def _note(self, stage: str, checker: str, verdict: str, opinion: _Opinion, *, blocked: bool) -> None:
+    async def _store(self, stage: str, checker: str, verdict: str, decision: _Decision, *, blocked: bool) -> None:
         row = GuardrailDecision(
             team_id=self.account.team_id,
             response_id=self.account.object_id,
@@ -115,35 +123,35 @@ class Guarding:
             checker=checker,
             verdict=verdict,
             blocked=blocked,
-            categories=list(opinion.categories),
-            reason=opinion.reason[:_MAX_REASON],
+            categories=list(decision.categories),
+            reason=decision.reason[:_MAX_REASON],
             request_id=self.account.request_id,
         )
         await writer.submit(Change(team_id=self.account.team_id, insert=[row]))
 
-    async def _ask(self, checker: str, stage: str, words: Sequence[str], images: Sequence[str]) -> _Opinion:
+    async def _ask(self, checker: str, stage: str, texts: Sequence[str], images: Sequence[str]) -> _Decision:
         if checker == Checker.HOOK.value:
-            return await self._ask_hook(stage, words, images)
+            return await self._ask_hook(stage, texts, images)
         account = self.account
-        # Who judges is the operator's decision: the key needs no right to it.
+        # The operator has chosen the moderation model, so the caller's key needs no scope for it.
         principal = replace(account.principal(), scopes=frozenset({Scope.MODERATIONS_WRITE.value}))
         request = RequestInfo(request_id=account.request_id)
-        found = await judged(principal, self.guard.model, request, words, images=images)
-        return _Opinion(allows=not found["flagged"], categories=names_of(found)[:_MAX_CATEGORIES])
+        result = await moderate(principal, self.guard.model, request, texts, images=images)
+        return _Decision(allows=not result["flagged"], categories=flagged_categories(result)[:_MAX_CATEGORIES])
 
-    async def _ask_hook(self, stage: str, words: Sequence[str], images: Sequence[str]) -> _Opinion:
-        asked = {
+    async def _ask_hook(self, stage: str, texts: Sequence[str], images: Sequence[str]) -> _Decision:
+        question = {
             "stage": stage,
             "team": self.account.team_id,
             "model": self.model,
             "response_id": self.account.object_id,
-            "text": "\n\n".join(words),
+            "text": "\n\n".join(texts),
             "images": list(images),
         }
         secret = self.guard.hook_secret
         answer = await egress.default().post(
             self.guard.hook_url,
-            content=orjson.dumps(asked),
+            content=orjson.dumps(question),
             max_bytes=_MAX_ANSWER,
             timeout=_HOOK_SECONDS,
             headers={
@@ -151,127 +159,136 @@ class Guarding:
                 **({"authorization": f"Bearer {secret}"} if secret else {}),
             },
         )
-        return _opinion(answer.status, answer.content)
+        return _parse_decision(answer.status, answer.content)
 
 
-def _opinion(status: int, content: bytes) -> _Opinion:
-    """What a hook has answered; raises `UpstreamError` for what is no decision."""
+def _parse_decision(status: int, content: bytes) -> _Decision:
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise UpstreamError(_STRANGE) from error
+        raise UpstreamError(_INVALID_ANSWER) from error
     match found:
         case {"allow": bool() as allows} if 200 <= status < 300:
             given, reason = found.get("categories"), found.get("reason")
         case _:
-            raise UpstreamError(_STRANGE)
+            raise UpstreamError(_INVALID_ANSWER)
+    # Hooks may send categories as a list of names, or as OpenAI's mapping of names to booleans.
     names = [name for name, applies in given.items() if applies is True] if isinstance(given, Mapping) else given
-    return _Opinion(
+    return _Decision(
         allows=allows,
-        categories=[_plain(name)[:100] for name in names[:_MAX_CATEGORIES]] if isinstance(names, list) else (),
-        reason=_plain(reason) if isinstance(reason, str) else "",
+        categories=[_storable(name)[:100] for name in names[:_MAX_CATEGORIES]] if isinstance(names, list) else (),
+        reason=_storable(reason) if isinstance(reason, str) else "",
     )
 
 
-def _plain(value: object) -> str:
-    """Text that can be stored."""
+def _storable(value: object) -> str:
+    # PostgreSQL has no NUL in text.
     return str(value).replace("\0", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailChecks:
-    """Everybody who judges a response: whom its request names, and its team's guardrail."""
+    """All checks of a response's output: the request's `moderation` parameter and the team's guardrail."""
 
-    judge: Judge | None
-    guarding: Guarding | None
+    moderation: ModerationCheck | None
+    guardrail: GuardrailCheck | None
 
     @property
-    def holds_answers_back(self) -> bool:
-        """Whether an answer is sent only after it was judged."""
-        return any(one.holds_answers_back for one in (self.judge, self.guarding) if one is not None)
+    def holds_output_back(self) -> bool:
+        """Whether output is sent only after it was checked."""
+        return any(check.holds_output_back for check in (self.moderation, self.guardrail) if check is not None)
 
-    async def of_output(self, bodies: Sequence[Body]) -> Judgement:
-        """What each of them finds in an answer."""
-        judge = await self.judge.of_output(bodies) if self.judge else None
-        return {"judge": judge, "guarding": await self.guarding.of_output(bodies) if self.guarding else None}
+    async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
+        """Run each check on output items. Never raises."""
+        moderation = await self.moderation.check_output(bodies) if self.moderation else None
+        guardrail = await self.guardrail.check_output(bodies) if self.guardrail else None
+        return {"moderation": moderation, "guardrail": guardrail}
 
-    def kept(self) -> dict[str, Any]:
-        """The options of the response, for a successor of the run; the guardrail is looked up again."""
-        return {"moderation": self.judge.kept()} if self.judge else {}
+    def stored_options(self) -> dict[str, Any]:
+        """Return the response options that a worker needs to resume the run.
 
-    def shown(self, of_output: Judgement) -> dict[str, Judgement] | None:
-        """`Response.moderation`, for those who asked for it."""
-        return self.judge.shown(of_output["judge"]) if self.judge else None
+        They leave out the guardrail, which is looked up again: its settings may have changed by then.
+        """
+        return {"moderation": self.moderation.stored_options()} if self.moderation else {}
 
-    def objection(self, of_output: Judgement) -> Failure | None:
-        """Why an answer is not to be sent."""
-        objection = self.judge.objection(of_output["judge"]) if self.judge else None
-        if objection is None and self.guarding is not None:
-            return self.guarding.objection(of_output["guarding"])
-        return objection
+    def public_result(self, result: ModerationResult) -> dict[str, ModerationResult] | None:
+        """Return `Response.moderation`, or None if the request did not ask for it."""
+        return self.moderation.public_result(result["moderation"]) if self.moderation else None
+
+    def failure_for(self, result: ModerationResult) -> Failure | None:
+        """Return why the output must not be sent, or None if it may be."""
+        failure = self.moderation.failure_for(result["moderation"]) if self.moderation else None
+        if failure is None and self.guardrail is not None:
+            return self.guardrail.failure_for(result["guardrail"])
+        return failure
 
 
-async def judges(
+async def start_checks(
     *,
     principal: Principal,
     request: RequestInfo,
     body: CreateResponse,
-    reading: RequestContext,
+    context: RequestContext,
     content: TeamAttachments | None,
     response_id: str,
 ) -> GuardrailChecks | None:
-    """Who judges the answer, once they have judged the input; None: nobody. Raises the error of what is blocked."""
-    judge = None
+    """Check the input of a request and return the checks of its output, or None without any.
+
+    Raises the API error of a blocked input.
+    """
+    moderation = None
     if body.moderation is not None:
-        judge = await judge_input(
-            principal=principal, policy=body.moderation, request=request, body=body, reading=reading, content=content
+        moderation = await check_input(
+            principal=principal, policy=body.moderation, request=request, body=body, context=context, content=content
         )
-    guarding = _guarding(await directory.aguardrails(principal.team_id), principal, body.model, response_id, request)
-    if guarding is not None:
-        words, images = await said_in(_looked_at(reading), content)
-        await guarding.check_input([body.instructions, *words] if body.instructions else words, images)
-    return _bench(judge, guarding)
+    guard = await directory.aguardrails(principal.team_id)
+    guardrail = _guardrail_check(guard, principal, body.model, response_id, request)
+    if guardrail is not None:
+        texts, images = await texts_and_images(_checked_items(context), content)
+        await guardrail.check_input([body.instructions, *texts] if body.instructions else texts, images)
+    return _output_checks(moderation, guardrail)
 
 
-def _looked_at(reading: RequestContext) -> Sequence[StoredItem]:
-    """What a request brings. Items of a conversation may have come without any response: all of them are looked at."""
-    return reading.items if reading.conversation_id else [*reading.preface, *reading.own_items]
+def _checked_items(context: RequestContext) -> Sequence[StoredItem]:
+    # Items may enter a conversation without a response, and so without a check: there the whole context is checked.
+    return context.items if context.conversation_id else [*context.preface, *context.input_items]
 
 
-def restored(response: Response, principal: Principal) -> GuardrailChecks | None:
-    """Who judges a run that is taken over; the guardrail is the one that the team has by now."""
-    kept, request = response.options.get("moderation"), RequestInfo(request_id=response.request_id)
-    judge = restored_judge(kept, principal=principal, request_id=response.request_id) if kept else None
-    return _bench(
-        judge,
-        _guarding(directory.guardrails(principal.team_id), principal, response.model, response.pk, request),
+def restore_checks(response: Response, principal: Principal) -> GuardrailChecks | None:
+    """Return the output checks of a resumed run, with the guardrail that the team has now."""
+    options, request = response.options.get("moderation"), RequestInfo(request_id=response.request_id)
+    moderation = (
+        restore_moderation_check(options, principal=principal, request_id=response.request_id) if options else None
     )
+    guard = directory.guardrails(principal.team_id)
+    guardrail = _guardrail_check(guard, principal, response.model, response.pk, request)
+    return _output_checks(moderation, guardrail)
 
 
-async def refuse_unguarded(principal: Principal) -> None:
-    """Refuse to pass on what nobody could hold back, to a team whose guardrail blocks."""
+async def reject_if_guarded(principal: Principal) -> None:
+    """Raise `Forbidden` for a team whose guardrail blocks, on endpoints that cannot hold output back."""
     guard = await directory.aguardrails(principal.team_id)
     if guard is None:
         return
     sides = ((guard.input_checker, guard.input_action), (guard.output_checker, guard.output_action))
     if any(checker and action == GuardAction.BLOCK.value for checker, action in sides):
-        message = "Your team's guardrail holds responses back, and cannot do so here. Use POST /v1/responses."
+        message = "Your team's guardrail blocks content, which this endpoint does not support. Use POST /v1/responses."
         raise Forbidden(message, code="guardrail_required")
 
 
-def _guarding(
+def _guardrail_check(
     guard: GuardrailSettings | None, principal: Principal, model: str, response_id: str, request: RequestInfo
-) -> Guarding | None:
+) -> GuardrailCheck | None:
     if guard is None or not (guard.input_checker or guard.output_checker):
         return None
     account = Account(
         team_id=principal.team_id, key_id=principal.key_id, object_id=response_id, request_id=request.request_id
     )
-    return Guarding(guard=guard, account=account, model=model)
+    return GuardrailCheck(guard=guard, account=account, model=model)
 
 
-def _bench(judge: Judge | None, guarding: Guarding | None) -> GuardrailChecks | None:
-    """A guardrail that looks at inputs alone has done its work."""
-    if guarding is not None and not guarding.guard.output_checker:
-        guarding = None
-    return GuardrailChecks(judge=judge, guarding=guarding) if judge or guarding else None
+def _output_checks(moderation: ModerationCheck | None, guardrail: GuardrailCheck | None) -> GuardrailChecks | None:
+    # A guardrail that checks only input has done its work by now.
+    if guardrail is not None and not guardrail.guard.output_checker:
+        guardrail = None
+    return GuardrailChecks(moderation=moderation, guardrail=guardrail) if moderation or guardrail else None

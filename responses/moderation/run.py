@@ -1,4 +1,4 @@
-"""A run whose answer is judged before it ends, and held back until then where it may be stopped."""
+"""A run whose output is checked before it ends, and held back until then if a check may block it."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from responses.engine.loop import Run
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.engine.turn import LanguageModel
-from responses.moderation.judge import Judgement, Judging
+from responses.moderation.checks import ModerationResult, OutputCheck
 
 
 class ModeratedRun(Run):
@@ -30,10 +30,10 @@ class ModeratedRun(Run):
         model: LanguageModel,
         tools: Toolbox,
         now: Callable[[], datetime],
-        judge: Judging,
+        checks: OutputCheck,
     ) -> None:
         super().__init__(context, state, model=model, tools=tools, now=now)
-        self._judge = judge
+        self._checks = checks
         self._held: list[Event] = []
 
     @override
@@ -41,18 +41,19 @@ class ModeratedRun(Run):
         async with aclosing(super().steps()) as steps:
             async for step in steps:
                 match step:
-                    case Emitted(events) if self._judge.holds_answers_back:
+                    case Emitted(events) if self._checks.holds_output_back:
                         self._held += events
-                    case TurnEnded() | TurnDiscarded() if self._judge.holds_answers_back:
-                        found = await self._judge.of_output([item.body for item in step.items])
-                        if (failure := self._judge.objection(found)) is not None:
+                    case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
+                        found = await self._checks.check_output([item.body for item in step.items])
+                        if (failure := self._checks.failure_for(found)) is not None:
                             yield self._withheld(self._failed(failure, found), step.items, step.turn, at=self._now())
                             return
                         yield replace(step, events=[*self._release(), *step.events])
                     case ContextCompacted():
+                        # A compaction item is encrypted notes for the model, not output: there is nothing to check.
                         yield replace(step, events=[*self._release(), *step.events])
                     case RunEnded():
-                        yield await self._judged(step)
+                        yield await self._check_end(step)
                     case _:
                         yield step
 
@@ -61,21 +62,21 @@ class ModeratedRun(Run):
         end = super().interrupt(ending)
         return self._withheld(ending, end.items, end.turn, at=end.ended_at) if self._held else end
 
-    async def _judged(self, end: RunEnded) -> RunEnded:
-        """The end of the run with what was found in the answer, or instead of it."""
+    async def _check_end(self, end: RunEnded) -> RunEnded:
         if end.ending.status not in {"completed", "incomplete"}:
             return self._withheld(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
-        found = await self._judge.of_output(self._state.bodies())
-        if (failure := self._judge.objection(found)) is not None:
+        found = await self._checks.check_output(self._state.bodies())
+        if (failure := self._checks.failure_for(found)) is not None:
             return self._withheld(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
-        ending = end.ending._replace(moderation=self._judge.shown(found))
+        # The closing events were built before the result was known; they are replaced by ones that report it.
+        ending = end.ending._replace(moderation=self._checks.public_result(found))
         body = end.response if ending.moderation is None else {**end.response, "moderation": ending.moderation}
         before = end.events[: len(end.events) - len(closing(end.ending, end.response))]
         events = [*self._release(), *before, *closing(ending, body)]
         return replace(end, ending=ending, response=body, events=events)
 
-    def _failed(self, failure: Failure, found: Judgement) -> Ending:
-        return failed(failure)._replace(moderation=self._judge.shown(found))
+    def _failed(self, failure: Failure, found: ModerationResult) -> Ending:
+        return failed(failure)._replace(moderation=self._checks.public_result(found))
 
     def _release(self) -> list[Event]:
         held, self._held = self._held, []
@@ -84,7 +85,7 @@ class ModeratedRun(Run):
     def _withheld(
         self, ending: Ending, items: Sequence[OutputItem], turn: TurnRecord | None, *, at: datetime
     ) -> RunEnded:
-        """The run ends as if its last turn had said nothing; its tokens are spent all the same."""
+        # The response keeps nothing of the blocked turn. Its usage stays: the tokens were spent all the same.
         self._held = []
         state = self._state
         state.output = [item for item in state.output if not any(item is withheld for withheld in items)]

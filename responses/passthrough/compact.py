@@ -20,11 +20,11 @@ from responses.engine.events.response_body import usage_body
 from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
 from responses.providers.routing import model_for
-from responses.requests import capabilities, context, settings
+from responses.requests import capabilities, settings
 from responses.requests import parameters as wire
-from responses.requests.attachments import admit
-from responses.requests.context import RequestContext
-from responses.requests.encrypted_content import TeamCipher, refuse_foreign
+from responses.requests.attachments import check_attachments
+from responses.requests.context import RequestContext, needs_database, read_context
+from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.runs.ledger import RequestInfo, RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
@@ -97,22 +97,22 @@ async def _run(compacting: Compactor) -> None:
 
 
 async def _context(principal: Principal, body: CreateResponse, route: Route) -> RunContext:
-    reading = await _read(principal, body)
-    body = settings.configured(body, reading.items)
+    context = await _read(principal, body)
+    body = settings.effective_request(body, context.items)
     capabilities.check(body, route)
-    content = await admit(principal=principal, body=body, reading=reading, can=route.capabilities)
+    content = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     parameters = wire.public_parameters(body, response_id=new_id("resp"), created_at=now())
     given = RunContext(
         response_id=parameters["id"],
         parameters=parameters,
         model=route.upstream_model,
         instructions=body.instructions,
-        items=reading.items,
+        items=context.items,
         attachments=content,
         cipher=TeamCipher(principal.team_id),
-        sampling=wire.sampling(parameters, wire.hidden_options(body), reading.items),
+        sampling=wire.sampling(parameters, wire.hidden_options(body), context.items),
         traits=capabilities.traits(route.capabilities),
-        compacted_items=reading.compacted,
+        compacted_items=context.compacted,
         compaction=CompactionPlan(at_once=True),
     )
     capabilities.check_length(given)
@@ -120,7 +120,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
 
 
 async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
-    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
-    if not context.needs_database(body):
-        return context.read(principal=principal, body=body)
-    return await in_db_thread(lambda: context.read(principal=principal, body=body))
+    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
+    if not needs_database(body):
+        return read_context(principal=principal, body=body)
+    return await in_db_thread(lambda: read_context(principal=principal, body=body))

@@ -123,7 +123,7 @@ class CreateModeration(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class PassthroughRequest:
     """A checked request. `endpoint` is its name in the ledger and its path; `estimate` the tokens of its input."""
 
     endpoint: Literal["embeddings", "moderations"]
@@ -133,7 +133,7 @@ class Passed:
     estimate: int
 
 
-def parse_embedding(values: dict[str, Any]) -> Passed:
+def parse_embedding(values: dict[str, Any]) -> PassthroughRequest:
     """Check the body of `POST /v1/embeddings`."""
     sent = _sent(CreateEmbedding, values)
     body = validate(CreateEmbedding, sent)
@@ -144,15 +144,17 @@ def parse_embedding(values: dict[str, Any]) -> Passed:
             estimate = sum(len(own) for own in several if isinstance(own, list))
         case texts:
             estimate = tokens(*_texts(texts))
-    return Passed(endpoint="embeddings", scope=Scope.EMBEDDINGS_WRITE, model=body.model, values=sent, estimate=estimate)
+    return PassthroughRequest(
+        endpoint="embeddings", scope=Scope.EMBEDDINGS_WRITE, model=body.model, values=sent, estimate=estimate
+    )
 
 
-def parse_moderation(values: dict[str, Any]) -> Passed:
+def parse_moderation(values: dict[str, Any]) -> PassthroughRequest:
     """Check the body of `POST /v1/moderations`."""
     sent = _sent(CreateModeration, values)
     body = validate(CreateModeration, sent)
     estimate = tokens(*_texts(body.input))
-    return Passed(
+    return PassthroughRequest(
         endpoint="moderations", scope=Scope.MODERATIONS_WRITE, model=body.model, values=sent, estimate=estimate
     )
 
@@ -175,10 +177,10 @@ def _texts(given: Any) -> list[str]:
     return []
 
 
-async def forward(*, principal: Principal, passed: Passed, request: RequestInfo) -> dict[str, Any]:
+async def forward(*, principal: Principal, passed: PassthroughRequest, request: RequestInfo) -> dict[str, Any]:
     """The upstream's answer. One ledger row, whatever became of the call."""
     principal.require(passed.scope)
-    call = _Call(principal, await directory.aroute(principal, passed.model), passed, request)
+    call = _PassthroughCall(principal, await directory.aroute(principal, passed.model), passed, request)
     answer: Chunk = {}
     outcome = "failed"
     try:
@@ -194,10 +196,10 @@ async def forward(*, principal: Principal, passed: Passed, request: RequestInfo)
     return answer
 
 
-class _Call:
+class _PassthroughCall:
     """One upstream call, and its row in the ledger."""
 
-    def __init__(self, principal: Principal, route: Route, passed: Passed, request: RequestInfo) -> None:
+    def __init__(self, principal: Principal, route: Route, passed: PassthroughRequest, request: RequestInfo) -> None:
         self._route = route
         self._passed = passed
         self._routed = RoutedCall(

@@ -50,7 +50,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageOrder:
+class ImageRequest:
     """What is to be drawn. `pictures` and `mask` are data URLs; without pictures nothing is changed, but made."""
 
     prompt: str
@@ -69,7 +69,7 @@ class GeneratedImage:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def check_images(principal: Principal, model: str | None, *, param: str) -> None:
+async def check_image_model(principal: Principal, model: str | None, *, param: str) -> None:
     """Refuse the tool where nothing draws: the caller's own choice has to be one of its models."""
     try:
         if model is not None:
@@ -113,7 +113,7 @@ class TeamImageGenerator:
         self._account = account
         self._model = model
 
-    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """The picture; `partial` is told those that come before it. Raises `ApiError`."""
         account = self._account
         model = self._model or await directory.aimage_model(account.team_id)
@@ -222,7 +222,7 @@ def _picture(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
     )
 
 
-def _uploads(order: ImageOrder) -> list[Upload]:
+def _uploads(order: ImageRequest) -> list[Upload]:
     """The pictures of an order, and its mask, as files."""
     urls = [("image[]", url) for url in order.pictures] + ([("mask", order.mask)] if order.mask else [])
     return [_upload(field, url, number) for number, (field, url) in enumerate(urls)]

@@ -13,11 +13,11 @@ from kernel.db_threads import in_db_thread
 from responses.engine.compaction import token_estimate
 from responses.engine.turn import TurnRequest
 from responses.providers import token_counts
-from responses.requests import capabilities, context, settings
+from responses.requests import capabilities, settings
 from responses.requests import parameters as wire
-from responses.requests.attachments import admit
-from responses.requests.context import RequestContext
-from responses.requests.encrypted_content import TeamCipher, refuse_foreign
+from responses.requests.attachments import check_attachments
+from responses.requests.context import RequestContext, needs_database, read_context
+from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
@@ -71,18 +71,18 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     principal.require(Scope.RESPONSES_WRITE)
     body = request.body
     route = await directory.aroute(principal, request.model) if request.model is not None else None
-    reading = await _read(principal, body)
-    body = settings.configured(body, reading.items)
+    context = await _read(principal, body)
+    body = settings.effective_request(body, context.items)
     if route is not None:
         capabilities.check(body, route)
     can = route.capabilities if route else Capabilities()
-    content = await admit(principal=principal, body=body, reading=reading, can=can)
+    content = await check_attachments(principal=principal, body=body, context=context, can=can)
     parameters = wire.public_parameters(body, response_id="", created_at=now())
-    sampling = wire.sampling(parameters, wire.hidden_options(body), reading.items)
+    sampling = wire.sampling(parameters, wire.hidden_options(body), context.items)
     asked = TurnRequest(
         model=route.upstream_model if route else "",
         instructions=body.instructions,
-        items=reading.items,
+        items=context.items,
         sampling=sampling,
         first_output_index=0,
         attachments=content,
@@ -92,14 +92,14 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     if counted is not None:
         return counted
     return token_estimate.input_tokens(
-        instructions=body.instructions, items=reading.items, sampling=sampling, attachments=content
+        instructions=body.instructions, items=context.items, sampling=sampling, attachments=content
     )
 
 
 async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
-    refuse_foreign(wire.input_items(body), team_id=principal.team_id)
+    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         principal.require(Scope.CONVERSATIONS_READ)
-    if not context.needs_database(body):
-        return context.read(principal=principal, body=body)
-    return await in_db_thread(lambda: context.read(principal=principal, body=body))
+    if not needs_database(body):
+        return read_context(principal=principal, body=body)
+    return await in_db_thread(lambda: read_context(principal=principal, body=body))

@@ -74,28 +74,28 @@ _SMALL = 256 * 1024
 # Each document has a process of its own while it is read.
 _READERS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="documents")
 
-Own = Sequence[tuple[str, Part]]
+RequestParts = Sequence[tuple[str, Part]]
 """The images and files of a request, each with the path that an error names."""
 
 
-async def admit(
-    *, principal: Principal, body: CreateResponse, reading: RequestContext, can: Capabilities
+async def check_attachments(
+    *, principal: Principal, body: CreateResponse, context: RequestContext, can: Capabilities
 ) -> "TeamAttachments | None":
     """Check the images and files of a request, and find what stands behind them and those before; None without any.
 
     Raises the 400, or the 404 of a file that is not the team's, with the path of the part.
     """
-    if isinstance(body.input, str) and not (reading.preface or reading.history) and len(reading.own_items) == 1:
+    if isinstance(body.input, str) and not (context.preface or context.history) and len(context.input_items) == 1:
         return None
     given = parameters.input_items(body)
-    first = len(reading.own_items) - len(given)
+    first = len(context.input_items) - len(given)
     own = [
         (f"input[{position}].{path}", part)
-        for position, item in enumerate(reading.own_items[first:])
+        for position, item in enumerate(context.input_items[first:])
         for path, part in parts_of(item)
     ]
-    own += [("prompt.variables", part) for part in all_parts(reading.preface)]
-    before = [*reading.history, *reading.own_items[:first]]
+    own += [("prompt.variables", part) for part in all_parts(context.preface)]
+    before = [*context.history, *context.input_items[:first]]
     earlier = list(all_parts(before))
     if not own and not earlier:
         return None
@@ -109,7 +109,7 @@ async def admit(
     return content
 
 
-def _check_model(own: Own, earlier: Sequence[Part], can: Capabilities) -> None:
+def _check_model(own: RequestParts, earlier: Sequence[Part], can: Capabilities) -> None:
     images = [path for path, part in own if not isinstance(part, InputFile)]
     seen = sum(not isinstance(part, InputFile) for part in earlier)
     if not can.vision and (images or seen):
@@ -120,7 +120,7 @@ def _check_model(own: Own, earlier: Sequence[Part], can: Capabilities) -> None:
         raise UnsupportedValue(message, param=images[room] if room < len(images) else "input")
 
 
-def _check_number(own: Own, can: Capabilities) -> None:
+def _check_number(own: RequestParts, can: Capabilities) -> None:
     """What is named twice is read once."""
     read: dict[str, str] = {}
     for path, part in own:
@@ -148,7 +148,7 @@ class TeamAttachments:
         self._size = 0
         self._seconds = seconds
 
-    async def require(self, own: Own, *, can: Capabilities) -> None:
+    async def require(self, own: RequestParts, *, can: Capabilities) -> None:
         """Find everything, or raise the first thing that is wrong."""
         jobs = [partial(self._require, path, part, can) for path, part in own]
         try:

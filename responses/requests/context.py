@@ -1,4 +1,4 @@
-"""From a request to what the model reads: the chain before it, references resolved, calls and outputs paired."""
+"""Assemble what the model reads for a request: history, resolved references, paired calls and outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,185 +34,197 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """`history` is what stands before this response; `own` are its input items as they will be stored.
+    """The items that the model reads for a request, and where each of them comes from.
 
-    `shared` maps positions in `own` to the keys of stored items that references pointed at: those are placed again, not
-    copied. `follows` is the response whose stored chain is the history, or begins it. Of a response that continues a
-    conversation the history is what stands in that before `history_end`. `answered` is the response whose calls the
-    outputs among the input answer. `preface` is what a prompt puts before everything else; it belongs to the
-    instructions, and is not stored with the items. `said` is how history and input are read where a compaction item
-    among them has made short what came before it.
+    - `preface`: the messages of the request's prompt. They belong to the instructions and are not stored as items.
+    - `history`: the items before this response, from its chain or its conversation.
+    - `input_bodies`, `input_items`: the response's own input as it will be stored, as JSON and parsed.
+    - `shared_keys`: the keys of stored items that references name, by position in `input_bodies`. These items get
+      another placement instead of a copy.
+    - `predecessor_id`: the response whose stored chain is the history, or its beginning.
+    - `conversation_id`, `history_end`: the conversation that the response continues, and the position after the last
+      item that was read from it.
+    - `answered_response_id`: the response whose tool calls are answered by outputs in the input. Set only for a
+      conversation; in a chain it is always the predecessor.
+    - `compacted_context`: history and input from their latest compaction item on, if they contain one.
     """
 
     preface: Sequence[StoredItem] = ()
     history: Sequence[StoredItem] = ()
-    own: Sequence[Body] = ()
-    own_items: Sequence[StoredItem] = ()
-    shared: dict[int, UUID] = field(default_factory=dict)
-    follows: str | None = None
+    input_bodies: Sequence[Body] = ()
+    input_items: Sequence[StoredItem] = ()
+    shared_keys: dict[int, UUID] = field(default_factory=dict)
+    predecessor_id: str | None = None
     conversation_id: str | None = None
     history_end: int | None = None
-    answered: str | None = None
-    said: CompactedContext | None = None
+    answered_response_id: str | None = None
+    compacted_context: CompactedContext | None = None
 
     @property
     def items(self) -> list[StoredItem]:
-        """Everything that the model reads."""
-        said = self.said.items if self.said else [*self.history, *self.own_items]
-        return [*self.preface, *said]
+        """All items that the model reads, oldest first."""
+        compacted = self.compacted_context
+        return [*self.preface, *(compacted.items if compacted else [*self.history, *self.input_items])]
 
     @property
     def compacted(self) -> int:
-        """How many of the items, behind the preface, stand for what was made short."""
-        return len(self.said.compacted) if self.said else 0
+        """The number of items, directly after the preface, that replace what was compacted."""
+        return len(self.compacted_context.compacted) if self.compacted_context else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnstoredResponse:
-    """A finished response that was not stored, as the connection that asked for it keeps it in memory.
+    """A finished response that was not stored and lives only in the memory of the connection that created it.
 
-    `history` is what the stored chain of `follows` holds; `unstored` are the items after it, which nothing else holds,
-    the response's own output last.
+    `history` holds the items of the stored chain of `predecessor_id`. `unstored` holds the items after it, ending with
+    the response's own output; nothing else has a copy of them.
     """
 
     response_id: str
-    follows: str | None
+    predecessor_id: str | None
     history: Sequence[StoredItem]
     unstored: Sequence[Body]
 
 
 def needs_database(body: CreateResponse, previous: UnstoredResponse | None = None) -> bool:
-    """Whether the context of a request has to be looked up at all."""
+    """Return whether the context of a request must be read from the database."""
     chained = bool(body.previous_response_id) and previous is None
     refers = any(isinstance(item, ItemReference) for item in input_items(body))
     return chained or refers or body.conversation is not None
 
 
-def read(
+def read_context(
     *,
     principal: Principal,
     body: CreateResponse,
     previous: UnstoredResponse | None = None,
-    holder: str | None = None,
+    lock_for: str | None = None,
 ) -> RequestContext:
-    """Assemble the context of a request; in a database thread where `needs_database` says so.
+    """Assemble the context of a request. Call it in a database thread when `needs_database` is true.
 
-    `previous` is the response of `previous_response_id` where the caller has it in memory. `holder` is the new response
-    that is to hold the conversation of the request; without one, the conversation is only read.
+    `previous` is the response of `previous_response_id` if the caller has it in memory. `lock_for` is the id of the new
+    response that locks the conversation of the request; without it the conversation is read without a lock.
+
+    Raises the API errors of unknown ids, unpaired calls, and a conversation that another response has locked.
     """
     if body.previous_input_messages:
-        # Nothing holds them but the request, like a response that was not stored.
+        # These messages exist only in the request, so they are treated like the items of an unstored response.
         brought = [item.with_id() for item in body.previous_items()]
-        previous = UnstoredResponse(response_id="", follows=None, history=(), unstored=brought)
+        previous = UnstoredResponse(response_id="", predecessor_id=None, history=(), unstored=brought)
     if not needs_database(body, previous):
-        own = RequestContext(own=[item.with_id() for item in input_items(body)], own_items=input_items(body))
-        return _checked(principal, body, _after(previous, own, body) if previous else own)
+        own = RequestContext(input_bodies=[item.with_id() for item in input_items(body)], input_items=input_items(body))
+        return _checked(principal, body, _after_unstored(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:
-            return _checked(principal, body, _after(previous, _resolved(principal, body, []), body))
+            own = _resolve_references(principal, body, [])
+            return _checked(principal, body, _after_unstored(previous, own, body))
         if body.conversation is not None:
-            return _checked(principal, body, _conversed(principal, body, body.conversation.id, holder))
-        history = _history(principal, body.previous_response_id)
-        return _checked(
-            principal, body, replace(_resolved(principal, body, history), follows=body.previous_response_id)
-        )
+            return _checked(principal, body, _after_conversation(principal, body, body.conversation.id, lock_for))
+        history = _chain_items(principal, body.previous_response_id)
+        context = _resolve_references(principal, body, history)
+        return _checked(principal, body, replace(context, predecessor_id=body.previous_response_id))
 
 
-def _after(previous: UnstoredResponse, own: RequestContext, body: CreateResponse) -> RequestContext:
-    """The request behind what is in memory. One that is stored takes over, as its own input, what nothing else holds:
-    its chain must be whole for whoever reads it from the database."""
+def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: CreateResponse) -> RequestContext:
     unstored = [from_wire(item) for item in previous.unstored]
     if body.store is False:
-        return replace(own, history=[*previous.history, *unstored], follows=previous.follows)
+        return replace(own, history=[*previous.history, *unstored], predecessor_id=previous.predecessor_id)
+    # A stored response takes over the unstored items as its own input: anyone who later reads its chain from the
+    # database must find it complete.
     return RequestContext(
         history=previous.history,
-        own=[*previous.unstored, *own.own],
-        own_items=[*unstored, *own.own_items],
-        shared={position + len(unstored): key for position, key in own.shared.items()},
-        follows=previous.follows,
+        input_bodies=[*previous.unstored, *own.input_bodies],
+        input_items=[*unstored, *own.input_items],
+        shared_keys={position + len(unstored): key for position, key in own.shared_keys.items()},
+        predecessor_id=previous.predecessor_id,
     )
 
 
-def _history(principal: Principal, previous_id: str | None) -> list[StoredItem]:
+def _chain_items(principal: Principal, previous_id: str | None) -> list[StoredItem]:
     if previous_id is None:
         return []
-    return _whole(access.get_chain(principal=principal, response_id=previous_id))
+    return _without_orphans(access.get_chain(principal=principal, response_id=previous_id))
 
 
-def _whole(chain: Chain) -> list[StoredItem]:
-    """The chain as it is without the responses that were deleted from it."""
+def _without_orphans(chain: Chain) -> list[StoredItem]:
+    # A response deleted from the middle of the chain may have taken the other half of a call and its output with it.
     return pairing.without_orphans([from_wire(body) for body in chain.items], settled=chain.settled)
 
 
-def _conversed(principal: Principal, body: CreateResponse, name: str, holder: str | None) -> RequestContext:
-    """The request behind the items of its conversation. The hold comes before they are read, so that nobody else's
-    come in between."""
+def _after_conversation(
+    principal: Principal, body: CreateResponse, conversation_id: str, lock_for: str | None
+) -> RequestContext:
     team_id = principal.team_id
-    if find_conversation(team_id=team_id, conversation_id=name) is None:
-        raise unknown_conversation(name)
-    if holder is not None:
-        conversation_lock.take(team_id=team_id, conversation_id=name, response_id=holder)
-    found = context_items(team_id=team_id, conversation_id=name)
+    if find_conversation(team_id=team_id, conversation_id=conversation_id) is None:
+        raise unknown_conversation(conversation_id)
+    # Lock before reading, so that no other response can append items between the read and the run.
+    if lock_for is not None:
+        conversation_lock.acquire(team_id=team_id, conversation_id=conversation_id, response_id=lock_for)
+    found = context_items(team_id=team_id, conversation_id=conversation_id)
     if found is None:
-        raise unknown_conversation(name)
-    selectors.refuse_endless(sum(len(text) for text in found.texts))
-    refuse_duplicates(team_id=team_id, conversation_id=name, items=input_items(body), param="input")
-    reading = _resolved(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
-    answered = _latest(name) if any(pairing.answer(item) for item in reading.own) else None
-    return replace(reading, conversation_id=name, history_end=found.end, answered=answered)
+        raise unknown_conversation(conversation_id)
+    selectors.reject_oversized_context(sum(len(text) for text in found.texts))
+    refuse_duplicates(team_id=team_id, conversation_id=conversation_id, items=input_items(body), param="input")
+    context = _resolve_references(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
+    has_outputs = any(pairing.call_output(item) for item in context.input_bodies)
+    answered = _latest_response_id(conversation_id) if has_outputs else None
+    return replace(context, conversation_id=conversation_id, history_end=found.end, answered_response_id=answered)
 
 
-def _latest(conversation_id: str) -> str | None:
-    """The last response that continued a conversation: what it called has to be answered by the next one."""
+def _latest_response_id(conversation_id: str) -> str | None:
+    # Calls are answered by the very next response: an older response of the conversation has no open call left.
     made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
     return made.values_list("pk", flat=True).first()
 
 
-def history_of(response: Response) -> list[StoredItem]:
-    """What stood before a stored response when it began, as far as it still stands there. Runs inside a scope that sees
-    the response's team."""
+def load_history(response: Response) -> list[StoredItem]:
+    """Return the items before a stored response as it began, except those that were deleted since.
+
+    Runs inside a scope that sees the response's team.
+    """
     team_id = response.team_id
     if response.previous_response_id is not None:
         chain = selectors.chain(team_id=team_id, response_id=response.previous_response_id)
-        return _whole(chain) if chain else []
+        return _without_orphans(chain) if chain else []
     if response.history_id is None:
         return []
     found = context_items(team_id=team_id, conversation_id=response.history_id, end=response.history_end)
     return [from_wire(orjson.loads(text)) for text in found.texts] if found else []
 
 
-def _resolved(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> RequestContext:
+def _resolve_references(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> RequestContext:
     given = input_items(body)
     wanted = [item.id for item in given if isinstance(item, ItemReference)]
     found = referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
     sizes = {name: len(orjson.dumps(item.body)) for name, item in found.items()}
-    selectors.refuse_endless(sum(sizes.get(name, 0) for name in wanted))
-    own: list[Body] = []
+    # A reference is a few bytes of request, but every repetition adds the whole item to the context.
+    selectors.reject_oversized_context(sum(sizes.get(name, 0) for name in wanted))
+    bodies: list[Body] = []
     items: list[StoredItem] = []
-    shared: dict[int, UUID] = {}
+    shared_keys: dict[int, UUID] = {}
     for position, item in enumerate(given):
         if not isinstance(item, ItemReference):
-            own.append(item.with_id())
+            bodies.append(item.with_id())
             items.append(item)
             continue
         if item.id not in found:
             message = f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to false."
             raise NotFound(message, param="input")
-        own.append(found[item.id].body)
+        bodies.append(found[item.id].body)
         items.append(from_wire(found[item.id].body))
-        shared[position] = found[item.id].key
-    return RequestContext(history=history, own=own, own_items=items, shared=shared)
+        shared_keys[position] = found[item.id].key
+    return RequestContext(history=history, input_bodies=bodies, input_items=items, shared_keys=shared_keys)
 
 
-def _checked(principal: Principal, body: CreateResponse, reading: RequestContext) -> RequestContext:
-    """The context from its latest compaction on, which is where it starts; calls and outputs in it are paired."""
-    said = from_latest_compaction(
-        [*reading.history, *reading.own_items], TeamCipher(principal.team_id).decrypt_compaction
+def _checked(principal: Principal, body: CreateResponse, context: RequestContext) -> RequestContext:
+    # The model reads from the latest compaction item on, so calls are paired only in that part.
+    compacted = from_latest_compaction(
+        [*context.history, *context.input_items], TeamCipher(principal.team_id).decrypt_compaction
     )
-    if said.compacted:
-        reading = replace(reading, said=said)
-    if body.compacts and not reading.items:
-        message = "There is nothing before the 'compaction_trigger' that could be compacted."
+    if compacted.compacted:
+        context = replace(context, compacted_context=compacted)
+    if body.compacts and not context.items:
+        message = "There is nothing to compact before the 'compaction_trigger'."
         raise InvalidValue(message, param="input")
-    pairing.check(reading.items)
-    return reading
+    pairing.check(context.items)
+    return context

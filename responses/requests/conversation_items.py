@@ -6,7 +6,7 @@ from typing import Any
 
 from conversations.items import InputItem
 from conversations.signals import items_offered
-from responses.requests.encrypted_content import refuse_foreign
+from responses.requests.encrypted_content import reject_foreign_content
 from responses.schema.tools import added_tools
 from responses.schema.updates import check_updates
 
@@ -17,6 +17,6 @@ def connect() -> None:
 
 
 def _check(*, items: Sequence[InputItem], team_id: str, **_: Any) -> None:
-    refuse_foreign(items, team_id=team_id, param="items")
+    reject_foreign_content(items, team_id=team_id, param="items")
     check_updates(items, param="items")
     added_tools(items, param="items")

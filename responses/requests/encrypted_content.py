@@ -51,7 +51,7 @@ class TeamCipher:
         return CompactionContent(summary=held["summary"], kept=held["kept"])
 
 
-def refuse_foreign(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
+def reject_foreign_content(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
     """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
     seal = TeamCipher(team_id)
     for item in items:

@@ -52,7 +52,7 @@ _OUTPUT_TYPES = frozenset(cls.model_fields["type"].default for cls in _ANSWERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CallOutput:
     """What a client says became of a call."""
 
     call_id: str
@@ -122,14 +122,14 @@ def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[Stored
     return [item for index, item in enumerate(items) if index not in gone]
 
 
-def answer(body: dict[str, Any]) -> Answer | None:
+def call_output(body: dict[str, Any]) -> CallOutput | None:
     """What an item of the input answers; None for everything but outputs."""
     if body["type"] not in _OUTPUT_TYPES:
         return None
     call_id = body["id"] if body["type"] == "local_shell_call_output" else body["call_id"]
     if call_id is None:
         return None
-    return Answer(call_id=call_id, failed=body["status"] == "failed", text=plain_text(body))
+    return CallOutput(call_id=call_id, failed=body["status"] == "failed", text=plain_text(body))
 
 
 def _call_id(item: Any) -> str | None:

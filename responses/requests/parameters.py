@@ -80,7 +80,7 @@ def public_parameters(
         "store": _or(body.store, default=True),
         "temperature": plain["temperature"],
         "text": _text(body),
-        "tool_choice": tool_offer.shown_choice(body),
+        "tool_choice": tool_offer.public_tool_choice(body),
         "tools": [tool.shown() for tool in body.tools or []],
         "top_logprobs": plain["top_logprobs"],
         "top_p": plain["top_p"],
@@ -204,10 +204,10 @@ def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterabl
     sent = set(options["sent"])
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
-    tools = tool_offer.known(parameters["tools"], choice, items)
+    tools = tool_offer.available_tools(parameters["tools"], choice, items)
     return Sampling(
-        tools=tool_offer.offered(tools),
-        tool_choice=tool_offer.forced(choice, tools),
+        tools=tool_offer.visible_tools(tools),
+        tool_choice=tool_offer.upstream_tool_choice(choice, tools),
         logprobs=options["logprobs"],
         reasoning_effort=parameters["reasoning"]["effort"],
         reasoning_context=parameters["reasoning"].get("context"),

@@ -66,18 +66,18 @@ class PromptContent(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompted:
+class ResolvedPrompt:
     """A request with what its prompt brings, and the messages that come before its context."""
 
     body: CreateResponse
     preface: tuple[Message, ...] = ()
 
 
-async def resolve(*, principal: Principal, body: CreateResponse) -> Prompted:
+async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedPrompt:
     """Put the prompt of a request in its place; a request without one is as it was."""
     named = body.prompt
     if named is None:
-        return Prompted(body=body)
+        return ResolvedPrompt(body=body)
     version = await in_db_thread(lambda: _find(principal, named.id, named.version))
     preface = tuple(render(version.messages, named.variables or {}))
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
@@ -89,7 +89,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> Prompted:
     update["prompt"] = named.model_copy(update={"version": str(version.number)})
     body = body.model_copy(update=update)
     check_together(body)
-    return Prompted(body=body, preface=preface)
+    return ResolvedPrompt(body=body, preface=preface)
 
 
 def _find(principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
@@ -154,7 +154,7 @@ def _words(name: str, variables: Variables) -> str:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def checked_content(values: dict[str, Any]) -> PromptContent:
+def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
     """Check what a version is to say; raises the `BadRequest` that names its first defect."""
     content = validate(PromptContent, values)
     for name in content.parameters:

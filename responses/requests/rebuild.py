@@ -9,7 +9,7 @@ from conversations.models import Placement, Section
 from kernel.errors import BadRequest
 from responses.engine.events.types import Body
 from responses.models import PromptVersion, Response
-from responses.requests.context import history_of
+from responses.requests.context import load_history
 from responses.requests.parameters import PLAIN
 from responses.schema import CreateResponse, parse_create
 
@@ -19,7 +19,7 @@ _SENT = (*PLAIN, "tool_choice")
 _ALWAYS = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
 
 
-def request_of(response: Response, *, with_history: bool = True) -> Body:
+def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
     """The body of the request, with its own input. Raises `BadRequest` where the response keeps no content, or its
     prompt is gone. Runs inside a scope that sees the response's team.
 
@@ -54,7 +54,7 @@ def _input(response: Response, *, with_history: bool) -> list[Body]:
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
     own = [place.item.body for place in places.select_related("item").order_by("position")]
     reads_on = with_history and response.previous_response_id is None
-    before = [item.with_id() for item in history_of(response)] if reads_on else []
+    before = [item.with_id() for item in load_history(response)] if reads_on else []
     trigger = [{"type": "compaction_trigger"}] if response.options.get("compaction", {}).get("at_once") else []
     return [*before, *own, *trigger]
 

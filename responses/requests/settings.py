@@ -12,7 +12,7 @@ from responses.schema.options import ReasoningParam
 from responses.schema.updates import ReasoningUpdate, TextUpdate
 
 
-def configured(body: CreateResponse, items: Iterable[StoredItem]) -> CreateResponse:
+def effective_request(body: CreateResponse, items: Iterable[StoredItem]) -> CreateResponse:
     """The request with the effort and the format that the items settle, where it says nothing of them itself."""
     updates = [item for item in items if isinstance(item, ConfigurationUpdate)]
     if not updates:

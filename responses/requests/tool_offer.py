@@ -26,7 +26,7 @@ _HIDDEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ToolOffer:
     """A tool that an upstream can be told of. `label` is how a choice points at it; `deferred`: a search finds it."""
 
     tool: FunctionTool
@@ -35,7 +35,7 @@ class Offer:
     shown: Shown
 
 
-def shown_choice(body: CreateResponse) -> Any:
+def public_tool_choice(body: CreateResponse) -> Any:
     """`tool_choice` as the response object echoes it."""
     match body.tool_choice:
         case None:
@@ -57,7 +57,7 @@ async def check_grammars(body: CreateResponse) -> None:
             raise InvalidValue(f"Invalid {grammar.syntax} grammar: {wrong}.", param=where)
 
 
-def known(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem] = ()) -> list[Offer]:
+def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem] = ()) -> list[ToolOffer]:
     """The tools that the model may hear of, with those that came to be known in the conversation.
 
     `allowed_tools` is a hard constraint: the others are not among them. A deferred tool is not there before a search
@@ -83,12 +83,12 @@ def allows(choice: Any, kind: str) -> bool:
     return any(one["type"] == kind for one in choice["tools"])
 
 
-def offered(known_tools: Iterable[Offer]) -> tuple[FunctionTool, ...]:
+def visible_tools(known_tools: Iterable[ToolOffer]) -> tuple[FunctionTool, ...]:
     """The tools that the model gets to see."""
     return tuple(offer.tool for offer in known_tools if not offer.deferred)
 
 
-def forced(choice: Any, known_tools: Iterable[Offer]) -> str | FunctionTool | None:
+def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str | FunctionTool | None:
     """The choice as the upstream is told of it."""
     match choice:
         case {"type": "allowed_tools", "mode": str() as mode}:
@@ -113,7 +113,7 @@ def loaded(items: Iterable[StoredItem]) -> list[Shown]:
     ]
 
 
-def offers(tools: Iterable[Shown]) -> Iterator[Offer]:
+def offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
     """Each tool that clients run. Those of the server's are offered by whoever runs them."""
     for tool in tools:
         match tool:
@@ -126,19 +126,19 @@ def offers(tools: Iterable[Shown]) -> Iterator[Offer]:
                 search = hidden_function(
                     CallForm.TOOL_SEARCH, description=tool["description"] or "", parameters=tool["parameters"]
                 )
-                yield Offer(tool=search, label=("tool_search", ""), shown=tool)
+                yield ToolOffer(tool=search, label=("tool_search", ""), shown=tool)
             case {"type": "shell", "environment": {"type": "container_auto" | "container_reference"}}:
                 continue
             case {"type": str() as kind} if kind in _HIDDEN:
                 function = hidden_function(_HIDDEN[kind], description=_about(tool))
-                yield Offer(tool=function, label=_label(tool), shown=tool)
+                yield ToolOffer(tool=function, label=_label(tool), shown=tool)
 
 
 def _label(one: Shown) -> tuple[str, str]:
     return label_of(one["type"], one["server_label"] if one["type"] == "mcp" else one.get("name"))
 
 
-def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Offer:
+def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> ToolOffer:
     """A function or a custom tool. What there is to know of its namespace and of its answers stands in its words."""
     words = [tool["description"] or ""]
     if namespace is not None:
@@ -159,7 +159,7 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Off
     shown = (
         tool if namespace is None else {"type": "namespace", "name": namespace, "description": about, "tools": [tool]}
     )
-    return Offer(tool=function, label=_label(tool), deferred=bool(tool.get("defer_loading")), shown=shown)
+    return ToolOffer(tool=function, label=_label(tool), deferred=bool(tool.get("defer_loading")), shown=shown)
 
 
 def _grammar(given: Shown | None) -> Grammar | None:

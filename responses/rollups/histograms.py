@@ -27,12 +27,12 @@ def quantile(counts: Sequence[int], share: float) -> int | None:
     return BOUNDS[-1]
 
 
-def bucket_of(milliseconds: str) -> str:
+def bucket_sql(milliseconds: str) -> str:
     """The SQL that finds the bucket of an SQL expression."""
     return f"width_bucket({milliseconds}, ARRAY[{', '.join(map(str, BOUNDS))}])"
 
 
-def counted(bucket: str) -> str:
+def count_sql(bucket: str) -> str:
     """The SQL aggregate of an SQL expression of buckets: an array from the first to the last that has a count."""
     counts = ", ".join(f"count(*) FILTER (WHERE {bucket} = {number})" for number in range(BUCKETS))
     first, last = f"min({bucket})", f"max({bucket})"
@@ -42,6 +42,6 @@ def counted(bucket: str) -> str:
     )
 
 
-def added(column: str) -> str:
+def add_sql(column: str) -> str:
     """The SQL aggregate that adds such arrays up: an array of all buckets."""
     return f"ARRAY[{', '.join(f'coalesce(sum({column}[{number}]), 0)' for number in range(BUCKETS))}]::bigint[]"

@@ -14,7 +14,7 @@ _RUNNING = ", ".join(f"'{status}'" for status in RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class RollupSource:
     """A table of rows and the table of its sums.
 
     `dimensions`, `sums` and `histograms` are columns of the sums with the SQL that makes them of rows; the team comes
@@ -70,7 +70,7 @@ _RESPONSE_DIMENSIONS = {
     "status": "status",
     "mode": "CASE WHEN background THEN 'background' ELSE mode END",
 }
-RESPONSES = Source(
+RESPONSES = RollupSource(
     name="responses",
     rows="responses_response",
     table="responses_responsehour",
@@ -103,7 +103,7 @@ _CALL_DIMENSIONS = {
     "endpoint": "endpoint",
     "outcome": "outcome",
 }
-CALLS = Source(
+CALLS = RollupSource(
     name="calls",
     rows="tenants_usagerecord",
     table="responses_callhour",
@@ -124,7 +124,7 @@ CALLS = Source(
 )  # fmt: skip
 
 _TOOL_DIMENSIONS = {"team_id": "team_id", "kind": "kind", "name": "name", "status": "status"}
-TOOLS = Source(
+TOOLS = RollupSource(
     name="tools",
     rows="responses_toolcall",
     table="responses_toolhour",
@@ -144,7 +144,9 @@ TOOLS = Source(
 SOURCES = (RESPONSES, CALLS, TOOLS)
 
 
-def cells(source: Source, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None) -> str:
+def cells_sql(
+    source: RollupSource, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None
+) -> str:
     """The SQL that sums rows (a FROM clause's element) by the hour at these levels.
 
     Its columns: hour, the dimensions that any level tells apart, the wanted sums and histograms (all unless they are
@@ -155,10 +157,10 @@ def cells(source: Source, rows: str, *, sets: Sequence[frozenset[str]], wanted: 
     buckets = {name: sql for name, sql in source.histograms.items() if wanted is None or name in wanted}
     inner = [f"date_trunc('hour', {source.time}, 'UTC') AS hour", *source.columns]
     inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
-    inner += [f"{histograms.bucket_of(sql)} AS b_{name}" for name, sql in buckets.items()]
+    inner += [f"{histograms.bucket_sql(sql)} AS b_{name}" for name, sql in buckets.items()]
     outer = ["hour", *(f"{_shown(name)} AS {name}" for name in dimensions)]
     outer += [f"{sql} AS {name}" for name, sql in sums.items()]
-    outer += [f"{histograms.counted(f'b_{name}')} AS {name}" for name in buckets]
+    outer += [f"{histograms.count_sql(f'b_{name}')} AS {name}" for name in buckets]
     if len(dimensions) == len(source.names):
         outer.append(f"GROUPING({', '.join(f'd_{name}' for name in dimensions)}) AS level")
     grouped = ", ".join(f"({', '.join(f'd_{name}' for name in dimensions if name in level)})" for level in sets)

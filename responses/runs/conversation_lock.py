@@ -16,7 +16,7 @@ from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
 from responses.models import RUNNING, ConversationLock, Response
-from responses.runs.store import GUARDED, Part
+from responses.runs.store import GUARDED, ExtraWrite
 from tenants import scope
 
 _TAKE = """
@@ -60,7 +60,7 @@ class DeadLockOwner(Exception):
         super().__init__(response_id)
 
 
-def take(*, team_id: str, conversation_id: str, response_id: str) -> None:
+def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
     """Hold a conversation of the team for a response that is about to be made, in the transaction that reads it.
 
     Raises `ConversationLocked` while another one holds it, and `DeadLockOwner` where that one has to be ended first.
@@ -81,24 +81,24 @@ def take(*, team_id: str, conversation_id: str, response_id: str) -> None:
     if held is None:
         # Given back this moment; whoever else has heard of that may have it already.
         raise ConversationLocked
-    holder = Response.objects.filter(pk=held.response_id).first()
-    if holder is None and held.until > at:
+    find_owner = Response.objects.filter(pk=held.response_id).first()
+    if find_owner is None and held.until > at:
         raise ConversationLocked
-    if holder is not None and holder.status in RUNNING:
-        if holder.background or holder.lease_until is None or holder.lease_until > at:
+    if find_owner is not None and find_owner.status in RUNNING:
+        if find_owner.background or find_owner.lease_until is None or find_owner.lease_until > at:
             raise ConversationLocked
-        raise DeadLockOwner(holder.pk)
+        raise DeadLockOwner(find_owner.pk)
     held.response_id, held.until = response_id, until
     held.save(update_fields=["response_id", "until"])
 
 
-def give_back(*, team_id: str, conversation_id: str, response_id: str) -> None:
+def release(*, team_id: str, conversation_id: str, response_id: str) -> None:
     """Let go of a conversation unless the response was made after all: then its run has the hold."""
     with scope.team(team_id):
-        withdraw(conversation_id=conversation_id, response_id=response_id)
+        release_if_unstored(conversation_id=conversation_id, response_id=response_id)
 
 
-def withdraw(*, conversation_id: str, response_id: str) -> bool:
+def release_if_unstored(*, conversation_id: str, response_id: str) -> bool:
     """Take the hold of a response away that was not made yet, so that it never will be; False where it was made."""
     held = ConversationLock.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
     # Asked only now: who stores the response holds the same lock.
@@ -109,18 +109,18 @@ def withdraw(*, conversation_id: str, response_id: str) -> bool:
     return True
 
 
-def free(response: Response) -> None:
+def release_deleted(response: Response) -> None:
     """Free the conversation of a response that is being deleted. The caller holds the response's row."""
     if response.conversation_id is not None:
         ConversationLock.objects.filter(pk=response.conversation_id, response_id=response.pk).delete()
 
 
-def holder(*, conversation_id: str) -> str | None:
+def find_owner(*, conversation_id: str) -> str | None:
     """The response that holds a conversation, whether it was made already or not."""
     return ConversationLock.objects.filter(pk=conversation_id).values_list("response_id", flat=True).first()
 
 
-def drop_stale() -> int:
+def delete_stale_locks() -> int:
     """Delete the holds of responses that were never made, long after; returns how many."""
     with scope.every_team():
         made = Response.objects.filter(pk=models.OuterRef("response_id"))
@@ -163,11 +163,11 @@ class ConversationAppend:
                 case Item() if not written:
                     self.unwritten.append(row)
 
-    def ending(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Item], Part]:
+    def ending(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Item], ExtraWrite]:
         """What ends the run beside its own rows: items to insert, and the part that gives the conversation back."""
         places: list[dict[str, Any]] = [
             {"item_id": place.item_id, "in_context": place.in_context, "opens_context": place.opens_context}
             for place in (self.places if keeps else ())
         ]
         row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
-        return self.unwritten if keeps else (), Part(_END, {**row, "places": places})
+        return self.unwritten if keeps else (), ExtraWrite(_END, {**row, "places": places})

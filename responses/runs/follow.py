@@ -22,7 +22,7 @@ from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
 from responses.runs.identity import channel_of
-from responses.runs.runner import PING, PING_SECONDS, heard_within
+from responses.runs.runner import PING, PING_SECONDS, wait_within
 from tenants import scope
 from tenants.principal import Principal
 
@@ -55,7 +55,7 @@ def watch(response: Response) -> AsyncGenerator[bytes, None]:
     return _frames(tail, after=-1, obfuscation=False, is_client=False)
 
 
-def is_kept(response: Response) -> bool:
+def has_event_log(response: Response) -> bool:
     """Whether there is a log to follow. Runs inside of a scope that sees the response."""
     return EventBatch.objects.filter(response=response, first_sequence=0).exists()
 
@@ -64,7 +64,7 @@ def _admit(principal: Principal, response_id: str) -> bool:
     """Whether it is a background run."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
-        kept = is_kept(response)
+        kept = has_event_log(response)
     if not kept:
         message = "The events of this response are not kept any more. Retrieve it without 'stream'."
         raise BadRequest(message, param="stream")
@@ -87,7 +87,7 @@ async def _frames(
                 if not tail.is_broken:
                     yield DONE_FRAME
                 return
-            elif not await heard_within(tail.wake, PING_SECONDS):
+            elif not await wait_within(tail.wake, PING_SECONDS):
                 yield PING
     finally:
         tail.clients -= is_client
@@ -179,7 +179,7 @@ class _Tail:
             self.wake.set()
         if not ended:
             is_woken = self._is_background and loop_notifications().is_connected
-            await heard_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
+            await wait_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
 
 
 def _read_log(team_id: str, response_id: str, first: int, *, is_listened: bool) -> tuple[bool, list[bytes]]:

@@ -40,7 +40,7 @@ from responses.engine.turn import Call, Finish, Usage
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
-from responses.runs.store import GUARDED, Advance, CallUpdate, Change, LeaseGuard, Part, writer
+from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.webhooks.outbox import announcement, event_row
 from tenants.models import UsageRecord
 from tenants.prices import added
@@ -54,7 +54,7 @@ _ANNOUNCED = announcement(guarded=GUARDED)
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class RecorderState:
     """Where the recording stands: the next numbers, and the run's totals so far."""
 
     next_sequence: int = 0
@@ -70,7 +70,9 @@ class Progress:
 class Recorder:
     """Records one run."""
 
-    def __init__(self, identity: RunIdentity, progress: Progress, appendix: ConversationAppend | None = None) -> None:
+    def __init__(
+        self, identity: RunIdentity, progress: RecorderState, appendix: ConversationAppend | None = None
+    ) -> None:
         self._identity = identity
         self._progress = progress
         self._appendix = appendix
@@ -313,13 +315,13 @@ class Recorder:
         for item in items:
             self._progress.preview = _telling(self._progress.preview, item.body) if stored else ""
             position = self._progress.next_position
-            rows += placed(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
+            rows += item_rows(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
             self._progress.next_position += 1
         if self._appendix is not None:
             self._appendix.add(rows, written=stored)
         return rows if stored else []
 
-    def _conversed(self, step: Step) -> tuple[Sequence[models.Model], list[Part]]:
+    def _conversed(self, step: Step) -> tuple[Sequence[models.Model], list[ExtraWrite]]:
         """What a run's end means to the conversation that it continues."""
         if self._appendix is None or not isinstance(step, RunEnded):
             return (), []
@@ -382,7 +384,7 @@ class Recorder:
                 return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
         return []
 
-    def _parts(self, step: Step) -> list[Part]:
+    def _parts(self, step: Step) -> list[ExtraWrite]:
         """What a run's end means elsewhere: webhooks tell of background runs."""
         if not isinstance(step, RunEnded) or not self._identity.background:
             return []
@@ -392,15 +394,15 @@ class Recorder:
             object_id=self._identity.response_id,
             at=step.ended_at,
         )
-        return [Part(_ANNOUNCED, event)]
+        return [ExtraWrite(_ANNOUNCED, event)]
 
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
-    def _advance(self, step: Step) -> Advance:
+    def _advance(self, step: Step) -> ResponseUpdate:
         """Every committed step names the lease, so that a run that was taken over writes nothing any more."""
         progress, usage = self._progress, self._progress.usage
-        advance = Advance(
+        advance = ResponseUpdate(
             response_id=self._identity.response_id,
             lease_token=self._identity.lease_token,
             status=Status.IN_PROGRESS.value,
@@ -450,7 +452,7 @@ def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
     return asdict(turn.discarded) if turn.discarded is not None else None
 
 
-def placed(
+def item_rows(
     body: Body, who: RunIdentity, section: Section, position: int, *, in_context: bool = True
 ) -> list[models.Model]:
     """An item and its place, as rows."""

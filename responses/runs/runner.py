@@ -90,7 +90,7 @@ class LiveRun:
                 yield data
             elif self._task is not None and self._task.done():
                 return
-            elif not await heard_within(self._wake, PING_SECONDS):
+            elif not await wait_within(self._wake, PING_SECONDS):
                 yield PING
 
     async def finished(self) -> RunEnded:
@@ -275,7 +275,7 @@ class _Registry:
         told = asyncio.Event()
         with loop_notifications().listening(channel_of_process(PROCESS), told):
             while self._runs:
-                await heard_within(told, _LOOK_SECONDS)
+                await wait_within(told, _LOOK_SECONDS)
                 told.clear()
                 runs = {run.identity.response_id: run for run in self._runs}
                 tokens = {response_id: run.identity.lease_token for response_id, run in runs.items()}
@@ -321,7 +321,7 @@ def _followed_for(who: RunIdentity) -> float:
     return (until - now()).total_seconds() if until else 0
 
 
-async def heard_within(wake: asyncio.Event, seconds: float) -> bool:
+async def wait_within(wake: asyncio.Event, seconds: float) -> bool:
     """Whether the event came within the time."""
     try:
         async with asyncio.timeout(seconds):

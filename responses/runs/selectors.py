@@ -85,12 +85,12 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
     if not rows:
         return None
     texts = [(is_last, body) for _, is_last, body in rows if body is not None]
-    refuse_endless(sum(len(body) for _, body in texts))
+    reject_oversized_context(sum(len(body) for _, body in texts))
     settled = sum(not is_last for is_last, _ in texts)
     return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in texts], settled=settled)
 
 
-def refuse_endless(characters: int) -> None:
+def reject_oversized_context(characters: int) -> None:
     """A context larger than any body may be is refused before it is read: small requests can add up to it."""
     if characters > settings.MAX_BODY_BYTES:
         raise ContextTooLong

@@ -27,7 +27,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
+class ResponseUpdate:
     """The new state of a response's row. Numbers are totals of the run, not increments."""
 
     response_id: str
@@ -91,7 +91,7 @@ class CallUpdate:
     result: dict[str, Any] | None = None
 
 
-class Part(NamedTuple):
+class ExtraWrite(NamedTuple):
     """A write of another module's that belongs to a change: an SQL expression `name AS (…)` over a JSON document.
 
     The document is its one parameter (`%s::json`, an array of rows). Rows carry `guard` beside what `row` says: write
@@ -108,12 +108,12 @@ class Change:
 
     team_id: str
     insert: Sequence[models.Model] = field(default_factory=tuple)
-    advance: Advance | None = None
+    advance: ResponseUpdate | None = None
     lease: LeaseGuard | None = None
     hold: LockGuard | None = None
     follow: PredecessorGuard | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
-    parts: Sequence[Part] = field(default_factory=tuple)
+    parts: Sequence[ExtraWrite] = field(default_factory=tuple)
 
     @property
     def guard(self) -> str | None:
@@ -217,7 +217,7 @@ _ENDED = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM 
 _RECALLED = "SELECT held FROM responses_commitmark WHERE writer = %s AND batch = %s"
 
 
-class Marker:
+class MarkedWriter:
     """Commits groups of changes and marks each of them, so that a connection which breaks between a commit and its
     answer leaves no doubt: `recall` says what became of the last group."""
 
@@ -329,5 +329,5 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     return _Insertion([field.attname for field in fields], sql)
 
 
-_marker = Marker()
+_marker = MarkedWriter()
 writer: GroupCommit[Change] = GroupCommit(_marker.apply, recall=_marker.recall, name="run-writer")

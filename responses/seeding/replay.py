@@ -18,7 +18,7 @@ from responses.engine.steps import Emitted, Step, ToolsStarted
 from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import pairing, parameters
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import Progress, Recorder, placed, preview
+from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
@@ -118,7 +118,7 @@ class Replayer:
         for item in running.own:
             if item["type"] == "mcp_approval_response":
                 self._approve(item, running, previous)
-            elif (answer := pairing.answer(item)) is not None:
+            elif (answer := pairing.call_output(item)) is not None:
                 update = CallUpdate(
                     response_id=previous.row.pk,
                     call_id=answer.call_id,
@@ -162,7 +162,7 @@ class _Running:
         self.options = parameters.hidden_options(body) | {"obfuscate": False, "prices": self.prices.noted()}
         self.who = self._identity()
         self.row = self._row()
-        self.recorder = Recorder(self.who, Progress())
+        self.recorder = Recorder(self.who, RecorderState())
         self.output: list[Body] = []
         self._waiting: list[Event] = []
         self._waiting_since = at
@@ -220,7 +220,7 @@ class _Running:
         """From the first event to the last."""
         self.rows.add([self.row])
         for position, item in enumerate(self.own if self.who.stored else ()):
-            self._add(placed(item, self.who, Section.INPUT, position))
+            self._add(item_rows(item, self.who, Section.INPUT, position))
         _, batch = self.recorder.opening((queued if self.who.background else opening)(self.parameters))
         self._add(batch)
         if self.exchange.ends == "queued":

@@ -10,7 +10,7 @@ from conversations.models import Conversation
 from kernel.clock import now
 from kernel.ids import new_id
 from responses.models import Response
-from responses.rollups import rolling
+from responses.rollups import aggregate
 from responses.seeding import scenarios, teams
 from responses.seeding.other_tables import OtherTables
 from responses.seeding.replay import OpenConversation, Replayer, SeedActor
@@ -63,7 +63,7 @@ def seed(order: SeedOptions) -> Seeded:
         OtherTables(tenant, TextPicker(rng, order.mark), at=at, days=order.days).write(responses)
         made += len(responses)
     # Sums of these hours may stand already; they are made anew.
-    rolling.forget(since=at - (order.days + 1) * _DAY)
+    aggregate.discard(since=at - (order.days + 1) * _DAY)
     return Seeded(tenants=tenants, staff=teams.make_staff(), responses=made)
 
 

@@ -14,7 +14,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, UnsupportedValue
 from responses.engine.calls.port import NoTools, Toolbox
 from responses.models import Response
-from responses.passthrough.images import TeamImageGenerator, check_images
+from responses.passthrough.images import TeamImageGenerator, check_image_model
 from responses.requests import tool_offer
 from responses.requests.attachments import TeamAttachments
 from responses.requests.parameters import input_items
@@ -164,7 +164,7 @@ async def hosted(
     servers = await mcp.servers(tools, principal=principal)
     approvals.check_labels(answers, [server.label for server in servers])
     search = await _searching(principal, tools)
-    shown, choice = [tool.shown() for tool in tools], tool_offer.shown_choice(body)
+    shown, choice = [tool.shown() for tool in tools], tool_offer.public_tool_choice(body)
     await check_containers(shown, principal=principal)
     account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
     await _check_images(principal, tools)
@@ -229,7 +229,7 @@ async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> Non
     """Refuse a tool whose model is not there, and a mask that cannot be had."""
     for index, tool in enumerate(tools):
         if isinstance(tool, ImageGenerationParam):
-            await check_images(principal, tool.model, param=f"tools[{index}]")
+            await check_image_model(principal, tool.model, param=f"tools[{index}]")
             if tool.input_image_mask is not None:
                 if tool.input_image_mask.file_id is not None:
                     principal.require(Scope.FILES_READ)

@@ -41,7 +41,7 @@ def wake() -> None:
 
 
 def announcement(*, guarded: str) -> str:
-    """The part of a change (`responses.runs.store.Part`) that announces; `guarded` says which rows of it count."""
+    """Return the SQL of an `ExtraWrite` that announces events; `guarded` is the condition of rows that count."""
     return f"announced AS ({_INSERT.format(guard=guarded)})"
 
 

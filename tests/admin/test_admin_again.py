@@ -29,20 +29,20 @@ ASKED: dict[str, Any] = {
 }
 
 
-def request_of(caller: Caller, response_id: str) -> dict[str, Any]:
+def rebuild_request(caller: Caller, response_id: str) -> dict[str, Any]:
     with scope.team(caller.team.pk):
-        return rebuild.request_of(Response.objects.get(pk=response_id))
+        return rebuild.rebuild_request(Response.objects.get(pk=response_id))
 
 
 def test_what_was_not_stored_cannot_be_asked_again(caller: Caller) -> None:
     with pytest.raises(BadRequest, match="not stored"):
-        request_of(caller, add_response(caller, stored=False).pk)
+        rebuild_request(caller, add_response(caller, stored=False).pk)
 
 
 def test_it_has_what_was_sent_and_no_more(api: Api, script: Script, caller: Caller) -> None:
     script.say("{}")
     made = api.create(model=script.model, **ASKED)
-    body = request_of(caller, made["id"])
+    body = rebuild_request(caller, made["id"])
     assert {name: body[name] for name in ASKED if name not in {"input", "tools", "text"}} == {
         name: ASKED[name] for name in ASKED if name not in {"input", "tools", "text"}
     }
@@ -56,12 +56,12 @@ def test_it_is_answered_with_the_same_parameters(api: Api, script: Script, calle
     script.say("{}")
     first = api.create(model=script.model, **ASKED)
     script.say("{}")
-    second = api.create(**request_of(caller, first["id"]))
+    second = api.create(**rebuild_request(caller, first["id"]))
     changing = {"id", "created_at", "completed_at", "output", "usage"}
     assert {k: v for k, v in first.items() if k not in changing} == {
         k: v for k, v in second.items() if k not in changing
     }
-    assert request_of(caller, first["id"])["input"] == request_of(caller, second["id"])["input"]
+    assert rebuild_request(caller, first["id"])["input"] == rebuild_request(caller, second["id"])["input"]
 
 
 def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Caller) -> None:
@@ -69,7 +69,7 @@ def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Call
     first = api.create(model=script.model, input="Hi")
     script.say("Two")
     second = api.create(model=script.model, input="And?", previous_response_id=first["id"])
-    body = request_of(caller, second["id"])
+    body = rebuild_request(caller, second["id"])
     assert (body["previous_response_id"], len(body["input"])) == (first["id"], 1)
 
 
@@ -77,6 +77,6 @@ def test_what_stood_in_a_conversation_comes_first(api: Api, script: Script, call
     conversation = api.post("/conversations", {"items": [{"role": "user", "content": "Before"}]}).json()["id"]
     script.say("One")
     made = api.create(model=script.model, input="Now", conversation=conversation)
-    body = request_of(caller, made["id"])
+    body = rebuild_request(caller, made["id"])
     assert "conversation" not in body
     assert [item["content"][0]["text"] for item in body["input"]] == ["Before", "Now"]

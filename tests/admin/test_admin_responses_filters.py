@@ -13,7 +13,7 @@ from conversations.models import Section
 from kernel.clock import now
 from responses.admin.response_list.changelist import ScanPlan, scan
 from responses.models import Mode, Response, Status
-from responses.rollups import rolling
+from responses.rollups import aggregate
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.conftest import CountQueries
@@ -149,7 +149,7 @@ def test_a_long_histogram_is_drawn_from_the_sums_of_hours(
 ) -> None:
     add_response(caller, model="a", created_at=now() - timedelta(days=20))
     team = {"period": "30d", "team__id__exact": caller.team.pk}
-    rolling.roll()
+    aggregate.roll_up()
     assert "<b>1</b> responses" in text(admin.get(f"{LIST}histogram/", team))
     assert "responses_responsehour" in sql_of(admin, f"{LIST}histogram/", **team)
     assert "responses_responsehour" not in sql_of(admin, f"{LIST}histogram/", **team, least_ms="1000")

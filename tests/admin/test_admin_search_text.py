@@ -191,7 +191,7 @@ def test_a_team_that_does_not_want_it_is_not_searched(developer: Client, caller:
     said(caller, f"{word} before")
     with scope.every_team():
         Team.objects.filter(pk=caller.team.pk).update(full_text_search=False)
-    search_index.forget_teams()
+    search_index.remove_excluded_teams()
     said(caller, f"{word} after")
     assert texts_of(caller) == 0
     assert "<mark>" not in found(developer, word)

@@ -50,8 +50,8 @@ def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
 
 def claim(slots: int, **held: int) -> list[str]:
     """What a worker claims that holds so many runs by team."""
-    room = claims.room(slots=slots, held=held)
-    return [claimed.response_id for claimed in claims.claim(room=room, held=held, mine=[])]
+    capacity = claims.capacity(slots=slots, held=held)
+    return [claimed.response_id for claimed in claims.claim(capacity=capacity, held=held, mine=[])]
 
 
 def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, caller: Caller) -> None:
@@ -123,7 +123,7 @@ def test_only_what_nobody_holds_and_may_be_tried_is_taken(
 def test_what_is_given_back_can_be_claimed_at_once_and_was_no_attempt(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
     claim(4)
-    assert claims.give_back([response_id]) == 1
+    assert claims.release([response_id]) == 1
     row = Response.objects.get(pk=response_id)
     assert (row.attempt, row.lease_until, row.lease_token) == (0, None, 2)
     assert claim(4) == [response_id]
@@ -131,8 +131,8 @@ def test_what_is_given_back_can_be_claimed_at_once_and_was_no_attempt(rolled_bac
 
 def test_a_process_does_not_claim_what_it_runs(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
-    room = claims.room(slots=4, held={})
-    assert claims.claim(room=room, held={}, mine=[response_id]) == []
+    capacity = claims.capacity(slots=4, held={})
+    assert claims.claim(capacity=capacity, held={}, mine=[response_id]) == []
 
 
 def test_one_claim_costs_little_whoever_has_how_many(rolled_back: None, make_caller: MakeCaller) -> None:
@@ -140,5 +140,7 @@ def test_one_claim_costs_little_whoever_has_how_many(rolled_back: None, make_cal
     many, few = make_caller(), make_caller()
     queue(many, 300)
     queue(few, 1)
-    teams = Counter(claimed.team_id for claimed in claims.claim(room=claims.room(slots=6, held={}), held={}, mine=[]))
+    teams = Counter(
+        claimed.team_id for claimed in claims.claim(capacity=claims.capacity(slots=6, held={}), held={}, mine=[])
+    )
     assert teams == {many.team.pk: 5, few.team.pk: 1}

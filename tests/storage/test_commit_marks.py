@@ -11,7 +11,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit, Outcomes
 from responses.models import CommitMark, EventBatch
-from responses.runs.store import Advance, Change, LeaseLost, Marker
+from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Caller
@@ -27,7 +27,7 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
     """A writer of its own, whose connection leads through a proxy."""
     database = settings.DATABASES["default"]
     async with proxied(database["HOST"], int(database["PORT"])) as proxy:
-        marker = Marker()
+        marker = MarkedWriter()
 
         def apply(changes: Sequence[Change]) -> Outcomes:
             if connection.settings_dict["PORT"] != proxy.port:
@@ -49,7 +49,7 @@ def ending(begun: Begun, *, token: int = 1) -> Change:
     spent = UsageRecord(
         team_id=who.team_id, api_key_id=who.key_id, occurred_at=at, endpoint="responses", object_id=who.response_id
     )
-    advance = Advance(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
+    advance = ResponseUpdate(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
     return Change(team_id=who.team_id, insert=[event, spent], advance=advance)
 
 

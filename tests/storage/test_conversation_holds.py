@@ -19,13 +19,13 @@ from kernel.clock import now
 from kernel.errors import ConversationLocked
 from kernel.ids import new_id
 from responses.engine.compaction.items import CompactionContent
-from responses.lifecycle import conversation, sweeper
+from responses.lifecycle import conversation_runs, sweeper
 from responses.models import ConversationLock, Response
 from responses.requests import context
 from responses.requests.encrypted_content import TeamCipher
 from responses.runs import conversation_lock, store
 from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
-from responses.runs.store import Advance, Change, LockGuard
+from responses.runs.store import Change, LockGuard, ResponseUpdate
 from responses.schema import parse_create
 from tenants import directory, scope
 from tenants.principal import Principal
@@ -50,12 +50,12 @@ def conversation_id(principal: Principal) -> str:
 
 def take(principal: Principal, conversation_id: str, response_id: str) -> None:
     with scope.team(principal.team_id):
-        conversation_lock.take(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+        conversation_lock.acquire(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
 
 
 def holder(principal: Principal, conversation_id: str) -> str | None:
     with scope.team(principal.team_id):
-        return conversation_lock.holder(conversation_id=conversation_id)
+        return conversation_lock.find_owner(conversation_id=conversation_id)
 
 
 def store_response(caller: Caller, conversation_id: str, response_id: str | None = None) -> Change:
@@ -111,7 +111,7 @@ def test_who_has_lost_its_hold_makes_no_response(principal: Principal, caller: C
 
 def test_a_response_that_was_made_is_not_given_back(principal: Principal, caller: Caller, conversation_id: str) -> None:
     response_id = made(principal, caller, conversation_id)
-    conversation_lock.give_back(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
+    conversation_lock.release(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
     assert holder(principal, conversation_id) == response_id
 
 
@@ -120,8 +120,8 @@ def test_who_leaves_while_it_takes_hold_gives_it_back(principal: Principal, conv
     loop = asyncio.new_event_loop()
 
     async def ask() -> None:
-        async with conversation.holding(principal=principal, body=body, response_id="resp_2"):
-            await conversation.read(principal=principal, body=body, response_id="resp_2")
+        async with conversation_runs.holding(principal=principal, body=body, response_id="resp_2"):
+            await conversation_runs.read(principal=principal, body=body, response_id="resp_2")
 
     asking = loop.create_task(ask())
     with ThreadPoolExecutor(1) as other:
@@ -162,8 +162,8 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
 def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conversation_id: str) -> None:
     age(principal, made(principal, caller, conversation_id))
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
-    reading = asyncio.run(conversation.read(principal=principal, body=body, response_id="resp_2"))
-    assert reading.conversation_id == conversation_id
+    context = asyncio.run(conversation_runs.read(principal=principal, body=body, response_id="resp_2"))
+    assert context.conversation_id == conversation_id
     assert holder(principal, conversation_id) == "resp_2"
 
 
@@ -186,7 +186,7 @@ def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal,
     response_id = made(principal, caller, names[1])
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(days=1))
-    assert conversation_lock.drop_stale() >= 1
+    assert conversation_lock.delete_stale_locks() >= 1
     assert [holder(principal, name) for name in names] == [None, response_id]
 
 
@@ -201,7 +201,7 @@ def test_the_successor_of_a_run_leaves_all_of_it(principal: Principal, caller: C
         assert appendix is not None
         assert [place.item_id for place in appendix.places] == list(stored)
     _, part = appendix.ending(response_id, keeps=True)
-    end = Advance(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
+    end = ResponseUpdate(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
     assert store.apply([Change(team_id=principal.team_id, advance=end, parts=[part])]) == [None]
     with scope.team(principal.team_id):
         kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
@@ -231,7 +231,7 @@ def fill(principal: Principal, conversation_id: str, length: int) -> None:
 
 def read(principal: Principal, conversation_id: str, holder: str | None = None) -> context.RequestContext:
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
-    return context.read(principal=principal, body=body, holder=holder)
+    return context.read_context(principal=principal, body=body, lock_for=holder)
 
 
 def statements(work: Callable[[], object]) -> list[str]:

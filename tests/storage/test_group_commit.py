@@ -11,7 +11,7 @@ from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
 from responses.models import EventBatch
 from responses.runs import store
-from responses.runs.store import Advance, Change, LeaseLost, writer
+from responses.runs.store import Change, LeaseLost, ResponseUpdate, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.stored import Begun, abegin, begin, response_of
@@ -37,7 +37,7 @@ def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
     who = begun.who
     advance = None
     if token is not None:
-        advance = Advance(response_id=who.response_id, lease_token=token, status="in_progress", turns=number)
+        advance = ResponseUpdate(response_id=who.response_id, lease_token=token, status="in_progress", turns=number)
     return Change(team_id=who.team_id, insert=[events(begun, number)], advance=advance)
 
 

@@ -11,7 +11,7 @@ from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
-from responses.passthrough.images import GeneratedImage, ImageOrder
+from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
 from responses.tools.image_generation.toolbox import ImageToolbox
@@ -31,7 +31,7 @@ class FakeImageGenerator:
     def __init__(self) -> None:
         self.drawn = 0
 
-    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture."""
         self.drawn += 1
         partial(0, GeneratedImage(content="SEFMRg=="))

@@ -17,7 +17,7 @@ from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
 from responses.runs.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until, process_name
-from responses.runs.store import Advance, Change, LeaseLost
+from responses.runs.store import Change, LeaseLost, ResponseUpdate
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import chunk, text
@@ -201,7 +201,7 @@ def test_renewals_and_writes_never_wait_for_each_other_crosswise(database: None,
 
 def touch(begun: Begun) -> Change:
     """A change that locks the response's row."""
-    advance = Advance(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
+    advance = ResponseUpdate(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
     return Change(team_id=begun.who.team_id, advance=advance)
 
 

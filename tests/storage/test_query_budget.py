@@ -12,8 +12,8 @@ from responses.models import Response, Status
 from responses.requests import context
 from responses.requests.context import RequestContext
 from responses.runs import selectors, store
-from responses.runs.recorder import placed
-from responses.runs.store import Advance, Change
+from responses.runs.recorder import item_rows
+from responses.runs.store import Change, ResponseUpdate
 from responses.schema import parse_create
 from tenants import directory, scope
 from tests.support.api import Caller
@@ -32,8 +32,10 @@ def add_turn(caller: Caller, number: int, previous: str | None) -> str:
     who = begun.who
     part = {"type": "output_text", "text": f"answer {number}", "annotations": [], "logprobs": []}
     body = {"id": f"msg_{who.response_id}", "type": "message", "status": "completed", "role": "assistant"}
-    answer = placed({**body, "content": [part]}, who, Section.OUTPUT, 0)
-    end = Advance(response_id=who.response_id, lease_token=1, status=Status.COMPLETED.value, ended_at=who.created_at)
+    answer = item_rows({**body, "content": [part]}, who, Section.OUTPUT, 0)
+    end = ResponseUpdate(
+        response_id=who.response_id, lease_token=1, status=Status.COMPLETED.value, ended_at=who.created_at
+    )
     assert store.apply([created]) == [None]
     assert store.apply([Change(team_id=who.team_id, insert=answer, advance=end)]) == [None]
     return who.response_id
@@ -52,7 +54,7 @@ def read(caller: Caller, previous: str | None) -> tuple[RequestContext, list[str
     request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
     principal = directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
-        reading = context.read(principal=principal, body=parse_create(request))
+        reading = context.read_context(principal=principal, body=parse_create(request))
     return reading, [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
 
 

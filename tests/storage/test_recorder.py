@@ -19,7 +19,7 @@ from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, 
 from responses.engine.turn import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store
-from responses.runs.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Progress, Recorder
+from responses.runs.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Recorder, RecorderState
 from responses.runs.store import LeaseLost
 from tenants import scope
 from tenants.models import UsageRecord
@@ -137,7 +137,7 @@ async def test_a_lost_run_that_has_stopped_does_not_complain_of_its_last_deltas(
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     (delta,) = await first_steps(begun, text(LONG), 1)
     await in_db_thread(lambda: take_over(begun))
-    await Recorder(begun.who, Progress(next_sequence=2)).record(delta)
+    await Recorder(begun.who, RecorderState(next_sequence=2)).record(delta)
     await everything_written(begun)
     gc.collect()
     assert (await in_db_thread(lambda: len(log_of(begun))), complaints) == (2, [])
@@ -251,12 +251,12 @@ async def test_items_and_their_places_are_written_with_their_turn(database: None
         if isinstance(step, TurnEnded):
             break
 
-    def placed() -> list[tuple[str, int, str, str]]:
+    def item_rows() -> list[tuple[str, int, str, str]]:
         with scope.team(caller.team.pk):
             places = Placement.objects.filter(owner=begun.who.response_id).select_related("item").order_by("id")
             return [(place.section, place.position, place.item.type, place.item.api_key_id) for place in places]
 
-    assert await in_db_thread(placed) == [
+    assert await in_db_thread(item_rows) == [
         (Section.INPUT, 0, "message", caller.key.pk),
         (Section.OUTPUT, 0, "message", caller.key.pk),
     ]

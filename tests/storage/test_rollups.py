@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kernel.clock import now
 from responses.models import Response, Status, ToolCall
 from responses.models.rollups import RollupMark, UnrolledRow
-from responses.rollups import reading, rolling
-from responses.rollups.reading import Question, Sums
-from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source
+from responses.rollups import aggregate, queries
+from responses.rollups.queries import RollupQuery, RollupRow
+from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_response
@@ -37,14 +37,16 @@ def past(hours: float) -> datetime:
     return hour_of(now()) - timedelta(hours=hours) + timedelta(minutes=30)
 
 
-def sums(caller: Caller, source: Source = RESPONSES, **question: Any) -> list[Sums]:
+def sums(caller: Caller, source: RollupSource = RESPONSES, **question: Any) -> list[RollupRow]:
     """What is read of the caller's team; of the last three days unless told otherwise."""
     span = {"since": hour_of(now()) - timedelta(hours=72), "until": hour_of(now()) + HOUR}
     with scope.team(caller.team.pk):
-        return reading.ask(Question(source=source, teams=[caller.team.pk], **{"measures": [], **span, **question}))
+        return queries.fetch_rows(
+            RollupQuery(source=source, teams=[caller.team.pk], **{"measures": [], **span, **question})
+        )
 
 
-def total(caller: Caller, measure: str = "responses", source: Source = RESPONSES, **question: Any) -> Any:
+def total(caller: Caller, measure: str = "responses", source: RollupSource = RESPONSES, **question: Any) -> Any:
     """One sum over everything."""
     found = sums(caller, source, measures=[measure], **question)
     return found[0].values[measure] if found else 0
@@ -61,7 +63,7 @@ def end(response: Response, **columns: Any) -> None:
 def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past(5), input_tokens=10)
     add_response(caller, input_tokens=1)
-    rolling.roll()
+    aggregate.roll_up()
     with scope.team(caller.team.pk):
         Response.objects.filter(team=caller.team).update(input_tokens=100)
     assert total(caller, "input_tokens") == 110
@@ -69,20 +71,20 @@ def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, c
 
 def test_a_response_that_ends_late_is_counted_once_and_as_it_ended(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(5))
-    rolling.roll()
+    aggregate.roll_up()
     assert [one.key for one in sums(caller, measures=["responses"], by=["status"])] == [("in_progress",)]
     end(response, output_tokens=7)
     assert total(caller, "output_tokens") == 7
-    assert rolling.roll().late >= 1
+    assert aggregate.roll_up().late >= 1
     found = sums(caller, measures=["responses", "output_tokens"], by=["status"], bucket="hour")
     values = {"responses": 1, "output_tokens": 7}
-    assert found == [Sums(bucket=hour_of(past(5)), key=("completed",), values=values)]
+    assert found == [RollupRow(bucket=hour_of(past(5)), key=("completed",), values=values)]
 
 
 def test_one_that_is_still_running_waits(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.QUEUED, created_at=past(30))
-    rolling.roll()
-    rolling.roll()
+    aggregate.roll_up()
+    aggregate.roll_up()
     with scope.team(caller.team.pk):
         assert UnrolledRow.objects.filter(row_id=response.pk).exists()
     assert total(caller) == 1
@@ -91,26 +93,26 @@ def test_one_that_is_still_running_waits(rollups: None, caller: Caller) -> None:
 def test_rolling_twice_changes_nothing(rollups: None, caller: Caller) -> None:
     for hours in (1, 2, 3, 30):
         add_response(caller, created_at=past(hours))
-    rolling.roll()
+    aggregate.roll_up()
     first = sums(caller, measures=["responses"], bucket="hour")
-    rolling.roll()
+    aggregate.roll_up()
     assert sums(caller, measures=["responses"], bucket="hour") == first
     assert total(caller) == 4
 
 
 def test_rows_that_were_committed_late_are_counted_with_the_next_hour(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past(2))
-    rolling.roll()
+    aggregate.roll_up()
     add_response(caller, created_at=past(2) + timedelta(minutes=1))
     RollupMark.objects.update(until=hour_of(now()) - HOUR)
     add_response(caller, created_at=past(1))
-    rolling.roll()
+    aggregate.roll_up()
     assert total(caller) == (3 if now().minute >= 5 else 2)
 
 
 def test_what_is_deleted_stays_in_the_sums(rollups: None, caller: Caller) -> None:
     response = add_response(caller, created_at=past(10))
-    rolling.roll()
+    aggregate.roll_up()
     with scope.team(caller.team.pk):
         Response.objects.filter(pk=response.pk).delete()
     assert total(caller) == 1
@@ -118,10 +120,10 @@ def test_what_is_deleted_stays_in_the_sums(rollups: None, caller: Caller) -> Non
 
 def test_a_running_one_that_is_deleted_is_forgotten(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.QUEUED, created_at=past(10))
-    rolling.roll()
+    aggregate.roll_up()
     with scope.team(caller.team.pk):
         Response.objects.filter(pk=response.pk).delete()
-    rolling.roll()
+    aggregate.roll_up()
     assert total(caller) == 0
 
 
@@ -129,17 +131,17 @@ def test_somebody_else_who_rolls_is_left_alone(rollups: None, caller: Caller) ->
     add_response(caller, created_at=past(5))
     other = connection.copy()
     with closing(other), other.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [rolling.LOCK])
-        rolled = rolling.roll()
-        cursor.execute("SELECT pg_advisory_unlock(%s)", [rolling.LOCK])
-    assert rolled == rolling.Rolled(hours=0, late=0, more=False)
-    assert rolling.roll().hours >= 1
+        cursor.execute("SELECT pg_advisory_lock(%s)", [aggregate.LOCK])
+        rolled = aggregate.roll_up()
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [aggregate.LOCK])
+    assert rolled == aggregate.RollupResult(hours=0, late=0, more=False)
+    assert aggregate.roll_up().hours >= 1
 
 
 def test_work_is_done_in_bounded_steps(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past(40))
     add_response(caller, created_at=past(20))
-    assert rolling.roll(seconds=0) == rolling.Rolled(hours=0, late=0, more=True)
+    assert aggregate.roll_up(seconds=0) == aggregate.RollupResult(hours=0, late=0, more=True)
     assert total(caller) == 2
 
 
@@ -150,7 +152,7 @@ def test_calls_of_the_ledger_are_summed_with_their_cost(rollups: None, caller: C
                 team=caller.team, api_key=caller.key, occurred_at=at, endpoint=endpoint, object_id="x", model="m",
                 upstream_id="u", upstream_model="m", outcome="stop", input_tokens=5, cost=Decimal("0.0000000007"),
             )  # fmt: skip
-    rolling.roll()
+    aggregate.roll_up()
     found = sums(caller, CALLS, measures=["calls", "input_tokens"], by=["endpoint"])
     assert {one.key[0]: one.values["calls"] for one in found} == dict.fromkeys(
         ("responses", "chat.completions", "embeddings"), 1
@@ -165,7 +167,7 @@ def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
         ending = {"started_at": at, "ended_at": at + timedelta(milliseconds=100)}
         add_call(response, call_id=f"c{number}", name="search", kind="mcp", **ending)
     add_call(response, call_id="bad", name="search", kind="mcp", status="failed", started_at=at, ended_at=at)
-    rolling.roll()
+    aggregate.roll_up()
     (found,) = sums(caller, TOOLS, measures=["calls", "failed"], by=["kind", "name"])
     assert (found.key, found.values) == (("mcp", "search"), {"calls": 4, "failed": 1})
 
@@ -173,13 +175,13 @@ def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
 def test_a_tool_call_that_begins_again_in_a_later_hour_is_counted_once(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(9))
     add_call(response, status="pending", started_at=past(9), ended_at=None)
-    rolling.roll()
+    aggregate.roll_up()
     calls = ToolCall.objects.filter(response=response)
     with scope.team(caller.team.pk):
         calls.update(started_at=past(4), ended_at=past(3), status="completed")
     assert total(caller, "calls", TOOLS) == 1
-    rolling.forget(since=past(7))
-    rolling.roll()
+    aggregate.discard(since=past(7))
+    aggregate.roll_up()
     assert total(caller, "calls", TOOLS) == 1
 
 
@@ -187,20 +189,20 @@ def test_a_call_that_its_client_answers_late_is_counted_as_it_ended(rollups: Non
     response = add_response(caller, created_at=past(3))
     add_call(response, status="asked", started_at=past(3), ended_at=None)
     add_call(response, call_id="never", status="waiting", started_at=past(30), ended_at=None)
-    rolling.roll()
+    aggregate.roll_up()
     with scope.team(caller.team.pk):
         ToolCall.objects.filter(response=response, status="asked").update(status="approved", ended_at=now())
     for _ in range(2):
         found = sums(caller, TOOLS, measures=["calls"], by=["status"])
         assert sorted((one.key[0], one.values["calls"]) for one in found) == [("approved", 1), ("waiting", 1)]
-        rolling.roll()
+        aggregate.roll_up()
 
 
 def test_percentiles_come_from_sums(rollups: None, caller: Caller) -> None:
     for number in range(1, 21):
         ended = {"duration_ms": number * 1000, "first_token_ms": None}
         add_response(caller, created_at=past(3 + number % 3 * 20), **ended)
-    rolling.roll()
+    aggregate.roll_up()
     counts = total(caller, "duration")
     assert sum(counts) == 20
     assert sum(total(caller, "first_token")) == 0
@@ -210,7 +212,7 @@ def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller)
     evening = datetime(2026, 3, 10, 22, 30, tzinfo=UTC)
     add_response(caller, created_at=evening)
     add_response(caller, created_at=evening + HOUR)
-    rolling.roll()
+    aggregate.roll_up()
     span: dict[str, Any] = {"since": datetime(2026, 3, 9, tzinfo=UTC), "until": datetime(2026, 3, 12, tzinfo=UTC)}
     days = sums(caller, measures=["responses"], bucket="day", zone="Europe/Berlin", **span)
     assert [(day.bucket.isoformat(), day.values["responses"]) for day in days if day.bucket] == [
@@ -221,16 +223,16 @@ def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller)
 
 def test_another_team_sees_nothing_of_it(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
     add_response(caller, created_at=past(5))
-    rolling.roll()
+    aggregate.roll_up()
     other = make_caller()
     question: dict[str, Any] = {"measures": ["responses"], "since": past(72), "until": now()}
     with scope.team(other.team.pk):
-        assert reading.ask(Question(source=RESPONSES, teams=[caller.team.pk], **question)) == []
-        assert reading.ask(Question(source=RESPONSES, **question)) == []
+        assert queries.fetch_rows(RollupQuery(source=RESPONSES, teams=[caller.team.pk], **question)) == []
+        assert queries.fetch_rows(RollupQuery(source=RESPONSES, **question)) == []
 
 
 def test_the_command_rebuilds(rollups: None, caller: Caller) -> None:
-    rolling.roll()
+    aggregate.roll_up()
     add_response(caller, created_at=past(20))
     call_command("rollup", since=f"{past(24):%Y-%m-%dT%H:%M}", verbosity=0)
     assert total(caller) == 1
@@ -256,8 +258,8 @@ def test_sums_and_rows_are_what_the_rows_are(
         add_response(caller, created_at=past(hours), status=status, model=model, input_tokens=place + 1)
         for place, (hours, status, model) in enumerate(rows)
     ]
-    rolling.forget()
-    rolling.roll()
+    aggregate.discard()
+    aggregate.roll_up()
     for response in made:
         if late and response.status == Status.IN_PROGRESS:
             end(response, input_tokens=500)
@@ -273,4 +275,4 @@ def test_sums_and_rows_are_what_the_rows_are(
         assert sum(one.values["input_tokens"] for one in found) == sum(tokens for _, _, tokens in expected)
         assert {one.key for one in found} == {(model, status) for model, status, _ in expected}
         assert sum(one.values["input_tokens"] for one in days) == sum(tokens for _, _, tokens in expected)
-        rolling.roll()
+        aggregate.roll_up()

@@ -19,6 +19,6 @@ def write_prompt(caller: Caller, *texts: str, role: str = "developer", **more: A
 def rewrite_prompt(prompt: PromptTemplate, *texts: str, role: str = "developer", **more: Any) -> None:
     """Its next version."""
     messages = [{"role": role, "content": text} for text in texts]
-    content = prompts.checked_content({"messages": messages, **more})
+    content = prompts.parse_prompt_content({"messages": messages, **more})
     with scope.team(prompt.team_id):
         prompts.add_version(prompt=prompt, content=content, created_by="lead")

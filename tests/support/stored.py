@@ -16,7 +16,7 @@ from responses.models import EventBatch, Mode, Response
 from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import Progress, Recorder, placed
+from responses.runs.recorder import Recorder, RecorderState, item_rows
 from responses.runs.runner import PROCESS, LiveRun, lease_until
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
@@ -76,7 +76,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         created_at=now(),
         background=given.parameters["background"],
     )
-    recorder = Recorder(who, Progress())
+    recorder = Recorder(who, RecorderState())
     first, batch = recorder.opening(opening(given.parameters))
     row = Response(
         id=who.response_id,
@@ -97,7 +97,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         lease_until=lease_until(),
     )
     bodies = [item.with_id() for item in given.items] if stored else []
-    items = [row for position, body in enumerate(bodies) for row in placed(body, who, Section.INPUT, position)]
+    items = [row for position, body in enumerate(bodies) for row in item_rows(body, who, Section.INPUT, position)]
     begun = Begun(who=who, recorder=recorder, context=given, opening=first)
     return begun, Change(team_id=who.team_id, insert=[row, *items, *batch])
 

@@ -12,7 +12,7 @@ from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned
-from responses.passthrough.images import GeneratedImage, ImageOrder
+from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.tools.combined import combined
 from responses.tools.image_generation.toolbox import ImageToolbox
 from tests.support.chunks import text
@@ -44,7 +44,7 @@ class FakeImageGenerator:
     def __init__(self) -> None:
         self.doors = {"A": asyncio.Event(), "B": asyncio.Event()}
 
-    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """A picture whose content is its prompt."""
         for index in range(2):
             partial(index, GeneratedImage(content=f"{order.prompt}{index}"))

@@ -9,7 +9,7 @@ from kernel.clock import now
 from responses.engine.events.terminal import opening
 from responses.engine.events.types import Body
 from responses.engine.state import RunState
-from responses.moderation.judge import Judge, Judgement
+from responses.moderation.checks import ModerationCheck, ModerationResult
 from responses.moderation.run import ModeratedRun
 from responses.runs.ledger import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
@@ -32,21 +32,21 @@ BLOCKING = ModerationParam(model="judge", policy=ModerationPolicy(output=Moderat
 SEARCH = calls(search='{"q": "x"}')
 
 
-class Pacifist(Judge):
+class Pacifist(ModerationCheck):
     """Flags every answer about a fight, and asks no upstream."""
 
     @override
-    async def of_output(self, bodies: Sequence[Body]) -> Judgement:
+    async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
         flagged = any("fight" in plain_text(body) for body in bodies)
         return {"type": "moderation_result", "flagged": flagged, "categories": {}}
 
 
 async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
     """A run of which nothing is to be sent before it was judged; its events must be in order whatever is withheld."""
-    found: Judgement = {"type": "moderation_result", "flagged": False, "categories": {}}
-    judge = Pacifist(principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), of_input=found)
+    found: ModerationResult = {"type": "moderation_result", "flagged": False, "categories": {}}
+    checks = Pacifist(principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found)
     model, given = ScriptedModel(*turns), context()
-    run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, judge=judge)
+    run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, checks=checks)
     steps = [step async for step in run.steps()]
     model.verify()
     tools.verify()

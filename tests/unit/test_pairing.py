@@ -103,10 +103,10 @@ def test_an_approval_answers_a_request() -> None:
     ],
 )
 def test_it_reads_off_an_output_what_became_of_its_call(name: str, call_id: str, failed: bool, text: str) -> None:
-    answer = pairing.Answer(call_id=call_id, failed=failed, text=text)
-    assert pairing.answer(SAMPLES[name]) == answer
+    answer = pairing.CallOutput(call_id=call_id, failed=failed, text=text)
+    assert pairing.call_output(SAMPLES[name]) == answer
 
 
 @pytest.mark.parametrize("name", ["msg_1", "fc_1", "mcpa_1", "mcp_1", "progo_1"])
 def test_other_items_answer_no_call(name: str) -> None:
-    assert pairing.answer(SAMPLES[name]) is None
+    assert pairing.call_output(SAMPLES[name]) is None

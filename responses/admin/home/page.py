@@ -26,9 +26,9 @@ from responses.admin.usage.aggregate import Answer, answer, buckets
 from responses.admin.usage.metrics import STATUS_TONES, Kind
 from responses.admin.usage.query import Asked, asked
 from responses.models import RUNNING, Response, Status
-from responses.rollups import reading
+from responses.rollups import queries
 from responses.rollups.histograms import quantile
-from responses.rollups.reading import Question, Sums
+from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import RESPONSES
 from tenants.console.roles import everywhere, teams_of
 
@@ -115,9 +115,9 @@ def _read(span: str, present: datetime, teams: Sequence[str] | None) -> Spans:
     return Spans(asked=question, courses=parts, whole=_added(parts), before=before[0].values if before else nothing)
 
 
-def _sums(asked: Asked, teams: Sequence[str] | None, since: datetime, until: datetime, bucket: str) -> list[Sums]:
-    return reading.ask(
-        Question(source=RESPONSES, since=since, until=until, measures=_MEASURES, bucket=bucket, teams=teams)
+def _sums(asked: Asked, teams: Sequence[str] | None, since: datetime, until: datetime, bucket: str) -> list[RollupRow]:
+    return queries.fetch_rows(
+        RollupQuery(source=RESPONSES, since=since, until=until, measures=_MEASURES, bucket=bucket, teams=teams)
     )
 
 

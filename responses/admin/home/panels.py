@@ -16,9 +16,9 @@ from console.widgets import ago, copyable, duration
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.models import Response
-from responses.rollups import reading
+from responses.rollups import queries
 from responses.rollups.histograms import quantile
-from responses.rollups.reading import Question
+from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, TOOLS
 from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from tenants.console.roles import everywhere
@@ -136,8 +136,8 @@ def _hour(present: datetime) -> datetime:
 def _upstreams(present: datetime) -> Panel:
     """Of all teams: for staff."""
     until = _hour(present)
-    rows = reading.ask(
-        Question(
+    rows = queries.fetch_rows(
+        RollupQuery(
             source=CALLS, since=until - _DAY, until=until, measures=["calls", "failed", "duration"], by=["upstream_id"]
         )
     )
@@ -167,8 +167,8 @@ def _upstreams(present: datetime) -> Panel:
 
 def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
     until = _hour(present)
-    rows = reading.ask(
-        Question(
+    rows = queries.fetch_rows(
+        RollupQuery(
             source=TOOLS,
             since=until - _DAY,
             until=until,

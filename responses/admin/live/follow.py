@@ -63,7 +63,7 @@ class FollowSocket(AdminSocket):
             return None
         with scope.team(*self.viewer.visible_teams):
             found = Response.objects.filter(pk=response_id, stored=True).first()
-            return found if found is not None and follow.is_kept(found) else None
+            return found if found is not None and follow.has_event_log(found) else None
 
 
 def told(events: Iterable[dict[str, Any]]) -> Iterator[Told]:

@@ -11,7 +11,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from responses.admin.live import rows
 from responses.admin.live.poller import Board, Seen
-from responses.runs.runner import heard_within
+from responses.runs.runner import wait_within
 from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import AdminSocket
 
@@ -29,7 +29,7 @@ class LiveSocket(AdminSocket):
         board = Board.join(self.viewer.visible_teams, news)
         try:
             while True:
-                await heard_within(news, _PULSE_SECONDS)
+                await wait_within(news, _PULSE_SECONDS)
                 news.clear()
                 if board.seen is not None:
                     await sent.send(board.seen, is_away=board.is_away)

@@ -50,7 +50,7 @@ def request_body(response: Response) -> Body:
 
     Raises `ApiError` if the request was not stored.
     """
-    body = rebuild.request_of(response, with_history=False)
+    body = rebuild.rebuild_request(response, with_history=False)
     body["input"] = [_as_sent(item) for item in body["input"]]
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id

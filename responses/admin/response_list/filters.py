@@ -24,7 +24,7 @@ from unfold.contrib.filters.admin import (
 
 from console.widgets import made_at
 from responses.admin.response_list.time_range import TimeRange, creation_window
-from responses.models import RUNNING, UNWELL, Mode, ToolCall
+from responses.models import RUNNING, UNSUCCESSFUL, Mode, ToolCall
 from tenants.console.roles import everywhere, teams_of
 
 MAX_CALLS = 5_000
@@ -47,7 +47,7 @@ class IndexHint(IntEnum):
     TEAM = 10
 
 
-_RUNNING, _UNWELL = ({status.value for status in kind} for kind in (RUNNING, UNWELL))
+_RUNNING, _UNWELL = ({status.value for status in kind} for kind in (RUNNING, UNSUCCESSFUL))
 
 
 class ConditionFilter:

@@ -10,8 +10,8 @@ from kernel.clock import now
 from responses.admin.response_list import filters
 from responses.admin.response_list.changelist import SCAN_LIMIT, FilteredChangeList, bound_params
 from responses.models import Status
-from responses.rollups import reading
-from responses.rollups.reading import Question
+from responses.rollups import queries
+from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import RESPONSES
 from tenants.console.roles import everywhere, teams_of
 
@@ -100,7 +100,7 @@ def _summed(rows: FilteredChangeList, width: int, since: datetime, until: dateti
     """Return complete counts from the hourly sums, or None if the sums lack a dimension of an active filter."""
     chosen = {type(spec): str(spec.value()) for spec in rows.active}
     # While the rollup task is behind, recent hours are missing from the sums.
-    if width < _HOUR or not chosen.keys() <= _SUMMED or reading.is_behind(at=now()):
+    if width < _HOUR or not chosen.keys() <= _SUMMED or queries.is_behind(at=now()):
         return None
     team, model = chosen.get(filters.TeamFilter), chosen.get(filters.ModelFilter)
     visible = None if everywhere(rows.request) else teams_of(rows.request)
@@ -108,7 +108,7 @@ def _summed(rows: FilteredChangeList, width: int, since: datetime, until: dateti
     # Sums by team and model exist only at the finest level, which has about as many rows as there are responses.
     if model is not None and teams is not None:
         return None
-    question = Question(
+    question = RollupQuery(
         source=RESPONSES,
         since=since.replace(minute=0, second=0, microsecond=0),
         until=until,
@@ -119,7 +119,7 @@ def _summed(rows: FilteredChangeList, width: int, since: datetime, until: dateti
         only={} if model is None else {"model": [model]},
     )
     counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for sums in reading.ask(question):
+    for sums in queries.fetch_rows(question):
         if sums.bucket is not None:
             bar = int(sums.bucket.timestamp()) // width
             counts[bar][_KINDS.get(sums.key[0], "other")] += sums.values["responses"]

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from kernel.clock import now
 from responses.rollups import histograms
-from responses.rollups.reading import Question, Sums, ask
+from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS
 from tenants.admin.health import CallHealth, Health, register_health_source
 
@@ -24,12 +24,12 @@ def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
 def _asked(since: datetime, until: datetime) -> dict[tuple[str, str], Health]:
     found = {}
     for by in (("upstream_id",), ("upstream_id", "model")):
-        for row in ask(Question(source=CALLS, since=since, until=until, measures=_MEASURES, by=by)):
+        for row in fetch_rows(RollupQuery(source=CALLS, since=since, until=until, measures=_MEASURES, by=by)):
             if row.key[0]:  # tools of the server have none
                 found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = _health(row)
     return found
 
 
-def _health(row: Sums) -> Health:
+def _health(row: RollupRow) -> Health:
     slow = histograms.quantile(row.values["duration"], 0.95)
     return Health(calls=row.values["calls"], failed=row.values["failed"], slow_ms=slow)

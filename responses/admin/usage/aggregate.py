@@ -8,8 +8,8 @@ from typing import Any
 
 from responses.admin.usage.metrics import Kind
 from responses.admin.usage.query import Asked
-from responses.rollups import reading
-from responses.rollups.reading import Question, Sums
+from responses.rollups import queries
+from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
 
 TOP = 8
@@ -103,11 +103,11 @@ def _start(moment: datetime, asked: Asked) -> datetime:
     return day.astimezone(UTC)
 
 
-def _ask(asked: Asked, teams: Sequence[str] | None, *, bucket: str) -> list[Sums]:
+def _ask(asked: Asked, teams: Sequence[str] | None, *, bucket: str) -> list[RollupRow]:
     columns = asked.metric.columns[asked.source.name]
     measures = [*dict.fromkeys(columns)]
-    return reading.ask(
-        Question(
+    return queries.fetch_rows(
+        RollupQuery(
             source=asked.source,
             since=asked.since,
             until=asked.until,
@@ -121,7 +121,7 @@ def _ask(asked: Asked, teams: Sequence[str] | None, *, bucket: str) -> list[Sums
     )
 
 
-def _weight(asked: Asked, row: Sums) -> float:
+def _weight(asked: Asked, row: RollupRow) -> float:
     """By what groups are ranked: by how much there is of them, not by how slow or broken they are."""
     *_, last = asked.metric.columns[asked.source.name]
     value = row.values[last]

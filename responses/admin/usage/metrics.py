@@ -8,10 +8,10 @@ from typing import Any
 
 from console import charts
 from responses.rollups import histograms
-from responses.rollups.sources import CALLS, RESPONSES, TOOLS, Source
+from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants.prices import amount
 
-SOURCES: Mapping[str, Source] = {source.name: source for source in (RESPONSES, CALLS, TOOLS)}
+SOURCES: Mapping[str, RollupSource] = {source.name: source for source in (RESPONSES, CALLS, TOOLS)}
 
 
 STATUS_TONES: Mapping[str, str] = {
@@ -118,7 +118,7 @@ GROUPS = {
 }
 
 
-def source_of(metric: Metric, group: Group, filters: Mapping[str, str]) -> Source | None:
+def source_of(metric: Metric, group: Group, filters: Mapping[str, str]) -> RollupSource | None:
     """Where a metric is read from when it is told apart so and narrowed by these dimensions; None: from nowhere."""
     for name in metric.columns:
         source = SOURCES[name]

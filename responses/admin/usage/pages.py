@@ -16,7 +16,7 @@ from responses.admin.usage import links
 from responses.admin.usage.aggregate import Answer, Group, answer
 from responses.admin.usage.metrics import GROUPS, METRICS, STATUS_TONES, Kind
 from responses.admin.usage.query import BUCKETS, RANGES, VIEWS, ZONE_COOKIE, Asked, asked, zones
-from responses.rollups import reading
+from responses.rollups import queries
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
 from tenants.console.site import page, render
 from tenants.models import ApiKey, Model
@@ -49,7 +49,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
         ranges=[(question.url(range=name), title, name == question.range) for name, title in RANGES.items()],
         views=[(question.url(view=name), title, name == question.view) for name, title in VIEWS.items()],
         csv_url=question.url(format="csv"),
-        is_behind=reading.is_behind(at=now()),
+        is_behind=queries.is_behind(at=now()),
     )
 
 

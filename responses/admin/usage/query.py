@@ -10,7 +10,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 
 from responses.admin.usage.metrics import GROUPS, METRICS, SOURCES, Group, Metric, source_of
-from responses.rollups.sources import Source
+from responses.rollups.sources import RollupSource
 
 LONGEST = timedelta(days=366)
 RANGES = {"24h": "24 hours", "today": "Today", "7d": "7 days", "30d": "30 days", "custom": "Custom"}
@@ -29,7 +29,7 @@ class Asked:
 
     metric: Metric
     group: Group
-    source: Source
+    source: RollupSource
     bucket: str
     view: str
     range: str

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from responses.rollups import rolling
+from responses.rollups import aggregate
 
 
 class Command(BaseCommand):
@@ -24,11 +24,11 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         if options["since"]:
-            rolling.forget(since=_moment(options["since"]))
+            aggregate.discard(since=_moment(options["since"]))
         hours = late = 0
         more = True
         while more:
-            rolled = rolling.roll()
+            rolled = aggregate.roll_up()
             hours, late, more = hours + rolled.hours, late + rolled.late, rolled.more
         self.stdout.write(f"{hours} hours rolled up, {late} rows that ended late.")
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
 from kernel.clock import now
-from responses.rollups import rolling
+from responses.rollups import aggregate
 from responses.seeding import teams
 from responses.seeding.seed import Seeded, SeedOptions, seed
 
@@ -43,8 +43,8 @@ class Command(BaseCommand):
         names = ("responses", "teams", "days", "seed")
         made = seed(SeedOptions(**{name: options[name] for name in names}))
         # The sums of past hours know nothing of rows that come late; what is not rolled up here, the worker does.
-        rolling.forget(since=now() - timedelta(days=options["days"] + 1))
-        rolling.roll(seconds=_ROLLING_SECONDS)
+        aggregate.discard(since=now() - timedelta(days=options["days"] + 1))
+        aggregate.roll_up(seconds=_ROLLING_SECONDS)
         self._tell(made, seconds=time.monotonic() - started)
 
     def _tell(self, made: Seeded, *, seconds: float) -> None:

@@ -18,7 +18,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.passthrough.images import GeneratedImage, ImageOrder
+from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.schema.images import FORWARDED, MOST_PICTURES
 
 NAME = "image_generation"
@@ -30,7 +30,7 @@ _EDITS = " It can also change the images of this conversation, of which it is gi
 class ImageGenerator(Protocol):
     """Asks an image model."""
 
-    async def generate(self, order: ImageOrder, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
         """The picture; `partial` is told those that come before it. Raises `ApiError`."""
         ...
 
@@ -133,7 +133,7 @@ class ImageToolbox:
 
     # -- what is asked -------------------------------------------------------------------------------------------------
 
-    async def _order(self, call: Call) -> ImageOrder:
+    async def _order(self, call: Call) -> ImageRequest:
         prompt = _prompt(call)
         if prompt is None:
             raise _Wrong("'prompt' has to be a text")
@@ -142,7 +142,7 @@ class ImageToolbox:
             pictures = await self._pictures()
             if not pictures:
                 raise _Wrong("there is no image here that could be changed")
-        return ImageOrder(
+        return ImageRequest(
             prompt=prompt,
             settings=self._settings,
             pictures=pictures,

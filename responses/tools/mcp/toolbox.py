@@ -23,7 +23,7 @@ from responses.engine.events.types import Body, Event, OutputItemAdded, OutputIt
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
-from responses.requests.tool_offer import Offer
+from responses.requests.tool_offer import ToolOffer
 from responses.tools.mcp import results
 from responses.tools.mcp.catalogue import Catalogue, Known
 from responses.tools.mcp.servers import ListedTool, Server
@@ -146,10 +146,10 @@ class McpToolbox:
         """The tools that the next turn is offered."""
         return self._catalogue.functions(self._choice, first_turn=self._is_first_turn)
 
-    def deferred(self) -> list[Offer]:
+    def deferred(self) -> list[ToolOffer]:
         """The tools that a search may find."""
         return [
-            Offer(tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.found)
+            ToolOffer(tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.found)
             for name, known in self._catalogue.unloaded(self._choice).items()
         ]
 

@@ -20,7 +20,7 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.requests import tool_offer
-from responses.requests.tool_offer import Offer, Shown
+from responses.requests.tool_offer import Shown, ToolOffer
 
 NAME = "tool_search"
 _MOST = 5
@@ -37,7 +37,7 @@ _CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
 class DeferredTools(Protocol):
     """A toolbox that has tools which the model does not hear of before a search has found them."""
 
-    def deferred(self) -> list[Offer]:
+    def deferred(self) -> list[ToolOffer]:
         """The tools; asked once the toolbox is prepared."""
         ...
 
@@ -59,7 +59,7 @@ def searches(
         return []
     if isinstance(choice, dict) and choice["type"] == "allowed_tools" and {"type": NAME} not in choice["tools"]:
         return []
-    deferred = [offer for offer in tool_offer.known(tools, choice, items) if offer.deferred]
+    deferred = [offer for offer in tool_offer.available_tools(tools, choice, items) if offer.deferred]
     return [ToolSearch(deferred, description=search["description"] or "", deferred_tools=deferred_tools)]
 
 
@@ -69,7 +69,7 @@ class ToolSearch:
     concurrency = 1
 
     def __init__(
-        self, deferred: Sequence[Offer], *, description: str = "", deferred_tools: Sequence[DeferredTools] = ()
+        self, deferred: Sequence[ToolOffer], *, description: str = "", deferred_tools: Sequence[DeferredTools] = ()
     ) -> None:
         self._deferred = {offer.tool.name: offer for offer in deferred}
         self._deferred_tools = deferred_tools
@@ -197,7 +197,7 @@ def _family(tool: Shown) -> tuple[str, str, str] | None:
     return None
 
 
-def _words_of(offer: Offer) -> set[str]:
+def _words_of(offer: ToolOffer) -> set[str]:
     """The words of all that a tool says of itself; of its sentences only those that may mean something."""
     tool = offer.tool
     names = " ".join([tool.name, *((tool.parameters or {}).get("properties") or {})])

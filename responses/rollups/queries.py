@@ -13,7 +13,7 @@ from django.db import connection
 
 from responses.models.rollups import RollupMark
 from responses.rollups import histograms
-from responses.rollups.sources import Source, cells
+from responses.rollups.sources import RollupSource, cells_sql
 
 MOST_LIVE = 200_000
 """So many rows that are not rolled up are read at most: the newest. Reached only where the hourly task stands still."""
@@ -22,14 +22,14 @@ _MOST_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class RollupQuery:
     """What to add up: `measures` of a source between two hours, by the values of some dimensions and by time.
 
     `teams` None: every team (for those who see every team). `only` keeps rows whose dimension has one of these values.
     `bucket` is `hour`, `day` or `week` in the time zone `zone`; empty: all of the span in one.
     """
 
-    source: Source
+    source: RollupSource
     since: datetime
     until: datetime
     measures: Sequence[str]
@@ -41,7 +41,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class RollupRow:
     """One row of the answer; a histogram is the list of the counts of all buckets."""
 
     bucket: datetime | None
@@ -49,22 +49,22 @@ class Sums:
     values: dict[str, Any]
 
 
-def rolled_until() -> datetime | None:
+def rolled_up_until() -> datetime | None:
     """Up to when everything is rolled up; None before the first time."""
     return RollupMark.objects.values_list("until", flat=True).first()
 
 
 def is_behind(*, at: datetime) -> bool:
     """Whether the hourly task has not run for so long that newer rows may be more than are read."""
-    mark = rolled_until()
+    mark = rolled_up_until()
     return mark is not None and at - mark > timedelta(hours=6)
 
 
-def ask(question: Question) -> list[Sums]:
+def fetch_rows(question: RollupQuery) -> list[RollupRow]:
     """The sums, by time and in no order besides."""
     source, wanted = question.source, question.measures
     needed = frozenset([*question.by, *question.only, *(() if question.teams is None else ["team_id"])])
-    mark = rolled_until() or question.since
+    mark = rolled_up_until() or question.since
     values: dict[str, Any] = {
         "since": question.since,
         "until": question.until,
@@ -83,9 +83,9 @@ def ask(question: Question) -> list[Sums]:
         narrow_rows += f" AND {source.dimensions[name]} = ANY(%(only{place})s)"
         values[f"only{place}"] = list(kept)
     columns = ", ".join(["hour", *question.by, *wanted])
-    live = cells(source, _live(source, narrow_rows), sets=[needed], wanted=wanted)
+    live = cells_sql(source, _live(source, narrow_rows), sets=[needed], wanted=wanted)
     summed = [
-        f"{histograms.added(name)} AS {name}" if name in source.histograms else f"coalesce(sum({name}), 0) AS {name}"
+        f"{histograms.add_sql(name)} AS {name}" if name in source.histograms else f"coalesce(sum({name}), 0) AS {name}"
         for name in wanted
     ]
     bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if question.bucket else "NULL::timestamptz"
@@ -107,7 +107,7 @@ ORDER BY 1
     return [_sums(row, question) for row in rows]
 
 
-def _live(source: Source, narrow: str) -> str:
+def _live(source: RollupSource, narrow: str) -> str:
     """The rows that are in no sum yet: newer than the mark, or remembered."""
     columns = ", ".join(source.columns)
     newest = f"ORDER BY {source.time} DESC " if source.has_time_index else ""
@@ -124,7 +124,7 @@ def _live(source: Source, narrow: str) -> str:
     )) AND {source.time} >= %(since)s AND {source.time} < %(edge)s{narrow})"""  # noqa: S608
 
 
-def _sums(row: tuple[Any, ...], question: Question) -> Sums:
+def _sums(row: tuple[Any, ...], question: RollupQuery) -> RollupRow:
     first = 1 + len(question.by)
     values = dict(zip(question.measures, row[first:], strict=True))
     for name, value in values.items():
@@ -132,4 +132,4 @@ def _sums(row: tuple[Any, ...], question: Question) -> Sums:
             values[name] = [int(count) for count in value]
         elif name != "cost":
             values[name] = int(value)
-    return Sums(bucket=row[0], key=tuple(str(each) for each in row[1:first]), values=values)
+    return RollupRow(bucket=row[0], key=tuple(str(each) for each in row[1:first]), values=values)

@@ -3,7 +3,7 @@
 A response counts in the hour in which it was created, a tool call in which it began, a call of the ledger in which it
 ended. A row that has not ended when its hour is rolled up is remembered (`UnrolledRow`), and added to the sums of its
 hour once it has. So each row is in the sums, remembered, or newer than the mark, and in one of these only: reading
-(`responses.rollups.reading`) adds the three. What is deleted after it was summed stays in the sums; a call that its
+(`responses.rollups.queries`) adds the three. What is deleted after it was summed stays in the sums; a call that its
 client answers after more than an hour stays there as one that waits.
 
 Safe to run twice and side by side: who does not get the lock leaves the work to who has it.
@@ -19,7 +19,7 @@ from django.db import connection
 
 from kernel.clock import now
 from responses.models.rollups import RollupMark, UnrolledRow
-from responses.rollups.sources import SOURCES, Source, cells
+from responses.rollups.sources import SOURCES, RollupSource, cells_sql
 from tenants import scope
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ LOCK = 0x726F6C6C7570  # "rollup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rolled:
+class RollupResult:
     """What was done: hours, rows that ended late, and whether there is more to do."""
 
     hours: int
@@ -43,7 +43,7 @@ class Rolled:
     more: bool
 
 
-def roll(*, seconds: float = 20) -> Rolled:
+def roll_up(*, seconds: float = 20) -> RollupResult:
     """Roll up the hours that have closed, for about so many seconds, and what has ended late."""
     until, hours, stepped = monotonic() + seconds, 0, True
     while stepped and monotonic() < until:
@@ -53,10 +53,10 @@ def roll(*, seconds: float = 20) -> Rolled:
     while settled == _AT_ONCE and monotonic() < until:
         settled = sum(_settle(source) for source in SOURCES if source.is_open)
         late += settled
-    return Rolled(hours=hours, late=late, more=stepped or settled >= _AT_ONCE)
+    return RollupResult(hours=hours, late=late, more=stepped or settled >= _AT_ONCE)
 
 
-def forget(*, since: datetime | None = None) -> None:
+def discard(*, since: datetime | None = None) -> None:
     """Throw the sums away, from a moment on or all of them: until they are rolled up again, rows are read instead."""
     start = None if since is None else since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     with scope.every_team(), connection.cursor() as cursor:
@@ -118,7 +118,7 @@ def _first_row(since: datetime | None) -> datetime | None:
     return min(moments, default=None)
 
 
-def _replace(source: Source, since: datetime, until: datetime) -> None:
+def _replace(source: RollupSource, since: datetime, until: datetime) -> None:
     """Sum the rows between two hours anew."""
     values: dict[str, Any] = {"since": since, "until": until, "levels": source.numbers, "source": source.name}
     span = source.within("%(since)s", "%(until)s")
@@ -139,7 +139,7 @@ def _replace(source: Source, since: datetime, until: datetime) -> None:
         _insert(source, span, values)
 
 
-def _settle(source: Source) -> int:
+def _settle(source: RollupSource) -> int:
     """Add remembered rows that have ended meanwhile; returns how many are remembered no more."""
     with scope.every_team(), connection.cursor() as cursor:
         if not _locked():
@@ -160,14 +160,14 @@ def _settle(source: Source) -> int:
         return len(ids)
 
 
-def _id_type(source: Source) -> str:
+def _id_type(source: RollupSource) -> str:
     return "text" if source.name == "responses" else "bigint"
 
 
-def _insert(source: Source, condition: str, values: dict[str, Any]) -> None:
+def _insert(source: RollupSource, condition: str, values: dict[str, Any]) -> None:
     columns = ", ".join(["hour", *source.names, *source.sums, *source.histograms, "level"])
     rows = f"(SELECT {', '.join(source.columns)} FROM {source.rows} WHERE {condition})"  # noqa: S608
-    summed = cells(source, rows, sets=source.levels)
+    summed = cells_sql(source, rows, sets=source.levels)
     with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {source.table} ({columns}) SELECT {columns} FROM ({summed}) AS cells",  # noqa: S608

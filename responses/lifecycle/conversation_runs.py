@@ -14,8 +14,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ConversationLocked, PreviousResponseNotFound
 from responses.lifecycle import cancel as cancelling
 from responses.lifecycle import sweeper
-from responses.requests import context
-from responses.requests.context import RequestContext
+from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock
 from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
 from responses.runs.identity import RunIdentity
@@ -40,7 +39,7 @@ async def holding(*, principal: Principal, body: CreateResponse, response_id: st
             raise PreviousResponseNotFound(body.previous_response_id or "") from None
         return
     give_back = partial(
-        conversation_lock.give_back,
+        conversation_lock.release,
         team_id=principal.team_id,
         conversation_id=body.conversation.id,
         response_id=response_id,
@@ -63,7 +62,7 @@ async def holding(*, principal: Principal, body: CreateResponse, response_id: st
 async def read(*, principal: Principal, body: CreateResponse, response_id: str) -> RequestContext:
     """Take hold of the conversation of a request, and read it. A run that has died with it is ended first."""
     principal.require(Scope.CONVERSATIONS_WRITE)
-    take = partial(context.read, principal=principal, body=body, holder=response_id)
+    take = partial(read_context, principal=principal, body=body, lock_for=response_id)
     try:
         return await _to_its_end(take)
     except DeadLockOwner as held:
@@ -91,11 +90,11 @@ def hold_of(who: RunIdentity) -> LockGuard | None:
     return LockGuard(response_id=who.response_id, conversation_id=who.conversation_id)
 
 
-def appendix_of(who: RunIdentity, reading: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
+def appendix_of(who: RunIdentity, context: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
     """What a new run leaves in its conversation, beginning with these rows of its input."""
     if who.conversation_id is None:
         return None
-    appendix = ConversationAppend(conversation_id=who.conversation_id, read_to=reading.history_end)
+    appendix = ConversationAppend(conversation_id=who.conversation_id, read_to=context.history_end)
     appendix.add(rows, written=who.stored)
     return appendix
 
@@ -107,8 +106,8 @@ def cancel(*, principal: Principal, conversation_id: str, request: RequestInfo) 
     """
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
-        response_id = conversation_lock.holder(conversation_id=conversation.pk)
-        is_made = response_id is not None and not conversation_lock.withdraw(
+        response_id = conversation_lock.find_owner(conversation_id=conversation.pk)
+        is_made = response_id is not None and not conversation_lock.release_if_unstored(
             conversation_id=conversation.pk, response_id=response_id
         )
     if response_id is not None and is_made:
