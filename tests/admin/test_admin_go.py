@@ -103,7 +103,7 @@ def test_another_teams_id_gets_the_answer_of_an_unknown_one(stranger: Client, ca
     assert [answer.status_code for answer in answers] == [404, 404]
     pages = [re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", text(answer)) for answer in answers]
     assert pages[0].replace(there, nowhere) == pages[1]
-    assert "looks like the id of a response" in pages[0]
+    assert "looks like the ID of a response" in pages[0]
 
 
 def test_a_response_is_found_by_its_id_however_old(developer: Client, caller: Caller) -> None:

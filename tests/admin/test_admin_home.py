@@ -40,8 +40,8 @@ def test_it_counts_what_ran_today(lead: Client, caller: Caller) -> None:
         add_response(caller, input_tokens=1000, cached_tokens=100, output_tokens=20, first_token_ms=100)
     add_response(caller, status=Status.FAILED, input_tokens=5)
     home = text(lead.get(HOME))
-    numbers = {name: tile(home, name)[0] for name in ("Requests", "Errors", "Tokens in", "Tokens out")}
-    assert numbers == {"Requests": "4", "Errors": "25.0 %", "Tokens in": "3,005", "Tokens out": "60"}
+    numbers = {name: tile(home, name)[0] for name in ("Requests", "Errors", "Input tokens", "Output tokens")}
+    assert numbers == {"Requests": "4", "Errors": "25.0 %", "Input tokens": "3,005", "Output tokens": "60"}
     assert "300 cached" in home
 
 
@@ -49,9 +49,9 @@ def test_it_tells_how_fast_it_went(lead: Client, caller: Caller) -> None:
     for _ in range(20):
         add_response(caller, duration_ms=2000, first_token_ms=400)
     home = text(lead.get(HOME))
-    for name, low, high in (("First token p50", 300, 430), ("First token p95", 300, 430)):
+    for name, low, high in (("Time to first token p50", 300, 430), ("Time to first token p95", 300, 430)):
         assert low <= int(tile(home, name)[0].removesuffix(" ms")) <= high
-    assert 1.7 <= float(tile(home, "Total time p95")[0].removesuffix(" s")) <= 2.4
+    assert 1.7 <= float(tile(home, "Latency p95")[0].removesuffix(" s")) <= 2.4
 
 
 def test_a_span_is_held_against_the_one_before(lead: Client, caller: Caller) -> None:
@@ -59,7 +59,7 @@ def test_a_span_is_held_against_the_one_before(lead: Client, caller: Caller) -> 
         add_response(caller, created_at=now() - timedelta(days=days))
     home = text(lead.get(f"{HOME}?span=7d"))
     assert tile(home, "Requests")[0] == "3"
-    assert "+50 % against the 7 days before" in home
+    assert "+50 % vs. previous 7 days" in home
 
 
 def test_a_longer_span_counts_more(lead: Client, caller: Caller) -> None:
@@ -75,7 +75,7 @@ def test_it_counts_what_runs_whenever_it_began(lead: Client, caller: Caller) -> 
     home = text(lead.get(HOME))
     value, url = tile(home, "Running")
     assert (value, tile(home, "Queued")[0], tile(home, "Stuck")[0]) == ("1", "1", "0")
-    assert tile(home, "Oldest in the queue")[0].startswith("3 min")
+    assert tile(home, "Oldest in queue")[0].startswith("3 min")
     assert "in progress" in text(lead.get(url))
 
 
@@ -128,9 +128,9 @@ def test_it_names_keys_that_expire_or_that_nobody_uses(lead: Client, caller: Cal
         ApiKey.objects.filter(pk=soon.pk).update(name="leaves soon")
         ApiKey.objects.filter(pk=idle.pk).update(name="sleeps", created_at=now() - timedelta(days=100))
     home = text(lead.get(HOME))
-    assert "leaves soon" in panel(home, "Keys that expire within 14 days")
-    assert "sleeps" in panel(home, "Keys unused for 90 days")
-    assert "never used" in panel(home, "Keys unused for 90 days")
+    assert "leaves soon" in panel(home, "API keys expiring within 14 days")
+    assert "sleeps" in panel(home, "API keys unused for 90 days")
+    assert "never used" in panel(home, "API keys unused for 90 days")
 
 
 def test_it_names_tools_that_fail(lead: Client, caller: Caller) -> None:
@@ -152,7 +152,7 @@ def test_upstreams_are_for_staff(lead: Client, operator: Client, caller: Caller)
 
 def test_who_has_no_response_yet_is_told_how_to_make_one(caller: Caller, lead: Client) -> None:
     home = text(lead.get(HOME))
-    assert "Three steps to the first one" in home
+    assert "Get started in three steps" in home
     assert "curl http://testserver/v1/responses" in home
     assert reverse("admin:tenants_apikey_add") in home
     assert reverse("admin:tenants_team_add") not in home
@@ -162,7 +162,7 @@ def test_who_has_no_response_yet_is_told_how_to_make_one(caller: Caller, lead: C
 
 def test_a_member_counts_only_the_own_team(caller: Caller, stranger: Client, make_caller: MakeCaller) -> None:
     response = add_response(caller)
-    assert "No response yet" in text(stranger.get(HOME))
+    assert "No responses yet" in text(stranger.get(HOME))
     assert response.pk not in text(stranger.get(HOME))
     assert tile(text(member(caller.team).get(HOME)), "Requests")[0] == "1"
 

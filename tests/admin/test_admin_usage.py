@@ -81,14 +81,14 @@ def test_tool_calls_are_told_apart_by_tool(lead: Client, caller: Caller) -> None
     for place, name in enumerate(("search", "search", "fetch")):
         add_call(response, call_id=f"c{place}", name=name)
     page = text(lead.get(USAGE, {"metric": "tokens_in", "group": "tool", "model": "m"}))
-    assert "cannot be told apart by tool" in page
-    assert "those filters are off" in page
+    assert "cannot be grouped by tool" in page
+    assert "These filters were removed" in page
     assert totals(lead, metric="tools", group="tool") == {"search": "2", "fetch": "1"}
 
 
 def test_what_cannot_be_grouped_so_is_not_grouped(lead: Client, caller: Caller) -> None:
     page = text(lead.get(USAGE, {"metric": "cost", "group": "status"}))
-    assert "Cost cannot be told apart by status" in page
+    assert "Cost cannot be grouped by status" in page
 
 
 def test_the_largest_eight_are_shown_and_the_rest_is_other(lead: Client, caller: Caller) -> None:

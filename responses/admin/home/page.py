@@ -1,7 +1,7 @@
-"""The home page: how it goes, against the span before, as tiles, charts and panels. Every number links to its list.
+"""Home page: tiles, charts and panels for a period, compared with the period before. Every number links to its list.
 
-What has happened comes from the hourly sums, what is happening from partial indexes: the page costs the same, however
-many responses there are. It shows no content.
+Past activity is read from the hourly sums and current activity from partial indexes, so the cost of the page does not
+depend on the number of responses. The page shows no content.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from console.widgets import compact, duration
 from kernel.clock import now
 from responses.admin import cells
 from responses.admin.home import panels as home_panels
-from responses.admin.home.panels import Running
+from responses.admin.home.panels import ActiveRuns
 from responses.admin.usage import links
-from responses.admin.usage.aggregate import Answer, answer, buckets
-from responses.admin.usage.metrics import STATUS_TONES, Kind
-from responses.admin.usage.query import Asked, asked
+from responses.admin.usage.aggregate import UsageReport, buckets, build_report
+from responses.admin.usage.metrics import STATUS_TONES, MetricKind
+from responses.admin.usage.query import UsageQuery, parse_query
 from responses.models import RUNNING, Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import quantile
@@ -33,18 +33,21 @@ from responses.rollups.sources import RESPONSES
 from tenants.console.roles import everywhere, teams_of
 
 _LATEST = 10
-_NOTABLE = 0.05
-_SPANS = {"today": "Today", "7d": "7 days", "30d": "30 days"}
+# Smallest relative change of a latency that is coloured.
+_MIN_CHANGE = 0.05
+_PERIODS = {"today": "Today", "7d": "7 days", "30d": "30 days"}
 _MEASURES = (
     "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
 )  # fmt: skip
-_BEFORE = {"today": "yesterday", "7d": "the 7 days before", "30d": "the 30 days before"}
+_PREVIOUS = {"today": "yesterday", "7d": "previous 7 days", "30d": "previous 30 days"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A number with its name, a line about it, its course, and the list that it counts. `tone` is good or bad where a
-    change is one."""
+    """Number with a title, a detail line, a sparkline and a link to the list that it counts.
+
+    `tone` and `change_tone` are "good", "bad" or empty.
+    """
 
     title: str
     value: str
@@ -58,20 +61,20 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
-    """What is read once for all tiles: the sums of the span by buckets, and of the one before it as a whole."""
+class PeriodSums:
+    """Sums of the period by bucket and in total, and totals of the period before. Read once for all tiles."""
 
-    asked: Asked
-    courses: Sequence[dict[str, Any]]
-    whole: dict[str, Any]
-    before: dict[str, Any]
+    query: UsageQuery
+    by_bucket: Sequence[dict[str, Any]]
+    total: dict[str, Any]
+    previous: dict[str, Any]
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Unfold's DASHBOARD_CALLBACK."""
+    """Return the template context of the home page. Called by Unfold (`DASHBOARD_CALLBACK`)."""
     present = now()
     name = request.GET.get("span", "")
-    span = name if name in _SPANS else "today"
+    period_name = name if name in _PERIODS else "today"
     teams = None if everywhere(request) else teams_of(request)
     rows = admin.site.get_model_admin(Response).get_queryset(request)
     latest = list(rows.order_by("-created_at", "-id")[:_LATEST])
@@ -79,220 +82,231 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         **context,
         "title": "Home",
         "is_fullwidth": "1",
-        "spans": [(f"?span={key}", title, key == span) for key, title in _SPANS.items()],
+        "periods": [(f"?span={key}", title, key == period_name) for key, title in _PERIODS.items()],
     }
+    # The list is read before everything else: without responses the first steps replace the page.
     if not latest:
         return {**page, "first_steps": home_panels.first_steps(request)}
-    read = _read(span, present, teams)
+    period = _read_sums(period_name, present, teams)
     return {
         **page,
-        "tiles": _tiles(read),
+        "tiles": _tiles(period),
         "now_tiles": _now_tiles(home_panels.running(), present),
-        "charts": _charts(read, teams),
+        "charts": _charts(period, teams),
         "panels": home_panels.panels(request, present, teams),
-        "latest": _listed(latest),
+        "latest": _latest_table(latest),
     }
 
 
-def _ask(span: str, present: datetime, **query: str) -> Asked:
-    """A question as the usage page has it: its chart here links to itself there."""
-    address = QueryDict(mutable=True)
-    address.update({"range": span, **query})
-    return asked(address, present=present)
+def _usage_query(period_name: str, present: datetime, **query: str) -> UsageQuery:
+    # Built as a query string of the usage page, so that a chart here can link to the same chart there.
+    parameters = QueryDict(mutable=True)
+    parameters.update({"range": period_name, **query})
+    return parse_query(parameters, present=present)
 
 
-def _read(span: str, present: datetime, teams: Sequence[str] | None) -> Spans:
-    question = _ask(span, present, metric="requests", group="none")
-    courses = {
-        row.bucket: row.values for row in _sums(question, teams, question.since, question.until, question.bucket)
-    }
-    # As long as the span is by now: today until this hour is held against yesterday until the same hour.
-    whole_days = {"today": 1, "7d": 7, "30d": 30}[span]
+def _read_sums(period_name: str, present: datetime, teams: Sequence[str] | None) -> PeriodSums:
+    query = _usage_query(period_name, present, metric="requests", group="none")
+    by_bucket = {row.bucket: row.values for row in _sums(query, teams, query.since, query.until, query.bucket)}
+    # Shifted by whole days: today until this hour is compared with yesterday until the same hour.
+    whole_days = {"today": 1, "7d": 7, "30d": 30}[period_name]
     earlier = timedelta(days=whole_days)
-    before = _sums(question, teams, question.since - earlier, question.until - earlier, "")
-    nothing = _nothing()
-    parts = [courses.get(start, nothing) for start in buckets(question)[:-1]]
-    return Spans(asked=question, courses=parts, whole=_added(parts), before=before[0].values if before else nothing)
+    previous = _sums(query, teams, query.since - earlier, query.until - earlier, "")
+    nothing = _zero_sums()
+    # Hours without responses have no sums; zeros keep the sparklines evenly spaced.
+    parts = [by_bucket.get(start, nothing) for start in buckets(query)[:-1]]
+    return PeriodSums(
+        query=query, by_bucket=parts, total=_merge(parts), previous=previous[0].values if previous else nothing
+    )
 
 
-def _sums(asked: Asked, teams: Sequence[str] | None, since: datetime, until: datetime, bucket: str) -> list[RollupRow]:
+def _sums(
+    query: UsageQuery, teams: Sequence[str] | None, since: datetime, until: datetime, bucket: str
+) -> list[RollupRow]:
     return queries.fetch_rows(
         RollupQuery(source=RESPONSES, since=since, until=until, measures=_MEASURES, bucket=bucket, teams=teams)
     )
 
 
-def _nothing() -> dict[str, Any]:
+def _zero_sums() -> dict[str, Any]:
     return {name: [0] if name in RESPONSES.histograms else 0 for name in _MEASURES}
 
 
-def _added(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    whole = _nothing()
+def _merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    total = _zero_sums()
     for part in parts:
         for name, value in part.items():
+            # The zero histogram has a single bucket, so the lengths may differ.
             if isinstance(value, list):
-                longer, shorter = sorted((value, whole[name]), key=len, reverse=True)
-                whole[name] = [
+                longer, shorter = sorted((value, total[name]), key=len, reverse=True)
+                total[name] = [
                     one + (shorter[place] if place < len(shorter) else 0) for place, one in enumerate(longer)
                 ]
             else:
-                whole[name] += value
-    return whole
+                total[name] += value
+    return total
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------
 
 
-def _tiles(read: Spans) -> list[Tile]:
-    """What has happened."""
-    since, until = read.asked.since, read.asked.until
+def _tiles(period: PeriodSums) -> list[Tile]:
+    since, until = period.query.since, period.query.until
     return [
-        _counted(read, "Requests", "responses", "forum", links.responses(since=since, until=until)),
-        _errors(read),
-        _quantile(read, "First token p50", "first_token", 0.5, "ttft50"),
-        _quantile(read, "First token p95", "first_token", 0.95, "ttft95"),
-        _quantile(read, "Total time p50", "duration", 0.5, "p50"),
-        _quantile(read, "Total time p95", "duration", 0.95, "p95"),
-        _counted(read, "Tokens in", "input_tokens", "login", _usage(read, "tokens_in"), cached=True),
-        _counted(read, "Tokens out", "output_tokens", "logout", _usage(read, "tokens_out")),
+        _count_tile(period, "Requests", "responses", "forum", links.responses(since=since, until=until)),
+        _error_tile(period),
+        _quantile_tile(period, "Time to first token p50", "first_token", 0.5, "ttft50"),
+        _quantile_tile(period, "Time to first token p95", "first_token", 0.95, "ttft95"),
+        _quantile_tile(period, "Latency p50", "duration", 0.5, "p50"),
+        _quantile_tile(period, "Latency p95", "duration", 0.95, "p95"),
+        _count_tile(period, "Input tokens", "input_tokens", "login", _usage_url(period, "tokens_in"), cached=True),
+        _count_tile(period, "Output tokens", "output_tokens", "logout", _usage_url(period, "tokens_out")),
     ]
 
 
-def _counted(read: Spans, title: str, name: str, icon: str, url: str, *, cached: bool = False) -> Tile:
-    value, before = read.whole[name], read.before[name]
-    detail = f"{compact(read.whole['cached_tokens'])} cached" if cached else ""
+def _count_tile(period: PeriodSums, title: str, name: str, icon: str, url: str, *, cached: bool = False) -> Tile:
+    value, previous = period.total[name], period.previous[name]
+    detail = f"{compact(period.total['cached_tokens'])} cached" if cached else ""
     return Tile(
         title=title,
         value=compact(value),
         icon=icon,
         url=url,
         detail=detail,
-        change=_change(value, before, read),
-        spark=charts.sparkline([part[name] for part in read.courses]),
+        change=_change(value, previous, period),
+        spark=charts.sparkline([part[name] for part in period.by_bucket]),
     )
 
 
-def _errors(read: Spans) -> Tile:
-    share, before = (_share(sums["failed"], sums["responses"]) for sums in (read.whole, read.before))
+def _error_tile(period: PeriodSums) -> Tile:
+    share, previous = (_share(sums["failed"], sums["responses"]) for sums in (period.total, period.previous))
     return Tile(
         title="Errors",
         value="–" if share is None else f"{share:.1f} %",
         icon="error",
-        url=links.responses(since=read.asked.since, until=read.asked.until, status=Status.FAILED.value),
-        detail=f"{read.whole['failed']:,} failed",
-        change="" if share is None or before is None else f"{share - before:+.1f} points",
-        change_tone="" if share is None or before is None or share == before else "bad" if share > before else "good",
-        tone="bad" if read.whole["failed"] else "",
-        spark=charts.sparkline([part["failed"] for part in read.courses]),
+        url=links.responses(since=period.query.since, until=period.query.until, status=Status.FAILED.value),
+        detail=f"{period.total['failed']:,} failed",
+        # The difference of two percentages, in percentage points.
+        change="" if share is None or previous is None else f"{share - previous:+.1f} points",
+        change_tone=""
+        if share is None or previous is None or share == previous
+        else "bad"
+        if share > previous
+        else "good",
+        tone="bad" if period.total["failed"] else "",
+        spark=charts.sparkline([part["failed"] for part in period.by_bucket]),
     )
 
 
-def _quantile(read: Spans, title: str, name: str, share: float, metric: str) -> Tile:
-    value, before = quantile(read.whole[name], share), quantile(read.before[name], share)
+def _quantile_tile(period: PeriodSums, title: str, name: str, share: float, metric: str) -> Tile:
+    value, previous = quantile(period.total[name], share), quantile(period.previous[name], share)
     return Tile(
         title=title,
         value=duration(value),
         icon="speed" if name == "duration" else "bolt",
-        url=_usage(read, metric),
-        change=_change(value or 0, before or 0, read) if value is not None else "",
-        change_tone=_judged(value, before),
-        spark=charts.sparkline([quantile(part[name], share) for part in read.courses]),
+        url=_usage_url(period, metric),
+        change=_change(value or 0, previous or 0, period) if value is not None else "",
+        change_tone=_change_tone(value, previous),
+        spark=charts.sparkline([quantile(part[name], share) for part in period.by_bucket]),
     )
 
 
-def _judged(value: float | None, before: float | None) -> str:
-    """Whether a time got better or worse by what is more than chance."""
-    if not value or not before or abs(value - before) < before * _NOTABLE:
+def _change_tone(value: float | None, previous: float | None) -> str:
+    # Small changes of a percentile are noise and are not coloured.
+    if not value or not previous or abs(value - previous) < previous * _MIN_CHANGE:
         return ""
-    return "bad" if value > before else "good"
+    return "bad" if value > previous else "good"
 
 
-def _change(value: float, before: float, read: Spans) -> str:
-    if not before:
+def _change(value: float, previous: float, period: PeriodSums) -> str:
+    # No relative change from zero.
+    if not previous:
         return ""
-    return f"{100 * (value - before) / before:+.0f} % against {_BEFORE[read.asked.range]}"
+    return f"{100 * (value - previous) / previous:+.0f} % vs. {_PREVIOUS[period.query.range]}"
 
 
-def _share(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None
+def _share(part: int, total: int) -> float | None:
+    return 100 * part / total if total else None
 
 
-def _usage(read: Spans, metric: str, group: str = "none") -> str:
-    return f"{reverse('console:usage')}{read.asked.url(metric=metric, group=group)}"
+def _usage_url(period: PeriodSums, metric: str, group: str = "none") -> str:
+    return f"{reverse('console:usage')}{period.query.url(metric=metric, group=group)}"
 
 
-def _now_tiles(found: Running, present: datetime) -> list[Tile]:
-    """What is happening."""
+def _now_tiles(active: ActiveRuns, present: datetime) -> list[Tile]:
+    # 30 days instead of the default of the lists, because a run may have begun before that.
     running = [status.value for status in RUNNING]
     listed = {status: links.changelist("responses_response", period="30d", status__exact=status) for status in running}
     live = reverse("console:live")
-    oldest = "–" if found.oldest is None else duration(round((present - found.oldest).total_seconds() * 1000))
+    oldest = "–" if active.oldest is None else duration(round((present - active.oldest).total_seconds() * 1000))
     backlog = home_panels.backlog()
     pending = links.changelist("responses_webhookdelivery", period="30d", state__exact="pending")
     return [
-        Tile(title="Running", value=found.spoken(found.running), icon="play_circle", url=listed["in_progress"]),
-        Tile(title="Queued", value=found.spoken(found.queued), icon="hourglass", url=listed["queued"]),
-        Tile(title="Oldest in the queue", value=oldest, icon="schedule", url=live),
+        Tile(title="Running", value=active.format_count(active.running), icon="play_circle", url=listed["in_progress"]),
+        Tile(title="Queued", value=active.format_count(active.queued), icon="hourglass", url=listed["queued"]),
+        Tile(title="Oldest in queue", value=oldest, icon="schedule", url=live),
         Tile(
-            title="Stuck", value=found.spoken(found.stuck), icon="warning", url=live, tone="bad" if found.stuck else "",
-            detail="their process tells nothing any more",
+            title="Stuck", value=active.format_count(active.stuck), icon="warning", url=live,
+            tone="bad" if active.stuck else "", detail="no heartbeat from worker",
         ),
-        Tile(title="Webhooks to send", value=backlog, icon="webhook", url=pending),
+        Tile(title="Pending webhooks", value=backlog, icon="webhook", url=pending),
     ]  # fmt: skip
 
 
 # -- charts ------------------------------------------------------------------------------------------------------------
 
 
-def _charts(read: Spans, teams: Sequence[str] | None) -> list[tuple[str, str, Chart]]:
-    """Title, the same on the usage page, and the chart."""
-    present, span = now(), read.asked.range
+def _charts(period: PeriodSums, teams: Sequence[str] | None) -> list[tuple[str, str, Chart]]:
+    """Return title, link to the usage page and chart."""
+    present, period_name = now(), period.query.range
+    # For a user with one team, a chart by team has a single series; models say more.
     by = "team" if teams is None or len(teams) > 1 else "model"
-    wanted = [
-        ("Requests by status", _ask(span, present, metric="requests", group="status")),
-        (f"Requests by {by}", _ask(span, present, metric="requests", group=by)),
-        ("First token p95 by model", _ask(span, present, metric="ttft95", group="model")),
+    charts_shown = [
+        ("Requests by status", _usage_query(period_name, present, metric="requests", group="status")),
+        (f"Requests by {by}", _usage_query(period_name, present, metric="requests", group=by)),
+        ("Time to first token p95 by model", _usage_query(period_name, present, metric="ttft95", group="model")),
     ]
-    drawn = [
-        (title, _usage_of(question), _drawn(title, question, answer(question, teams=teams)))
-        for title, question in wanted
+    built = [
+        (title, _usage_of(query), _draw(title, query, build_report(query, teams=teams)))
+        for title, query in charts_shown
     ]
-    return [drawn[0], drawn[1], ("Tokens", _usage(read, "tokens_in", "model"), _tokens(read)), drawn[2]]
+    return [built[0], built[1], ("Tokens", _usage_url(period, "tokens_in", "model"), _tokens(period)), built[2]]
 
 
-def _usage_of(question: Asked) -> str:
-    return f"{reverse('console:usage')}{question.url()}"
+def _usage_of(query: UsageQuery) -> str:
+    return f"{reverse('console:usage')}{query.url()}"
 
 
-def _drawn(title: str, question: Asked, found: Answer) -> Chart:
+def _draw(title: str, query: UsageQuery, report: UsageReport) -> Chart:
     series = [
-        Series(name=group.name, tone="other" if group.key is None else _tone(question, group.key[0], place))
-        for place, group in enumerate(found.groups)
+        Series(name=group.name, tone="other" if group.key is None else _series_tone(query, group.key[0], place))
+        for place, group in enumerate(report.groups)
     ]
     points = [
         Point(
-            name=_name(start, question),
-            label=_label(start, question),
-            values=[group.values[place] for group in found.groups],
-            url=links.responses(since=start, until=found.edges[place + 1]),
+            name=_bucket_name(start, query),
+            label=_bucket_label(start, query),
+            values=[group.values[place] for group in report.groups],
+            url=links.responses(since=start, until=report.edges[place + 1]),
         )
-        for place, start in enumerate(found.edges[:-1])
+        for place, start in enumerate(report.edges[:-1])
     ]
-    draw = charts.stacked if question.metric.kind is Kind.SUM else charts.lines
-    return draw(points, series, title=title, spoken=question.metric.spoken)
+    draw = charts.stacked if query.metric.kind is MetricKind.SUM else charts.lines
+    return draw(points, series, title=title, spoken=query.metric.format_value)
 
 
-def _tone(question: Asked, key: str, place: int) -> str:
-    return STATUS_TONES.get(key, f"s{place}") if question.group.name == "status" else f"s{place}"
+def _series_tone(query: UsageQuery, key: str, place: int) -> str:
+    return STATUS_TONES.get(key, f"s{place}") if query.group.name == "status" else f"s{place}"
 
 
-def _tokens(read: Spans) -> Chart:
-    """What was read anew, what from a cache, and what was written."""
-    edges = buckets(read.asked)
-    series = [Series(name="in", tone="s0"), Series(name="cached", tone="s1"), Series(name="out", tone="s2")]
+def _tokens(period: PeriodSums) -> Chart:
+    # Cached tokens are part of the input tokens, so the stack shows the uncached remainder.
+    edges = buckets(period.query)
+    series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
     points = [
         Point(
-            name=_name(start, read.asked),
-            label=_label(start, read.asked),
+            name=_bucket_name(start, period.query),
+            label=_bucket_label(start, period.query),
             values=[
                 part["input_tokens"] - part["cached_tokens"],
                 part["cached_tokens"],
@@ -300,26 +314,26 @@ def _tokens(read: Spans) -> Chart:
             ],
             url=links.responses(since=start, until=edges[place + 1]),
         )
-        for place, (start, part) in enumerate(zip(edges[:-1], read.courses, strict=True))
+        for place, (start, part) in enumerate(zip(edges[:-1], period.by_bucket, strict=True))
     ]
     return charts.stacked(points, series, title="Tokens")
 
 
-def _name(moment: datetime, question: Asked) -> str:
-    return f"{moment:%d %b %H:%M} UTC" if question.bucket == "hour" else f"{moment:%d %b %Y}"
+def _bucket_name(moment: datetime, query: UsageQuery) -> str:
+    return f"{moment:%d %b %H:%M} UTC" if query.bucket == "hour" else f"{moment:%d %b %Y}"
 
 
-def _label(moment: datetime, question: Asked) -> str:
-    return f"{moment:%H:%M}" if question.bucket == "hour" else f"{moment:%d %b}"
+def _bucket_label(moment: datetime, query: UsageQuery) -> str:
+    return f"{moment:%H:%M}" if query.bucket == "hour" else f"{moment:%d %b}"
 
 
-# -- the latest --------------------------------------------------------------------------------------------------------
+# -- latest responses --------------------------------------------------------------------------------------------------
 
 
-def _listed(latest: Sequence[Response]) -> dict[str, Any]:
-    """The newest responses as Unfold's table component wants them."""
+def _latest_table(latest: Sequence[Response]) -> dict[str, Any]:
+    """Return the newest responses as rows of Unfold's table component."""
     return {
-        "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens in / out", "Took"],
+        "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens (in / out)", "Duration"],
         "rows": [
             [
                 cells.moment(row),

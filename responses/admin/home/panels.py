@@ -1,4 +1,4 @@
-"""What the home page tells beside its charts: what runs, what needs somebody, and the first steps of a new platform."""
+"""Panels of the home page: active runs, items that need attention, and first steps on a new platform."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEnd
 from tenants.console.roles import everywhere
 from tenants.models import ApiKey, Team, Upstream
 
-MOST = 1000
-"""No number of what is happening costs more than reading this many rows; one that reaches it says so."""
+MAX_ROWS = 1000
+"""Rows read at most for a count of current activity; a count that reaches it is shown with a plus sign."""
 
 _SHOWN = 5
-_SOON, _UNUSED = timedelta(days=14), timedelta(days=90)
+_EXPIRES_SOON, _UNUSED_FOR = timedelta(days=14), timedelta(days=90)
 _DAY = timedelta(days=1)
 _RUNNING = """
 SELECT count(*) FILTER (WHERE status = 'in_progress'), count(*) FILTER (WHERE status = 'queued'),
@@ -42,52 +42,56 @@ FROM (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """What runs now, and since when the oldest waits."""
+class ActiveRuns:
+    """Counts of active runs, and the creation time of the oldest queued one.
+
+    `stuck` are runs with an expired lease. `is_truncated`: there may be more than were read.
+    """
 
     running: int
     queued: int
     oldest: datetime | None
     stuck: int
-    is_cut: bool
+    is_truncated: bool
 
-    def spoken(self, count: int) -> str:
-        """A number of these, with a plus where there may be more."""
-        return f"{count:,}" + ("+" if self.is_cut else "")
+    def format_count(self, count: int) -> str:
+        """Format a count, with a plus sign if there may be more."""
+        return f"{count:,}" + ("+" if self.is_truncated else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A short list of what needs somebody: rows of a name, a note and an address."""
+    """Short list of items that need attention; rows are name, note and URL."""
 
     title: str
     icon: str
     url: str
     rows: Sequence[tuple[str, str, str]]
-    fine: str
+    empty_text: str
 
 
-def running() -> Running:
-    """Read from the partial index of running responses; row-level security sees to whose they are."""
+def running() -> ActiveRuns:
+    """Count the active runs of the teams that the user sees (by row-level security)."""
     with connection.cursor() as cursor:
-        cursor.execute(_RUNNING, [MOST])
+        cursor.execute(_RUNNING, [MAX_ROWS])
         executed, queued, oldest, stuck, read = cursor.fetchone()
-    return Running(running=executed, queued=queued, oldest=oldest, stuck=stuck, is_cut=read >= MOST)
+    return ActiveRuns(running=executed, queued=queued, oldest=oldest, stuck=stuck, is_truncated=read >= MAX_ROWS)
 
 
 def backlog() -> str:
-    """How many webhooks wait to be sent."""
-    waiting = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)[:MOST].count()
-    return f"{waiting:,}" + ("+" if waiting >= MOST else "")
+    """Return the number of pending webhook deliveries."""
+    waiting = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)[:MAX_ROWS].count()
+    return f"{waiting:,}" + ("+" if waiting >= MAX_ROWS else "")
 
 
 def response_link(response: Response) -> SafeString:
-    """The id of a response, which leads to its page."""
+    """Return the id of a response as a link to its page."""
     return copyable(response.pk, href=cells.url(response.pk))
 
 
 def panels(request: HttpRequest, present: datetime, teams: Sequence[str] | None) -> list[Panel]:
-    """All of them."""
+    """Return the panels of the home page; staff also see upstreams."""
+    # Only keys that people created: the playground makes short-lived ones, which would fill the panels.
     keys = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(revoked_at=None, source="person")
     found = [
         _expiring(keys, present),
@@ -99,29 +103,30 @@ def panels(request: HttpRequest, present: datetime, teams: Sequence[str] | None)
 
 
 def _expiring(keys: Any, present: datetime) -> Panel:
-    soon = keys.filter(expires_at__gt=present, expires_at__lte=present + _SOON).order_by("expires_at")
+    soon = keys.filter(expires_at__gt=present, expires_at__lte=present + _EXPIRES_SOON).order_by("expires_at")
     return Panel(
-        title="Keys that expire within 14 days",
+        title="API keys expiring within 14 days",
         icon="key",
         url=links.changelist("tenants_apikey", status="active"),
         rows=[(key.name, ago(key.expires_at), _key_url(key)) for key in soon[:_SHOWN]],
-        fine="No key expires soon.",
+        empty_text="No API keys expire soon.",
     )
 
 
 def _unused(keys: Any, present: datetime) -> Panel:
-    since = present - _UNUSED
+    since = present - _UNUSED_FOR
+    # A key that was never used counts from its creation.
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
     old = keys.filter(idle).exclude(expires_at__lte=present).order_by("last_used_at", "created_at")
     return Panel(
-        title="Keys unused for 90 days",
+        title="API keys unused for 90 days",
         icon="key_off",
         url=links.changelist("tenants_apikey", status="active"),
         rows=[
             (key.name, f"used {ago(key.last_used_at)}" if key.last_used_at else "never used", _key_url(key))
             for key in old[:_SHOWN]
         ],
-        fine="Every key is in use.",
+        empty_text="All API keys are in use.",
     )
 
 
@@ -130,11 +135,12 @@ def _key_url(key: ApiKey) -> str:
 
 
 def _hour(present: datetime) -> datetime:
+    # The sums are hourly; the current hour is included.
     return present.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
 
 def _upstreams(present: datetime) -> Panel:
-    """Of all teams: for staff."""
+    # The sums include all teams, so this panel is for staff only.
     until = _hour(present)
     rows = queries.fetch_rows(
         RollupQuery(
@@ -143,10 +149,11 @@ def _upstreams(present: datetime) -> Panel:
     )
     names = dict(Upstream.objects.filter(pk__in=[row.key[0] for row in rows]).values_list("pk", "name"))
 
-    def told(values: dict[str, Any]) -> str:
-        share = f"{100 * values['failed'] / values['calls']:.1f} % failed of {values['calls']:,}"
+    def describe(values: dict[str, Any]) -> str:
+        share = f"{100 * values['failed'] / values['calls']:.1f} % of {values['calls']:,} calls failed"
         return f"{share}, p95 {duration(quantile(values['duration'], 0.95))}"
 
+    # Every upstream is listed, the highest error rate first.
     worst = sorted(rows, key=lambda row: -row.values["failed"] / row.values["calls"])
     return Panel(
         title="Upstreams, last 24 hours",
@@ -155,13 +162,14 @@ def _upstreams(present: datetime) -> Panel:
         rows=[
             (
                 names[row.key[0]],
-                told(row.values),
+                describe(row.values),
                 reverse("admin:tenants_upstream_change", args=[row.key[0]]),
             )
             for row in worst
+            # The sums also count upstreams that were deleted since.
             if row.key[0] in names
         ][:_SHOWN],
-        fine="No upstream was called.",
+        empty_text="No upstream calls.",
     )
 
 
@@ -192,21 +200,23 @@ def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
             )
             for row in failing[:_SHOWN]
         ],
-        fine="No tool call failed.",
+        empty_text="No failed tool calls.",
     )
 
 
 def _webhooks(request: HttpRequest, present: datetime) -> Panel:
-    lately = (
+    # `order_by()` removes the default order, whose columns would join the grouping.
+    recent_failures = (
         WebhookDelivery.objects.filter(created_at__gte=present - _DAY, state=DeliveryState.FAILED)
         .order_by()
         .values_list("endpoint_id")
         .annotate(failed=Count("id"))
         .order_by("-failed")[:_SHOWN]
     )
-    failed = dict(lately)
+    failed = dict(recent_failures)
     endpoints = admin.site.get_model_admin(WebhookEndpoint).get_queryset(request)
-    bad = endpoints.filter(Q(pk__in=failed) | Q(failing_since__isnull=False)).order_by("failing_since")
+    # An endpoint may fail now without a failed delivery: deliveries are retried for up to three days.
+    failing = endpoints.filter(Q(pk__in=failed) | Q(failing_since__isnull=False)).order_by("failing_since")
     return Panel(
         title="Failing webhooks",
         icon="webhook",
@@ -214,27 +224,27 @@ def _webhooks(request: HttpRequest, present: datetime) -> Panel:
         rows=[
             (
                 endpoint.name,
-                f"{failed[endpoint.pk]:,} gave up within a day"
+                f"{failed[endpoint.pk]:,} failed deliveries in 24 hours"
                 if endpoint.pk in failed
                 else f"failing since {ago(endpoint.failing_since or present)}",
                 reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk]),
             )
-            for endpoint in bad[:_SHOWN]
+            for endpoint in failing[:_SHOWN]
         ],
-        fine="No webhook fails.",
+        empty_text="No failing webhooks.",
     )
 
 
 def first_steps(request: HttpRequest) -> dict[str, Any]:
-    """What somebody does who sees a platform without responses."""
+    """Return the context of the first-steps page, shown while there are no responses."""
     url = request.build_absolute_uri("/v1/responses")
     curl = (
         f'curl {url} \\\n  -H "Authorization: Bearer $API_KEY" \\\n  -H "Content-Type: application/json" \\\n'
         '  -d \'{"model": "demo", "input": "What is 12*7?"}\''
     )
-    may = {model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey)}
+    can_add = {model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey)}
     return {
-        "team_url": reverse("admin:tenants_team_add") if may[Team] else "",
-        "key_url": reverse("admin:tenants_apikey_add") if may[ApiKey] else "",
+        "team_url": reverse("admin:tenants_team_add") if can_add[Team] else "",
+        "key_url": reverse("admin:tenants_apikey_add") if can_add[ApiKey] else "",
         "curl": curl,
     }

@@ -1,1 +1,1 @@
-"""Search in the console: ids, full text, the command palette."""
+"""Search in the admin: by id, by text, and the command palette."""

@@ -1,46 +1,50 @@
-"""`/admin/go/<any id>` leads to the page that shows it. What a user may not see is as unknown as what is not there."""
+"""Redirect from `/admin/go/<id>` to the page that shows the object.
+
+An object that the user may not see is reported like an unknown id.
+"""
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from responses.admin.search.id_lookup import MAX_ID, kind_of, page_of
+from responses.admin.search.id_lookup import MAX_ID, id_kind_of, page_of
 from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
 
-_SHOWN_OF_KEYS = 12
+_VISIBLE_KEY_PREFIX = 12
 
 
 @page("go/", name="go_form", viewers=EVERY_ROLE)
 def form(request: HttpRequest) -> HttpResponse:
-    """Ask for an id; with one, go there."""
-    wanted = request.GET.get("id", "").strip()
-    if wanted:
-        return HttpResponseRedirect(reverse("console:go", args=[wanted]))
-    return render(request, "console/go.html", title="Go to an id", is_fullwidth=False, wanted="")
+    """Render the form, or redirect to the page of the id that was submitted."""
+    public_id = request.GET.get("id", "").strip()
+    if public_id:
+        return HttpResponseRedirect(reverse("console:go", args=[public_id]))
+    return render(request, "console/go.html", title="Open by ID", is_fullwidth=False, public_id="")
 
 
-@page("go/<path:wanted>", name="go", viewers=EVERY_ROLE)
-def go(request: HttpRequest, wanted: str) -> HttpResponse:
-    """The page of an id, or 404 with what the id looks like."""
-    wanted = wanted.strip().rstrip("/")
-    found = page_of(request, wanted)
-    if found is not None:
-        return HttpResponseRedirect(found)
-    kind = kind_of(wanted)
-    answer = render(
+@page("go/<path:public_id>", name="go", viewers=EVERY_ROLE)
+def go(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Redirect to the page of an id, or render a 404 page that names the kind of the id."""
+    # Django appends a slash to the URL, and pasted ids often have spaces around them.
+    public_id = public_id.strip().rstrip("/")
+    url = page_of(request, public_id)
+    if url is not None:
+        return HttpResponseRedirect(url)
+    kind = id_kind_of(public_id)
+    page_404 = render(
         request,
         "console/go.html",
-        title="Nothing has this id",
+        title="Not found",
         is_fullwidth=False,
-        wanted=_shown(wanted),
+        public_id=_masked(public_id),
         looks_like=kind.name if kind else "",
     )
-    answer.status_code = 404
-    return answer
+    page_404.status_code = 404
+    return page_404
 
 
-def _shown(wanted: str) -> str:
-    """The id as the page repeats it: nobody's secret."""
-    if wanted.startswith("sk-") and len(wanted) > _SHOWN_OF_KEYS:
-        return f"{wanted[:_SHOWN_OF_KEYS]}…"
-    return wanted[:MAX_ID]
+def _masked(public_id: str) -> str:
+    # The user may have pasted a complete API key. The page shows only the prefix, which is not secret.
+    if public_id.startswith("sk-") and len(public_id) > _VISIBLE_KEY_PREFIX:
+        return f"{public_id[:_VISIBLE_KEY_PREFIX]}…"
+    return public_id[:MAX_ID]

@@ -1,7 +1,7 @@
-"""Which page shows an id: the one table of the kinds of ids, and a finder for each of them.
+"""Lookup of admin pages by id: the table of id prefixes and a finder for each of them.
 
-A finder asks the page's own query set, so that it finds what that page would show to this user and nothing else, and it
-asks by an index: for staff, those that begin with the team are asked for every team at once.
+A finder uses the query set of the admin page, so it finds exactly the objects that the page shows to the user. Every
+lookup uses an index; where the index begins with the team, staff search all teams with one `IN` condition.
 """
 
 import re
@@ -27,8 +27,9 @@ from tenants.console.roles import teams_for
 from tenants.models import ApiKey, AuditEvent, Connector, SearchEngine, Team, Upstream, UsageRecord
 
 MAX_ID = 255
-_SAME_ID = 20
-# A request's id is made when its head arrives, what it makes when its body was read.
+# Ids of items and calls are not unique. At most this many rows with the same id are considered.
+_MAX_DUPLICATES = 20
+# The request id is created when the headers arrive, the objects after the body was read; uploads may be slow.
 _BEFORE, _UPLOAD = timedelta(minutes=1), timedelta(hours=1)
 _KEY = re.compile(r"(sk-[A-Za-z0-9]+)(?:-[A-Za-z0-9]+|…([A-Za-z0-9]{4}))?")
 _SECTIONS = (Section.OUTPUT.value, Section.INPUT.value, Section.ITEMS.value)
@@ -37,31 +38,31 @@ Finder = Callable[[HttpRequest, str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A kind of ids: how they begin, what such a thing is called, and where one is shown."""
+class IdKind:
+    """Kind of id: its prefixes, the name of the object with its article, and the finder of its page."""
 
     prefixes: tuple[str, ...]
     name: str
     find: Finder
 
 
-def kind_of(wanted: str) -> Kind | None:
-    """The kind of an id, by how it begins; None for one that nothing of ours has."""
-    return next((kind for kind in KINDS if wanted.startswith(kind.prefixes)), None)
+def id_kind_of(public_id: str) -> IdKind | None:
+    """Return the kind of an id by its prefix, or None for an unknown prefix."""
+    return next((kind for kind in ID_KINDS if public_id.startswith(kind.prefixes)), None)
 
 
-def page_of(request: HttpRequest, wanted: str) -> str | None:
-    """The address of the page that shows this id to the user; None where there is nothing to be seen."""
-    if not wanted or len(wanted) > MAX_ID or "\0" in wanted:
+def page_of(request: HttpRequest, public_id: str) -> str | None:
+    """Return the URL of the page that shows the id, or None if the user can see no such object."""
+    if not public_id or len(public_id) > MAX_ID or "\0" in public_id:
         return None
-    kind = kind_of(wanted)
-    found = kind.find(request, wanted) if kind is not None else None
-    # Clients may give any id to an item, and upstreams to a call.
-    return found or _item(request, wanted) or _call(request, wanted)
+    kind = id_kind_of(public_id)
+    url = kind.find(request, public_id) if kind is not None else None
+    # Clients choose ids of items freely and upstreams those of calls, so any text may be one.
+    return url or _item(request, public_id) or _call(request, public_id)
 
 
 def rows_of(request: HttpRequest, model: type[Model]) -> QuerySet[Any]:
-    """The rows that the admin's page of a model has for this user; none where there is no such page for them."""
+    """Return the rows that the admin shows to the user; an empty query set without permission."""
     if not admin.site.is_registered(model):
         return model._default_manager.none()
     page = admin.site.get_model_admin(model)
@@ -71,13 +72,14 @@ def rows_of(request: HttpRequest, model: type[Model]) -> QuerySet[Any]:
 
 
 def url_of(model: type[Model], row_pk: Any) -> str:
-    """The address of the page of a row."""
+    """Return the URL of the admin page of a row."""
     meta = model._meta  # noqa: SLF001 - Django's documented API for models
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row_pk])
 
 
 def url_of_place(place: Placement, item_id: str) -> str:
-    """The address of an item at one of its places. A conversation opens around it, as it may be long."""
+    """Return the URL of an item on the page of its response or conversation."""
+    # A conversation may be too long for one page: `item` makes it open at the item.
     if place.section == Section.ITEMS:
         named = quote(item_id, safe="")
         return f"{url_of(Conversation, place.owner)}?item={named}#{named}"
@@ -87,13 +89,11 @@ def url_of_place(place: Placement, item_id: str) -> str:
 # -- finders -----------------------------------------------------------------------------------------------------------
 
 
-def _row(model: type[Model]) -> Finder:
-    """Found by its primary key."""
-    return lambda request, wanted: _first(model, rows_of(request, model).filter(pk=wanted))
+def _by_pk(model: type[Model]) -> Finder:
+    return lambda request, public_id: _first_url(model, rows_of(request, model).filter(pk=public_id))
 
 
-def _first(model: type[Model], rows: QuerySet[Any]) -> str | None:
-    """The page of one of these rows."""
+def _first_url(model: type[Model], rows: QuerySet[Any]) -> str | None:
     for row_pk in rows.values_list("pk", flat=True)[:1]:
         return url_of(model, row_pk)
     return None
@@ -103,39 +103,40 @@ def _teams(request: HttpRequest) -> list[str]:
     return list(teams_for(request).order_by().values_list("pk", flat=True))
 
 
-def _item(request: HttpRequest, wanted: str) -> str | None:
-    """The page of a response or conversation in which an item stands, at its place."""
+def _item(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of the response or conversation that contains an item."""
     teams = _teams(request)
-    items = Item.objects.filter(team_id__in=teams, id=wanted).order_by()[:_SAME_ID]
+    items = Item.objects.filter(team_id__in=teams, id=public_id).order_by()[:_MAX_DUPLICATES]
     latest = sorted(items, key=lambda item: item.created_at, reverse=True)
-    places = Placement.objects.filter(item__in=latest, team_id__in=teams).order_by("-id")[:_SAME_ID]
+    places = Placement.objects.filter(item__in=latest, team_id__in=teams).order_by("-id")[:_MAX_DUPLICATES]
     for place in sorted(places, key=lambda place: _SECTIONS.index(place.section)):
         owner = Conversation if place.section == Section.ITEMS else Response
-        if _row(owner)(request, place.owner):
-            return url_of_place(place, wanted)
+        if _by_pk(owner)(request, place.owner):
+            return url_of_place(place, public_id)
     return None
 
 
-def _call(request: HttpRequest, wanted: str) -> str | None:
-    """The response that made a tool call of this id; of several, one of the latest."""
-    calls = ToolCall.objects.filter(team_id__in=_teams(request), call_id=wanted).order_by()
-    known = calls.values_list("started_at", "response_id")[:_SAME_ID]
+def _call(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of the response that made a tool call, the latest of several."""
+    calls = ToolCall.objects.filter(team_id__in=_teams(request), call_id=public_id).order_by()
+    known = calls.values_list("started_at", "response_id")[:_MAX_DUPLICATES]
     for _, response_id in sorted(known, reverse=True):
-        if page := _row(Response)(request, response_id):
-            return f"{page}#{quote(wanted, safe='')}"
+        if page := _by_pk(Response)(request, response_id):
+            return f"{page}#{quote(public_id, safe='')}"
     return None
 
 
-def _request(request: HttpRequest, wanted: str) -> str | None:
-    """What a request has made. Request ids have no index, but tell their time, which has one."""
-    moment = made_at(wanted)
+def _request(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of the first object that a request created."""
+    # Request ids have no index, but the time stamp they contain limits the search to a range of the time index.
+    moment = made_at(public_id)
     if moment is None:
         return None
-    around = (moment - _BEFORE, moment + _UPLOAD)
-    narrow = {"team_id__in": _teams(request), "request_id": wanted}
+    time_range = (moment - _BEFORE, moment + _UPLOAD)
+    conditions = {"team_id__in": _teams(request), "request_id": public_id}
     for model, column in _MADE_BY_REQUESTS:
-        rows = rows_of(request, model).filter(**narrow, **{f"{column}__range": around})
-        if page := _first(model, rows):
+        rows = rows_of(request, model).filter(**conditions, **{f"{column}__range": time_range})
+        if page := _first_url(model, rows):
             return page
     return None
 
@@ -149,78 +150,78 @@ _MADE_BY_REQUESTS: tuple[tuple[type[Model], str], ...] = (
 )
 
 
-def _event(request: HttpRequest, wanted: str) -> str | None:
-    """A delivery of an event to an endpoint; the event's id tells about when it was made."""
-    moment = made_at(wanted)
+def _event(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of a delivery of an event, found in the time range of the event id."""
+    moment = made_at(public_id)
     if moment is None:
         return None
-    around = (moment - _BEFORE, moment + _UPLOAD)
-    narrow = {"team_id__in": _teams(request), "created_at__range": around, "event_id": wanted}
-    return _first(WebhookDelivery, rows_of(request, WebhookDelivery).filter(**narrow))
+    time_range = (moment - _BEFORE, moment + _UPLOAD)
+    conditions = {"team_id__in": _teams(request), "created_at__range": time_range, "event_id": public_id}
+    return _first_url(WebhookDelivery, rows_of(request, WebhookDelivery).filter(**conditions))
 
 
-def _key(request: HttpRequest, wanted: str) -> str | None:
-    """A key by what is shown of it, or by the whole secret."""
-    read = _KEY.fullmatch(wanted.replace("...", "…"))
-    if read is None:
+def _key(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of an API key, found by the visible part or the complete key."""
+    match = _KEY.fullmatch(public_id.replace("...", "…"))
+    if match is None:
         return None
-    narrow = Q(prefix=read[1])
-    if read[2]:
-        narrow &= Q(last_four=read[2])
-    return _first(ApiKey, rows_of(request, ApiKey).filter(narrow))
+    conditions = Q(prefix=match[1])
+    if match[2]:
+        conditions &= Q(last_four=match[2])
+    return _first_url(ApiKey, rows_of(request, ApiKey).filter(conditions))
 
 
-def _owned(model: type[Model], column: str, owner: type[Model]) -> Finder:
-    """What has no page of its own: that of its owner."""
+def _by_owner(model: type[Model], column: str, owner: type[Model]) -> Finder:
+    """Return a finder for objects without an own page: it finds the page of their owner."""
 
-    def find(request: HttpRequest, wanted: str) -> str | None:
-        rows = model._default_manager.filter(pk=wanted)
+    def find(request: HttpRequest, public_id: str) -> str | None:
+        rows = model._default_manager.filter(pk=public_id)
         for owner_pk in rows.values_list(column, flat=True)[:1]:
-            return _row(owner)(request, owner_pk)
+            return _by_pk(owner)(request, owner_pk)
         return None
 
     return find
 
 
-def _kinds() -> Iterator[Kind]:
-    """In the order in which they are tried: of two beginnings, the longer one first."""
-    yield Kind(prefixes=("resp_",), name="a response", find=_row(Response))
-    yield Kind(prefixes=("conv_",), name="a conversation", find=_row(Conversation))
-    yield Kind(prefixes=("req_",), name="a request", find=_request)
-    yield Kind(prefixes=("call_",), name="a tool call", find=_call)
-    yield Kind(prefixes=("evt_",), name="an event for webhooks", find=_event)
-    yield Kind(prefixes=("we_",), name="a webhook endpoint", find=_row(WebhookEndpoint))
-    yield Kind(prefixes=("key_",), name="an API key", find=_row(ApiKey))
-    yield Kind(prefixes=("sk-",), name="an API key", find=_key)
-    yield Kind(prefixes=("team_",), name="a team", find=_row(Team))
-    yield Kind(prefixes=("file-",), name="a file", find=_row(File))
-    yield Kind(prefixes=("upload_",), name="an upload", find=_owned(Upload, "file_id", File))
-    yield Kind(prefixes=("batch_req_",), name="a line of a batch", find=_owned(BatchLine, "batch_id", Batch))
-    yield Kind(prefixes=("batch_",), name="a batch", find=_row(Batch))
-    yield Kind(prefixes=("vsfb_",), name="a batch of files", find=_owned(VectorStoreBatch, "store_id", VectorStore))
-    yield Kind(prefixes=("vs_",), name="a vector store", find=_row(VectorStore))
-    yield Kind(prefixes=("cntr_",), name="a container", find=_row(Container))
-    yield Kind(
-        prefixes=("cfile_",), name="a file in a container", find=_owned(ContainerFile, "container_id", Container)
+def _id_kinds() -> Iterator[IdKind]:
+    # The first match counts: a longer prefix comes before a shorter one that it begins with.
+    yield IdKind(prefixes=("resp_",), name="a response", find=_by_pk(Response))
+    yield IdKind(prefixes=("conv_",), name="a conversation", find=_by_pk(Conversation))
+    yield IdKind(prefixes=("req_",), name="a request", find=_request)
+    yield IdKind(prefixes=("call_",), name="a tool call", find=_call)
+    yield IdKind(prefixes=("evt_",), name="a webhook event", find=_event)
+    yield IdKind(prefixes=("we_",), name="a webhook endpoint", find=_by_pk(WebhookEndpoint))
+    yield IdKind(prefixes=("key_",), name="an API key", find=_by_pk(ApiKey))
+    yield IdKind(prefixes=("sk-",), name="an API key", find=_key)
+    yield IdKind(prefixes=("team_",), name="a team", find=_by_pk(Team))
+    yield IdKind(prefixes=("file-",), name="a file", find=_by_pk(File))
+    yield IdKind(prefixes=("upload_",), name="an upload", find=_by_owner(Upload, "file_id", File))
+    yield IdKind(prefixes=("batch_req_",), name="a batch request", find=_by_owner(BatchLine, "batch_id", Batch))
+    yield IdKind(prefixes=("batch_",), name="a batch", find=_by_pk(Batch))
+    yield IdKind(prefixes=("vsfb_",), name="a file batch", find=_by_owner(VectorStoreBatch, "store_id", VectorStore))
+    yield IdKind(prefixes=("vs_",), name="a vector store", find=_by_pk(VectorStore))
+    yield IdKind(prefixes=("cntr_",), name="a container", find=_by_pk(Container))
+    yield IdKind(
+        prefixes=("cfile_",), name="a container file", find=_by_owner(ContainerFile, "container_id", Container)
     )
-    yield Kind(prefixes=("pmpt_",), name="a prompt", find=_row(PromptTemplate))
-    yield Kind(prefixes=("chatcmpl",), name="a chat completion", find=_completion)
-    yield Kind(prefixes=("upst_",), name="an upstream", find=_row(Upstream))
-    yield Kind(prefixes=("cnct_",), name="a connector", find=_row(Connector))
-    yield Kind(prefixes=("sengine_",), name="a search engine", find=_row(SearchEngine))
-    yield Kind(prefixes=("msg_", "fc_", "rs_", "fco_", "ws_", "ci_", "mcp_", "fs_"), name="an item", find=_item)
+    yield IdKind(prefixes=("pmpt_",), name="a prompt", find=_by_pk(PromptTemplate))
+    yield IdKind(prefixes=("chatcmpl",), name="a chat completion", find=_completion)
+    yield IdKind(prefixes=("upst_",), name="an upstream", find=_by_pk(Upstream))
+    yield IdKind(prefixes=("cnct_",), name="a connector", find=_by_pk(Connector))
+    yield IdKind(prefixes=("sengine_",), name="a search engine", find=_by_pk(SearchEngine))
+    yield IdKind(prefixes=("msg_", "fc_", "rs_", "fco_", "ws_", "ci_", "mcp_", "fs_"), name="an item", find=_item)
 
 
-def _completion(request: HttpRequest, wanted: str) -> str | None:
-    """Its page if it was stored, else its row in the ledger; an id tells about when it was made."""
-    if page := _row(ChatCompletion)(request, wanted):
+def _completion(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of a chat completion if it was stored, otherwise of its usage record."""
+    if page := _by_pk(ChatCompletion)(request, public_id):
         return page
-    moment = made_at(wanted.replace("-", "_", 1))
+    moment = made_at(public_id.replace("-", "_", 1))
     if moment is None:
         return None
-    narrow = {"team_id__in": _teams(request), "object_id": wanted}
-    around = (moment - _BEFORE, moment + _UPLOAD)
-    return _first(UsageRecord, rows_of(request, UsageRecord).filter(occurred_at__range=around, **narrow))
+    conditions = {"team_id__in": _teams(request), "object_id": public_id}
+    time_range = (moment - _BEFORE, moment + _UPLOAD)
+    return _first_url(UsageRecord, rows_of(request, UsageRecord).filter(occurred_at__range=time_range, **conditions))
 
 
-KINDS = (*_kinds(),)
+ID_KINDS = (*_id_kinds(),)

@@ -1,7 +1,7 @@
-"""The command palette (Ctrl-K): an id leads to its page, a word to pages, teams, keys, models and people.
+"""Command palette (Ctrl-K): opens ids, and finds pages, teams, keys, models and users by name.
 
-It answers in the place of Unfold's own search at the same address, with the same fragment: that one keeps for five
-minutes what somebody might see, in lower case.
+It replaces Unfold's search at the same URL and renders the same fragment. Unfold's search caches results for five
+minutes, so a user could still see objects after losing access, and it lower-cases the term, which breaks ids.
 """
 
 import time
@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from unfold.dataclasses import SearchResult
 
-from responses.admin.search.id_lookup import kind_of, page_of, rows_of, url_of
+from responses.admin.search.id_lookup import id_kind_of, page_of, rows_of, url_of
 from responses.models import PromptTemplate
 from responses.models.vector_stores import VectorStore
 from responses.webhooks.models import WebhookEndpoint
@@ -26,13 +26,14 @@ from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import may_open, page
 from tenants.models import ApiKey, Model, Team, Upstream
 
-MOST = 5
-_SHORTEST = 2
-_LONGEST = 200
+MAX_RESULTS = 5
+# One letter matches nearly every name.
+_MIN_TERM = 2
+_MAX_TERM = 200
 _FRAGMENT = "unfold/helpers/command_results.html"
 
-# What is found by a word: the model, the columns that are looked through, what it is called, its icon.
-_BY_NAME: tuple[tuple[type[Row], tuple[str, ...], str, str], ...] = (
+# Searched models: model, searched columns, description, icon.
+_SEARCHED_MODELS: tuple[tuple[type[Row], tuple[str, ...], str, str], ...] = (
     (Team, ("name",), "Team", "groups"),
     (ApiKey, ("name", "prefix", "last_four"), "API key", "key"),
     (Model, ("name", "upstream_model"), "Model", "neurology"),
@@ -46,15 +47,16 @@ _BY_NAME: tuple[tuple[type[Row], tuple[str, ...], str, str], ...] = (
 
 @page("search/", name="palette", viewers=EVERY_ROLE)
 def palette(request: HttpRequest) -> HttpResponse:
-    """What the palette shows for what was typed."""
+    """Render the results for the typed term."""
     began = time.monotonic()
-    term = request.GET.get("s", "").strip()[:_LONGEST].replace("\0", "")
+    term = request.GET.get("s", "").strip()[:_MAX_TERM].replace("\0", "")
     if not term:
         return HttpResponse()
-    found = Paginator([*_found(request, term)], per_page=100)
+    results = Paginator([*_results(request, term)], per_page=100)
+    # The names are those of Unfold's fragment, which expects a page of a paginator.
     context = {
-        "page_obj": found,
-        "results": found.page(1),
+        "page_obj": results,
+        "results": results.page(1),
         "page_counter": 0,
         "execution_time": time.monotonic() - began,
         "command_show_history": False,
@@ -62,45 +64,46 @@ def palette(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, _FRAGMENT, context, headers={"HX-Trigger": "search"})
 
 
-def _found(request: HttpRequest, term: str) -> Iterator[SearchResult]:
+def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
     yield from _by_id(request, term)
-    yield from _pages(request, term)
-    if len(term) >= _SHORTEST:
-        yield from _named(request, term)
+    yield from _sidebar_pages(request, term)
+    if len(term) >= _MIN_TERM:
+        yield from _by_name(request, term)
     if may_open(request, "search"):
         link = f"{reverse('console:search')}?{urlencode({'q': term})}"
-        yield _result(f"“{term}”", "Search in what was said", link, "manage_search")
+        yield _result(f"“{term}”", "Search message content", link, "manage_search")
 
 
 def _by_id(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    kind = kind_of(term)
+    kind = id_kind_of(term)
     if (kind or len(term) >= 4) and " " not in term and (link := page_of(request, term)):
         name = kind.name.partition(" ")[2] if kind else "item"
-        yield _result(term if not term.startswith("sk-") else term[:12], f"Open this {name}", link, "arrow_outward")
+        yield _result(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
 
 
-def _pages(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    """Pages of the console, as the sidebar has them for this user."""
-    wanted = term.casefold()
+def _sidebar_pages(request: HttpRequest, term: str) -> Iterator[SearchResult]:
+    """Yield the pages of the sidebar that match the term and that the user may open."""
+    term = term.casefold()
     for group in admin.site.get_sidebar_list(request):  # type: ignore[attr-defined]  # Unfold's site has it
         area = str(group.get("title") or "Console")
         for entry in group["items"]:
             title = str(entry["title"])
-            if entry.get("has_permission", True) and (wanted in title.casefold() or wanted == area.casefold()):
+            if entry.get("has_permission", True) and (term in title.casefold() or term == area.casefold()):
                 yield _result(title, area, str(entry["link"]), entry.get("icon") or "web")
 
 
-def _named(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    for model, columns, what, icon in _BY_NAME:
+def _by_name(request: HttpRequest, term: str) -> Iterator[SearchResult]:
+    for model, columns, label, icon in _SEARCHED_MODELS:
         if not _has_page(request, model):
             continue
-        narrow = Q()
+        conditions = Q()
         for column in columns:
-            narrow |= Q(**{f"{column}__icontains": term})
-        rows = rows_of(request, model).filter(narrow).order_by(columns[0], "pk")
-        for row_pk, name, hint in rows.values_list("pk", columns[0], columns[-1])[:MOST]:
-            aside = f"{what}, {hint}" if hint and hint != name and model is not ApiKey else what
-            yield _result(name, aside, url_of(model, row_pk), icon)
+            conditions |= Q(**{f"{column}__icontains": term})
+        rows = rows_of(request, model).filter(conditions).order_by(columns[0], "pk")
+        for row_pk, name, hint in rows.values_list("pk", columns[0], columns[-1])[:MAX_RESULTS]:
+            # The last column of a key is its last four characters, which say little without the prefix.
+            description = f"{label}, {hint}" if hint and hint != name and model is not ApiKey else label
+            yield _result(name, description, url_of(model, row_pk), icon)
 
 
 def _has_page(request: HttpRequest, model: type[Row]) -> bool:

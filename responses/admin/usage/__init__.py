@@ -1,1 +1,1 @@
-"""How much is used: the page of charts, its questions and answers, and the links from numbers to what they count."""
+"""Usage page: query, aggregation, charts, and links from numbers to lists."""

@@ -1,4 +1,4 @@
-"""The numbers of the usage page: a value for each bucket of time and each group, and what all of the time comes to."""
+"""Values of the usage page: one per time bucket and group, with totals."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from responses.admin.usage.metrics import Kind
-from responses.admin.usage.query import Asked
+from responses.admin.usage.metrics import MetricKind
+from responses.admin.usage.query import UsageQuery
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
@@ -16,12 +16,12 @@ TOP = 8
 OTHER = "Other"
 _HOUR = timedelta(hours=1)
 Key = tuple[str, ...]
-_REST: Key = ("\0rest",)
+_OTHER_KEY: Key = ("\0rest",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """One of the groups: its name, its values along the time, and what they come to. `key` None: all the others."""
+class UsageGroup:
+    """One group with its values per bucket and its total. `key` is None for the remaining groups together ("Other")."""
 
     key: Key | None
     name: str
@@ -30,102 +30,108 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The buckets of time (their beginnings, and the end of the last), the groups, largest first, and the whole."""
+class UsageReport:
+    """Result of a usage query.
+
+    `edges` are the starts of the buckets and the end of the last one. `groups` are sorted by size, largest first.
+    `other_count` is the number of groups combined in "Other".
+    """
 
     edges: Sequence[datetime]
-    groups: Sequence[Group]
+    groups: Sequence[UsageGroup]
     total: float | None
-    rest: int
+    other_count: int
 
 
-def answer(asked: Asked, *, teams: Sequence[str] | None, top: int = TOP) -> Answer:
-    """Ask twice: what is largest, then that along the time; whatever comes after the largest becomes Other."""
-    totals = _ask(asked, teams, bucket="")
-    ranked = sorted(totals, key=lambda row: -_weight(asked, row))
-    kept = [row.key for row in ranked[:top]]
-    edges = buckets(asked)
+def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = TOP) -> UsageReport:
+    """Return the `top` largest groups over time; the remaining groups are combined as "Other"."""
+    # Two reads: the totals decide which groups are shown, then the same sums are read per bucket.
+    totals = _ask(query, teams, bucket="")
+    ranked = sorted(totals, key=lambda row: -_weight(query, row))
+    top_keys = [row.key for row in ranked[:top]]
+    edges = buckets(query)
     by_group: dict[Key, dict[datetime, dict[str, Any]]] = defaultdict(dict)
-    for row in _ask(asked, teams, bucket=asked.bucket):
+    for row in _ask(query, teams, bucket=query.bucket):
         if row.bucket is not None:
-            cells = by_group[row.key if row.key in kept else _REST]
+            cells = by_group[row.key if row.key in top_keys else _OTHER_KEY]
             cells[row.bucket] = _added(cells.get(row.bucket), row.values)
-    # The first bucket may begin before the span, with the day or the week that it is in.
-    starts = [_start(edge, asked) for edge in edges[:-1]]
+    # The first bucket may start before the range, at the start of its day or week.
+    starts = [_start(edge, query) for edge in edges[:-1]]
     sums: dict[Key, dict[str, Any]] = {}
     for row in totals:
-        key = row.key if row.key in kept else _REST
+        key = row.key if row.key in top_keys else _OTHER_KEY
         sums[key] = _added(sums.get(key), row.values)
-    names = _names(asked, kept)
+    names = _names(query, top_keys)
     groups = [
-        Group(
-            key=None if key == _REST else key,
-            name=OTHER if key == _REST else names[key],
-            values=[_value(asked, by_group[key].get(start)) for start in starts],
-            total=_value(asked, sums[key]),
+        UsageGroup(
+            key=None if key == _OTHER_KEY else key,
+            name=OTHER if key == _OTHER_KEY else names[key],
+            values=[_value(query, by_group[key].get(start)) for start in starts],
+            total=_value(query, sums[key]),
         )
-        for key in [*kept, *([_REST] if _REST in sums else [])]
+        for key in [*top_keys, *([_OTHER_KEY] if _OTHER_KEY in sums else [])]
     ]
     whole: dict[str, Any] | None = None
     for row in totals:
         whole = _added(whole, row.values)
-    return Answer(edges=edges, groups=groups, total=_value(asked, whole), rest=max(0, len(totals) - top))
+    return UsageReport(edges=edges, groups=groups, total=_value(query, whole), other_count=max(0, len(totals) - top))
 
 
-def buckets(asked: Asked) -> list[datetime]:
-    """Where the buckets of a question begin, and where the last one ends."""
-    edges = [asked.since]
-    while edges[-1] < asked.until:
-        edges.append(min(_next(edges[-1], asked), asked.until))
+def buckets(query: UsageQuery) -> list[datetime]:
+    """Return the starts of the buckets of a query, and the end of the last one."""
+    edges = [query.since]
+    while edges[-1] < query.until:
+        edges.append(min(_next(edges[-1], query), query.until))
     return edges
 
 
-def _next(moment: datetime, asked: Asked) -> datetime:
-    if asked.bucket == "hour":
+def _next(moment: datetime, query: UsageQuery) -> datetime:
+    if query.bucket == "hour":
         return moment + _HOUR
-    # The clock of the zone may be put on or back within: half a day later it is surely the next, whatever happened.
-    length = timedelta(days=1 if asked.bucket == "day" else 7)
-    later = (_start(moment, asked) + length + timedelta(hours=12)).astimezone(asked.zone)
+    # A day of the zone may have 23 or 25 hours when clocks change. Twelve hours past the nominal end is always within
+    # the next bucket, whose midnight is then taken.
+    length = timedelta(days=1 if query.bucket == "day" else 7)
+    later = (_start(moment, query) + length + timedelta(hours=12)).astimezone(query.zone)
     midnight = later.replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
     floor = midnight.replace(minute=0)
     return floor if floor == midnight else floor + _HOUR
 
 
-def _start(moment: datetime, asked: Asked) -> datetime:
-    """What PostgreSQL's date_trunc makes of an hour, in the zone of the question."""
-    if asked.bucket == "hour":
+def _start(moment: datetime, query: UsageQuery) -> datetime:
+    # Must equal PostgreSQL's date_trunc in the zone of the query: the sums carry its results as bucket keys.
+    if query.bucket == "hour":
         return moment.astimezone(UTC)
-    local = moment.astimezone(asked.zone)
+    local = moment.astimezone(query.zone)
     day = local.replace(hour=0, minute=0, second=0, microsecond=0)
-    if asked.bucket == "week":
+    if query.bucket == "week":
         day = day.replace(tzinfo=None) - timedelta(days=day.weekday())
-        day = day.replace(tzinfo=asked.zone)
+        day = day.replace(tzinfo=query.zone)
     return day.astimezone(UTC)
 
 
-def _ask(asked: Asked, teams: Sequence[str] | None, *, bucket: str) -> list[RollupRow]:
-    columns = asked.metric.columns[asked.source.name]
+def _ask(query: UsageQuery, teams: Sequence[str] | None, *, bucket: str) -> list[RollupRow]:
+    columns = query.metric.columns[query.source.name]
     measures = [*dict.fromkeys(columns)]
     return queries.fetch_rows(
         RollupQuery(
-            source=asked.source,
-            since=asked.since,
-            until=asked.until,
+            source=query.source,
+            since=query.since,
+            until=query.until,
             measures=measures,
-            by=asked.dimensions,
+            by=query.dimensions,
             bucket=bucket,
-            zone=asked.zone.key,
+            zone=query.zone.key,
             teams=teams,
-            only=asked.only,
+            only=query.only,
         )
     )
 
 
-def _weight(asked: Asked, row: RollupRow) -> float:
-    """By what groups are ranked: by how much there is of them, not by how slow or broken they are."""
-    *_, last = asked.metric.columns[asked.source.name]
+def _weight(query: UsageQuery, row: RollupRow) -> float:
+    # Ratios and percentiles rank groups by volume: the slowest group may have a single call.
+    *_, last = query.metric.columns[query.source.name]
     value = row.values[last]
-    return float(sum(value)) if asked.metric.kind is Kind.PERCENTILE else float(value)
+    return float(sum(value)) if query.metric.kind is MetricKind.PERCENTILE else float(value)
 
 
 def _added(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,17 +145,16 @@ def _added(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _value(asked: Asked, sums: Mapping[str, Any] | None) -> float | None:
+def _value(query: UsageQuery, sums: Mapping[str, Any] | None) -> float | None:
     if sums is None:
-        return 0 if asked.metric.kind is Kind.SUM else None
-    return asked.metric.value(asked.source.name, sums)
+        return 0 if query.metric.kind is MetricKind.SUM else None
+    return query.metric.value(query.source.name, sums)
 
 
-def _names(asked: Asked, keys: Sequence[Key]) -> dict[Key, str]:
-    """What people call these groups."""
+def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:
     ids = [key[0] for key in keys if key]
     known: dict[str, str] = {}
-    match asked.group.name:
+    match query.group.name:
         case "team":
             known = dict(Team.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "key":
@@ -159,8 +164,9 @@ def _names(asked: Asked, keys: Sequence[Key]) -> dict[Key, str]:
             known = dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "status" | "mode":
             known = {each: each.replace("_", " ") for each in ids}
+        # Built-in tools share names with functions of clients, so their kind is added.
         case "tool":
             return {key: key[1] if key[0] == "function" else f"{key[1]} ({key[0].replace('_', ' ')})" for key in keys}
         case "none":
-            return dict.fromkeys(keys, asked.metric.title)
+            return dict.fromkeys(keys, query.metric.title)
     return {key: known.get(key[0], key[0]) or "none" for key in keys}

@@ -1,4 +1,4 @@
-"""From a number to the list of what it counts."""
+"""Links from a number to the list of the rows that it counts."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils.http import urlencode
 
-# What the lists call the columns that sums are told apart by. What is not here has no filter there.
+# Filter parameters of the lists, by dimension of the sums. A dimension that is not listed has no filter there.
 _FILTERS: Mapping[str, Mapping[str, str]] = {
     "responses_response": {
         "team_id": "team__id__exact",
@@ -32,29 +32,30 @@ _LISTS = {
 
 
 def changelist(name: str, /, **query: Any) -> str:
-    """The list of a model (`app_model`) with these filters."""
+    """Return the URL of the change list of a model (`app_model`) with filters."""
     url = reverse(f"admin:{name}_changelist")
     return f"{url}?{urlencode(query, doseq=True)}" if query else url
 
 
 def rows_of(source: str, /, *, since: datetime, until: datetime, **dimensions: str) -> str:
-    """The list of the rows of a source between two hours whose dimensions have these values."""
+    """Return the URL of the list of a source's rows between two times, filtered by dimensions."""
     name, time = _LISTS[source]
     return changelist(name, **_range(time, since, until), **_filters(name, dimensions))
 
 
 def _filters(name: str, dimensions: Mapping[str, str]) -> dict[str, str]:
     known = {_FILTERS[name][key]: value for key, value in dimensions.items() if key in _FILTERS[name] and value}
-    # The list tells answers that are waited for from those in pieces, whatever form they have.
+    # The sums store the mode as `json`, the filter of the list calls it `sync`.
     return {key: "sync" if (key, value) == ("mode", "json") else value for key, value in known.items()}
 
 
 def responses(*, since: datetime, until: datetime, **dimensions: str) -> str:
-    """The list of responses."""
+    """Return the URL of the list of responses, see `rows_of`."""
     return rows_of("responses", since=since, until=until, **dimensions)
 
 
 def _range(field: str, since: datetime, until: datetime) -> dict[str, str]:
+    # The filter includes its last second, the sums exclude `until`.
     first, last = since.astimezone(UTC), until.astimezone(UTC) - timedelta(seconds=1)
     return {
         f"{field}_from_0": f"{first:%Y-%m-%d}",

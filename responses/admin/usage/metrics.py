@@ -1,4 +1,4 @@
-"""What the page of usage can show, and by what it can be told apart."""
+"""Metrics and groupings of the usage page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from tenants.prices import amount
 SOURCES: Mapping[str, RollupSource] = {source.name: source for source in (RESPONSES, CALLS, TOOLS)}
 
 
+# Tones are class names of charts.css.
 STATUS_TONES: Mapping[str, str] = {
     "completed": "good",
     "failed": "bad",
@@ -24,8 +25,8 @@ STATUS_TONES: Mapping[str, str] = {
 }
 
 
-class Kind(Enum):
-    """How a value comes from sums: it is one, a share of one in another, or a percentile of a histogram."""
+class MetricKind(Enum):
+    """Computation of a metric: a sum, the ratio of two sums in percent, or a percentile of a histogram."""
 
     SUM = "sum"
     SHARE = "share"
@@ -34,32 +35,35 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A number that can be asked for. `columns` are the columns it comes from, by source; the first source that tells
-    the wanted groups apart is asked."""
+    """Metric of the usage page.
+
+    `columns` are the columns it is computed from, by source, in order of preference: the first source that has the
+    grouping and the filters is used. `share` is the percentile between 0 and 1.
+    """
 
     name: str
     title: str
     columns: Mapping[str, tuple[str, ...]]
-    kind: Kind = Kind.SUM
+    kind: MetricKind = MetricKind.SUM
     share: float = 0
-    spoken: Callable[[float], str] = charts.number
+    format_value: Callable[[float], str] = charts.number
 
     def value(self, source: str, sums: Mapping[str, Any]) -> float | None:
-        """The number, of sums; None where there is nothing to speak of."""
+        """Return the value computed from sums, or None without data."""
         first, *others = self.columns[source]
         match self.kind:
-            case Kind.PERCENTILE:
+            case MetricKind.PERCENTILE:
                 return histograms.quantile(sums[first], self.share)
-            case Kind.SHARE:
+            case MetricKind.SHARE:
                 whole = sums[others[0]]
                 return 100 * sums[first] / whole if whole else None
-            case Kind.SUM:
+            case MetricKind.SUM:
                 return float(sums[first])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """What a number can be told apart by: the dimensions of each source that knows it."""
+class Grouping:
+    """Grouping of a metric: its dimensions in each source that has them."""
 
     name: str
     title: str
@@ -67,7 +71,7 @@ class Group:
 
 
 def dollars(value: float) -> str:
-    """A cost on a chart: to the cent, and small ones to four places."""
+    """Format a cost in US dollars: two decimals, four below one dollar."""
     return amount(Decimal(f"{value:.{2 if value >= 1 else 4}f}"))
 
 
@@ -77,7 +81,12 @@ def _tokens(name: str, title: str, column: str) -> Metric:
 
 def _percentile(name: str, title: str, share: float, **columns: tuple[str, ...]) -> Metric:
     return Metric(
-        name=name, title=title, columns=columns, kind=Kind.PERCENTILE, share=share, spoken=charts.milliseconds
+        name=name,
+        title=title,
+        columns=columns,
+        kind=MetricKind.PERCENTILE,
+        share=share,
+        format_value=charts.milliseconds,
     )
 
 
@@ -89,37 +98,37 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric(name="requests", title="Responses", columns={"responses": ("responses",)}),
-        Metric(name="errors", title="Error %", columns=_ERRORS, kind=Kind.SHARE, spoken=charts.percent),
-        _tokens("tokens_in", "Tokens in", "input_tokens"),
-        _tokens("tokens_cached", "Tokens cached", "cached_tokens"),
-        _tokens("tokens_out", "Tokens out", "output_tokens"),
+        Metric(name="errors", title="Error rate", columns=_ERRORS, kind=MetricKind.SHARE, format_value=charts.percent),
+        _tokens("tokens_in", "Input tokens", "input_tokens"),
+        _tokens("tokens_cached", "Cached tokens", "cached_tokens"),
+        _tokens("tokens_out", "Output tokens", "output_tokens"),
         Metric(name="tools", title="Tool calls", columns={"responses": ("tool_calls",), "tools": ("calls",)}),
         _percentile("p50", "Latency p50", 0.5, **_DURATION),
         _percentile("p95", "Latency p95", 0.95, **_DURATION),
         _percentile("ttft50", "Time to first token p50", 0.5, **_FIRST),
         _percentile("ttft95", "Time to first token p95", 0.95, **_FIRST),
-        Metric(name="calls", title="Model calls, all endpoints", columns={"calls": ("calls",)}),
-        Metric(name="cost", title="Cost", columns={"calls": ("cost",)}, spoken=dollars),
+        Metric(name="calls", title="Model calls (all endpoints)", columns={"calls": ("calls",)}),
+        Metric(name="cost", title="Cost", columns={"calls": ("cost",)}, format_value=dollars),
     )
 }
 GROUPS = {
     group.name: group
     for group in (
-        Group(name="none", title="Nothing", dimensions={"responses": (), "calls": (), "tools": ()}),
-        Group(name="team", title="Team", dimensions=dict.fromkeys(SOURCES, ("team_id",))),
-        Group(name="key", title="API key", dimensions=dict.fromkeys(("responses", "calls"), ("api_key_id",))),
-        Group(name="model", title="Model", dimensions=dict.fromkeys(("responses", "calls"), ("model",))),
-        Group(name="upstream", title="Upstream", dimensions=dict.fromkeys(("responses", "calls"), ("upstream_id",))),
-        Group(name="status", title="Status", dimensions={"responses": ("status",), "tools": ("status",)}),
-        Group(name="mode", title="Mode", dimensions={"responses": ("mode",)}),
-        Group(name="endpoint", title="Endpoint", dimensions={"calls": ("endpoint",)}),
-        Group(name="tool", title="Tool", dimensions={"tools": ("kind", "name")}),
+        Grouping(name="none", title="None", dimensions={"responses": (), "calls": (), "tools": ()}),
+        Grouping(name="team", title="Team", dimensions=dict.fromkeys(SOURCES, ("team_id",))),
+        Grouping(name="key", title="API key", dimensions=dict.fromkeys(("responses", "calls"), ("api_key_id",))),
+        Grouping(name="model", title="Model", dimensions=dict.fromkeys(("responses", "calls"), ("model",))),
+        Grouping(name="upstream", title="Upstream", dimensions=dict.fromkeys(("responses", "calls"), ("upstream_id",))),
+        Grouping(name="status", title="Status", dimensions={"responses": ("status",), "tools": ("status",)}),
+        Grouping(name="mode", title="Mode", dimensions={"responses": ("mode",)}),
+        Grouping(name="endpoint", title="Endpoint", dimensions={"calls": ("endpoint",)}),
+        Grouping(name="tool", title="Tool", dimensions={"tools": ("kind", "name")}),
     )
 }
 
 
-def source_of(metric: Metric, group: Group, filters: Mapping[str, str]) -> RollupSource | None:
-    """Where a metric is read from when it is told apart so and narrowed by these dimensions; None: from nowhere."""
+def source_for(metric: Metric, group: Grouping, filters: Mapping[str, str]) -> RollupSource | None:
+    """Return the first source that has the metric, the grouping and the filtered dimensions, or None."""
     for name in metric.columns:
         source = SOURCES[name]
         if name in group.dimensions and set(filters) <= set(source.names):
