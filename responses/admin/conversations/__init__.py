@@ -1,1 +1,1 @@
-"""Conversations and chains: found, read like a chat, forked, saved, deleted."""
+"""Conversations: the list, the page of one, its actions, and chains of responses."""

@@ -1,6 +1,6 @@
-"""What people do with a conversation: fork it, take something out of it, delete it, save it.
+"""Actions on a conversation: fork, delete items or all of it, export.
 
-Each changes something by POST alone, after a page that asks, and leaves an audit line. Who may not, gets 403.
+Changes need a POST after a confirmation page and are recorded in the audit log. Users without the role get 403.
 """
 
 from typing import Any
@@ -20,19 +20,19 @@ from tenants.console.audited_admin import actor, audit_row
 from tenants.console.content_access import audit_read, may_read
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, may
 
-_PAGE = "admin/conversations/conversation/confirm.html"
-_MOST_AT_ONCE = 20
+_TEMPLATE = "admin/conversations/conversation/confirm.html"
+_MAX_ITEMS = 20
 _FORMATS = {"jsonl": ("application/jsonl", export.lines), "md": ("text/markdown; charset=utf-8", export.markdown)}
 
 
 class ReasonForm(forms.Form):
-    """Why; the audit log keeps it."""
+    """The reason for a deletion, recorded in the audit log."""
 
     reason = forms.CharField(max_length=500, min_length=5)
 
 
 def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
-    """A new conversation with the items up to and with `after`; all of them without it."""
+    """Copy the conversation into a new one: the items up to and including `after`, or all of them."""
     if not may(request, CONTRIBUTORS | OPERATORS, conversation):
         raise PermissionDenied
     after = request.POST.get("after") or request.GET.get("after") or None
@@ -45,35 +45,36 @@ def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
             messages.error(request, gone.message)
             return HttpResponseRedirect(url_of(conversation))
         audit_row(request, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
-        messages.success(request, f"This is the fork; it began as {conversation.pk}.")
+        messages.success(request, f"Forked from {conversation.pk}.")
         return HttpResponseRedirect(url_of(made))
-    what = f"the items up to {after}" if after else "all of its items"
-    lead = f"A new conversation begins with {what} and with the same metadata. This one stays as it is."
-    words = {"title": "Fork this conversation?", "lead": lead, "button": "Fork", "hidden": {"after": after or ""}}
-    return _ask(request, conversation, words)
+    scope = f"the items up to {after}" if after else "all items"
+    lead = f"Creates a new conversation with {scope} and the same metadata. This conversation does not change."
+    context = {"title": "Fork this conversation?", "lead": lead, "button": "Fork", "hidden": {"after": after or ""}}
+    return _confirmation_page(request, conversation, context)
 
 
 def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
-    """Take the items named by `item` out of the conversation, or delete all of it where none is named."""
+    """Delete the items named by `item`, or the whole conversation if none is named."""
     if not may(request, LEADS | OPERATORS, conversation):
         raise PermissionDenied
     given = request.POST if request.method == "POST" else request.GET
-    items = given.getlist("item")[:_MOST_AT_ONCE]
+    items = given.getlist("item")[:_MAX_ITEMS]
     form = ReasonForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         return _remove(request, conversation, items, form.cleaned_data["reason"])
     if items:
         title = f"Delete {'this item' if len(items) == 1 else f'these {len(items)} items'}?"
-        lead = f"No model reads {', '.join(items)} here again. Responses and forks that show it keep it."
+        names = ", ".join(items)
+        lead = f"Removes {names} from this conversation. Responses and forks that contain the same items keep them."
     else:
         title = "Delete this conversation?"
-        lead = "It is gone for good, with all items that no response and no fork shows."
-    words = {"title": title, "lead": lead, "button": "Delete", "items": items, "form": form, "is_dangerous": True}
-    return _ask(request, conversation, words)
+        lead = "Permanently deletes the conversation, and all items that no response or fork contains."
+    context = {"title": title, "lead": lead, "button": "Delete", "items": items, "form": form, "is_dangerous": True}
+    return _confirmation_page(request, conversation, context)
 
 
 def _remove(request: HttpRequest, conversation: Conversation, items: list[str], reason: str) -> HttpResponse:
-    what: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "team_id": conversation.team_id,
         "actor": actor(request),
         "conversation_id": conversation.pk,
@@ -82,21 +83,21 @@ def _remove(request: HttpRequest, conversation: Conversation, items: list[str], 
     }
     try:
         for item_id in items:
-            services.delete_item(item_id=item_id, **what)
+            services.delete_item(item_id=item_id, **arguments)
         if not items:
-            services.delete_conversation(**what)
+            services.delete_conversation(**arguments)
     except ApiError as refused:
         messages.error(request, refused.message)
         return HttpResponseRedirect(url_of(conversation))
     if items:
         messages.success(request, f"Deleted: {', '.join(items)}.")
         return HttpResponseRedirect(url_of(conversation))
-    messages.success(request, f"The conversation {conversation.pk} is deleted.")
+    messages.success(request, f"Deleted conversation {conversation.pk}.")
     return HttpResponseRedirect(reverse("admin:conversations_conversation_changelist"))
 
 
 def export_items(request: HttpRequest, conversation: Conversation) -> StreamingHttpResponse:
-    """All of it as JSON Lines or as Markdown, a few items at a time."""
+    """Stream the whole conversation as JSON Lines or Markdown."""
     if not may_read(request, conversation.team_id):
         raise PermissionDenied
     audit_read(request, conversation, team_id=conversation.team_id)
@@ -109,16 +110,16 @@ def export_items(request: HttpRequest, conversation: Conversation) -> StreamingH
 
 
 def url_of(conversation: Conversation) -> str:
-    """The page of a conversation."""
+    """Return the URL of a conversation's page."""
     return reverse("admin:conversations_conversation_change", args=[conversation.pk])
 
 
-def _ask(request: HttpRequest, conversation: Conversation, words: dict[str, Any]) -> HttpResponse:
-    context = {
+def _confirmation_page(request: HttpRequest, conversation: Conversation, context: dict[str, Any]) -> HttpResponse:
+    page = {
         **admin.site.each_context(request),
         "opts": Conversation._meta,  # noqa: SLF001 - Django's documented API for models
         "original": conversation,
         "back": url_of(conversation),
-        **words,
+        **context,
     }
-    return TemplateResponse(request, _PAGE, context)
+    return TemplateResponse(request, _TEMPLATE, page)

@@ -1,7 +1,7 @@
-"""What the admin tells of conversations beyond their own rows: what was run in them, who holds them, how they begin.
+"""Summaries of conversations: responses, usage, last activity, lock owner and a preview.
 
-One query for the rows of a page, whatever their number, and bounded for each of them: of a conversation with more
-responses than that, the latest are counted.
+One query serves all rows of a page, and its cost is bounded for each of them: in a conversation with more than 1,000
+responses only the latest 1,000 are counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import now
 from responses.models import RUNNING, ConversationLock, Response
 
-MOST_RESPONSES = 1000
-MOST_ITEMS = 1000
-_PREVIEW = 120
+MAX_RESPONSES = 1000
+MAX_ITEMS = 1000
+_PREVIEW_CHARACTERS = 120
 _FIRST_ITEMS = 6
 
-_FACTS = """
+_SUMMARIES_SQL = """
 SELECT one.id, latest.created_at, latest.end_user, beginning.input_preview,
        coalesce(runs.responses, 0), coalesce(runs.turns, 0), coalesce(runs.tools, 0), coalesce(runs.input, 0),
        coalesce(runs.output, 0), coalesce(runs.errors, 0), runs.cost, items.number
@@ -51,7 +51,7 @@ LEFT JOIN LATERAL (
 ) AS items ON true
 """
 
-_ACTIVE = """
+_RECENTLY_ACTIVE_SQL = """
 SELECT conversation_id FROM (
     SELECT conversation_id, created_at FROM responses_response
     WHERE created_at >= %(since)s AND (%(teams)s::text[] IS NULL OR team_id = ANY(%(teams)s))
@@ -63,8 +63,12 @@ GROUP BY conversation_id ORDER BY max(created_at) DESC LIMIT 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a conversation. `items` are as many as were counted; `more_items` when there are others."""
+class ConversationSummary:
+    """Figures of a conversation.
+
+    `items` and `responses` are counted up to 1,000; `more_items` and `more_responses` say that there are others.
+    `locked_by` is the id of the response that locks the conversation lock.
+    """
 
     last_active: datetime
     end_user: str = ""
@@ -78,33 +82,37 @@ class Facts:
     cost: Decimal | None = None
     items: int = 0
     more_items: bool = False
-    held_by: str = ""
+    locked_by: str = ""
 
     @property
     def more_responses(self) -> bool:
-        """Whether there may be others that were not counted."""
-        return self.responses >= MOST_RESPONSES
+        """True if there may be responses that were not counted."""
+        return self.responses >= MAX_RESPONSES
 
 
-def facts_of(conversations: Sequence[Conversation], *, with_previews: bool = True) -> dict[str, Facts]:
-    """The facts by the ids of the conversations."""
+def summaries_of(
+    conversations: Sequence[Conversation], *, with_previews: bool = True
+) -> dict[str, ConversationSummary]:
+    """Return the summaries by conversation id."""
     by_id = {row.pk: row for row in conversations}
     if not by_id:
         return {}
-    holders = _holders(by_id)
+    lock_owners = _lock_owners(by_id)
     with connection.cursor() as cursor:
-        values: dict[str, Any] = {"ids": list(by_id), "responses": MOST_RESPONSES, "items": MOST_ITEMS + 1}
-        cursor.execute(_FACTS, values)
+        values: dict[str, Any] = {"ids": list(by_id), "responses": MAX_RESPONSES, "items": MAX_ITEMS + 1}
+        cursor.execute(_SUMMARIES_SQL, values)
         rows = cursor.fetchall()
     begun = {row[0]: row[3] or "" for row in rows}
     without = [name for name, preview in begun.items() if not preview]
-    previews = {**begun, **_first_words(without)} if with_previews else {}
-    return {row[0]: _facts(by_id[row[0]], row, previews.get(row[0], ""), holders) for row in rows}
+    previews = {**begun, **_first_user_texts(without)} if with_previews else {}
+    return {row[0]: _summary(by_id[row[0]], row, previews.get(row[0], ""), lock_owners) for row in rows}
 
 
-def _facts(conversation: Conversation, row: Sequence[Any], preview: str, holders: Mapping[str, str]) -> Facts:
+def _summary(
+    conversation: Conversation, row: Sequence[Any], preview: str, lock_owners: Mapping[str, str]
+) -> ConversationSummary:
     latest, end_user, _, responses, turns, tools, tokens_in, tokens_out, errors, cost, items = row[1:]
-    return Facts(
+    return ConversationSummary(
         last_active=latest or conversation.created_at,
         end_user=end_user or "",
         preview=preview,
@@ -115,35 +123,40 @@ def _facts(conversation: Conversation, row: Sequence[Any], preview: str, holders
         output_tokens=tokens_out,
         errors=errors,
         cost=cost,
-        items=min(items, MOST_ITEMS),
-        more_items=items > MOST_ITEMS,
-        held_by=holders.get(conversation.pk, ""),
+        items=min(items, MAX_ITEMS),
+        more_items=items > MAX_ITEMS,
+        locked_by=lock_owners.get(conversation.pk, ""),
     )
 
 
-def lately_active(*, length: timedelta, teams: Sequence[str] | None) -> list[str]:
-    """The ids of the conversations that were continued since then, the latest first; `teams` None: every team. Looks
-    at the newest 50,000 responses at most."""
+def recently_active(*, length: timedelta, teams: Sequence[str] | None) -> list[str]:
+    """Return the ids of conversations with a response in this period, most recent first; `teams` None is every team.
+
+    Considers the newest 50,000 responses at most.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(_ACTIVE, {"since": now() - length, "teams": None if teams is None else list(teams)})
+        cursor.execute(_RECENTLY_ACTIVE_SQL, {"since": now() - length, "teams": None if teams is None else list(teams)})
         return [name for (name,) in cursor.fetchall()]
 
 
-def _holders(ids: Iterable[str]) -> dict[str, str]:
-    """The responses that hold these conversations right now."""
-    holds = list(ConversationLock.objects.filter(pk__in=list(ids)))
-    if not holds:
+def _lock_owners(ids: Iterable[str]) -> dict[str, str]:
+    # By conversation id, the response that locks the lock now.
+    locks = list(ConversationLock.objects.filter(pk__in=list(ids)))
+    if not locks:
         return {}
-    made = dict(Response.objects.filter(pk__in=[hold.response_id for hold in holds]).values_list("pk", "status"))
-    return {hold.conversation_id: hold.response_id for hold in holds if _is_held(hold, made.get(hold.response_id))}
+    statuses = dict(Response.objects.filter(pk__in=[lock.response_id for lock in locks]).values_list("pk", "status"))
+    return {
+        lock.conversation_id: lock.response_id for lock in locks if _is_locked(lock, statuses.get(lock.response_id))
+    }
 
 
-def _is_held(hold: ConversationLock, status: str | None) -> bool:
-    return hold.until > now() if status is None else status in RUNNING
+def _is_locked(lock: ConversationLock, status: str | None) -> bool:
+    # While the response is not stored yet, the lock is valid until it expires.
+    return lock.until > now() if status is None else status in RUNNING
 
 
-def _first_words(ids: Sequence[str]) -> dict[str, str]:
-    """How the conversations begin that no response has begun: the first words of a user among the first items."""
+def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:
+    # Conversations that were created with items have no response with a preview: the first user message serves.
     if not ids:
         return {}
     places = Placement.objects.filter(owner__in=list(ids), section=Section.ITEMS, position__lt=_FIRST_ITEMS)
@@ -152,7 +165,7 @@ def _first_words(ids: Sequence[str]) -> dict[str, str]:
         by_item.setdefault(item_id, []).append((owner, position))
     words: dict[str, tuple[int, str]] = {}
     for item in Item.objects.filter(key__in=list(by_item), type="message", body__role="user"):
-        text = plain_text(item.body)[:_PREVIEW]
+        text = plain_text(item.body)[:_PREVIEW_CHARACTERS]
         for owner, position in by_item[item.key]:
             if text and position < words.get(owner, (_FIRST_ITEMS, ""))[0]:
                 words[owner] = (position, text)
@@ -161,17 +174,19 @@ def _first_words(ids: Sequence[str]) -> dict[str, str]:
 
 # -- which response an item belongs to ---------------------------------------------------------------------------------
 
-_MOST_PLACES = 2000
+_MAX_PLACEMENTS = 2000
 
 
-def owners_of(conversation: Conversation, places: Sequence[Placement]) -> tuple[dict[Any, str], dict[str, Response]]:
-    """Of each item the response that made it or brought it, by its key; and these responses by their ids."""
+def responses_of_items(
+    conversation: Conversation, places: Sequence[Placement]
+) -> tuple[dict[Any, str], dict[str, Response]]:
+    """Return the id of the response that each item belongs to, by item key, and these responses by id."""
     elsewhere = Placement.objects.filter(
         item_id__in=[place.item_id for place in places],
         team_id=conversation.team_id,
         section__in=[Section.INPUT, Section.OUTPUT],
     )
-    found = list(elsewhere.order_by("-id").values_list("item_id", "owner", "section")[:_MOST_PLACES])
+    found = list(elsewhere.order_by("-id").values_list("item_id", "owner", "section")[:_MAX_PLACEMENTS])
     rows = Response.objects.filter(pk__in={owner for _, owner, _ in found}, team_id=conversation.team_id)
     responses = {row.pk: row for row in rows.defer("parameters", "options", "metadata", "secrets")}
     best: dict[Any, tuple[bool, bool, str]] = {}
@@ -179,7 +194,8 @@ def owners_of(conversation: Conversation, places: Sequence[Placement]) -> tuple[
         response = responses.get(owner)
         if response is None:
             continue
-        # Of several: one of this conversation before others, and whoever made it before those who were told it.
+        # An item may appear in several responses. Prefer one of this conversation, and the one that produced the item
+        # to those that received it as input.
         rank = (response.conversation_id == conversation.pk, section == Section.OUTPUT, owner)
         if item_id not in best or rank[:2] > best[item_id][:2]:
             best[item_id] = rank

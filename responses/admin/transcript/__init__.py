@@ -1,1 +1,1 @@
-"""What was said, as pages show it: messages, calls as cards, and what is loaded on demand."""
+"""Transcripts: items as messages, reasoning and tool cards, and the content that pages load on demand."""

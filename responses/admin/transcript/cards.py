@@ -1,6 +1,6 @@
-"""Items that are no messages as a page shows them: calls, what came back of them, and settings.
+"""Cards for items other than messages and reasoning: calls, their outputs, and settings.
 
-`_READERS` has a line for each type of item. A type without one is shown as the JSON that it is.
+`_READERS` maps item types to functions. A type that is not listed is shown as JSON.
 """
 
 import shlex
@@ -17,11 +17,11 @@ from responses.models import Approval, ApprovalState, ToolCall
 Body = dict[str, Any]
 
 OPEN_MAX_BYTES = 2000
-"""A card of at most so many bytes is open from the start."""
+"""A card of at most this many bytes is open initially."""
 _OUTPUT_LABELS = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
 _TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
 _APPROVAL_LABELS = {
-    ApprovalState.ASKED.value: "Waits for approval",
+    ApprovalState.ASKED.value: "Waiting for approval",
     ApprovalState.GRANTED.value: "Approved",
     ApprovalState.DENIED.value: "Denied",
 }
@@ -29,7 +29,7 @@ _APPROVAL_LABELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalResult:
-    """What became of a request for approval; `response_id` answered it with this key."""
+    """State of an approval request. `response_id` is the response that answered it, `key` the name of its API key."""
 
     outcome: str
     at: Any = None
@@ -38,16 +38,16 @@ class ApprovalResult:
 
     @classmethod
     def of(cls, row: Approval, key: str) -> "ApprovalResult":
-        """What a row says."""
+        """Build the result from a row."""
         return cls(outcome=_APPROVAL_LABELS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCard:
-    """Something done: a call, an answer to one, or a setting.
+    """A tool call, the output of one, or a setting, shown as a card.
 
-    `kind` says which, `note` belongs to the title. `took` is empty while a call has not ended. A call has its `answer`
-    with it where both are shown, and the `approval` that it needed.
+    `kind` is call, answer or setting. `note` follows the title. `took` is empty while a call is running. Where a call
+    and its output are both shown, the output is the `answer` of the call. `approval` is set for calls that needed one.
     """
 
     kind: str
@@ -69,38 +69,38 @@ class ToolCard:
 
     @property
     def weight(self) -> int:
-        """How much is in it, in bytes."""
+        """Size of all parts in bytes, including those of the answer."""
         return sum(part.weight for part in self.parts) + (self.answer.weight if self.answer else 0)
 
     @property
     def sizes(self) -> str:
-        """The same in words: of what went in, and of what came out."""
-        asked = sum(part.weight for part in self.parts if part.label not in _OUTPUT_LABELS)
-        came = self.weight - asked
-        if self.kind != "call" or not came:
+        """Sizes of input and output, for example `2.0 KB → 310 B`."""
+        input_size = sum(part.weight for part in self.parts if part.label not in _OUTPUT_LABELS)
+        output_size = self.weight - input_size
+        if self.kind != "call" or not output_size:
             return size(self.weight) if self.weight else ""
-        return f"{size(asked)} → {size(came)}"
+        return f"{size(input_size)} → {size(output_size)}"
 
     @property
     def is_open(self) -> bool:
-        """Whether the card is open from the start."""
+        """True if the card is open initially."""
         return self.weight <= OPEN_MAX_BYTES
 
     @property
     def badge(self) -> str:
-        """Its status, coloured."""
+        """Status badge."""
         return badge(self.status.replace("_", " "), _TONES.get(self.status, "")) if self.status else ""
 
     def without_content(self) -> "ToolCard":
-        """For somebody who may not read what was said."""
+        """Return the card for viewers who may not read content."""
         parts = [part.without_content() for part in self.parts]
         return replace(self, parts=parts, answer=self.answer.without_content() if self.answer else None)
 
 
 def read_card(body: Body, *, in_context: bool) -> ToolCard:
-    """The item, by itself."""
-    form = _READERS.get(body["type"])
-    card = form(body) if form else _setting(body["type"], json_part("", body))
+    """Return the card of an item, from the body of the item only."""
+    reader = _READERS.get(body["type"])
+    card = reader(body) if reader else _setting(body["type"], json_part("", body))
     return replace(
         card,
         id=body["id"],
@@ -112,11 +112,12 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
 
 
 def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
-    """The item with what is known of the tool call that it makes or answers."""
+    """Add status, duration and output of the tool call that the item makes or answers."""
     return _with_name(card, row) if card.kind == "answer" else _with_result(card, row)
 
 
 def _call_id(body: Body) -> str:
+    # Two types have no `call_id`: the API uses their own ids to pair calls and outputs.
     if body["type"] == "local_shell_call_output":
         return str(body["id"])
     if body["type"] == "mcp_approval_request":
@@ -129,7 +130,6 @@ def _with_name(card: ToolCard, row: ToolCall) -> ToolCard:
 
 
 def _with_result(card: ToolCard, row: ToolCall) -> ToolCard:
-    """A call with what is known of its end."""
     spent = row.ended_at - row.started_at if row.ended_at is not None else None
     took = "" if spent is None else duration(max(0, round(spent.total_seconds() * 1000)))
     return replace(
@@ -138,7 +138,8 @@ def _with_result(card: ToolCard, row: ToolCall) -> ToolCard:
 
 
 def _extra_parts(card: ToolCard, row: ToolCall) -> list[ItemPart]:
-    """What the row of a call has beyond its item: what the model was told, and what went wrong."""
+    # Items of server tools lack the output that the model received and the error of the call: both are in the row only.
+    # What the item shows already, raw or indented, is not repeated.
     known = {part.text for part in card.parts} | {part.raw for part in card.parts}
     found = [] if row.output is None else [replace(json_part("Output", row.output), url=_row_url(row, "output"))]
     if row.error:
@@ -150,11 +151,10 @@ def _row_url(row: ToolCall, field: str) -> str:
     return reverse("console:call_text", args=[row.pk, field]) if row.pk else ""
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def _text(label: str, text: str | None, detail: str = "") -> list[ItemPart]:
-    """A text as it is; nothing where there is none."""
     return [text_part(label, text, detail)] if text else []
 
 
@@ -167,10 +167,11 @@ def _json(label: str, value: Any) -> list[ItemPart]:
 
 
 def _content_parts(value: Any) -> list[ItemPart]:
-    """An output: a text that may be JSON, or parts."""
+    """Return the parts of an output, which is text (possibly JSON) or a list of content parts."""
     if isinstance(value, str):
         return [json_part("Output", value)]
     parts = [read_part(part) for part in value]
+    # Output of a tool is not Markdown, even if it looks like it.
     return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
 
 
@@ -179,7 +180,7 @@ def _tools(label: str, tools: Sequence[Body]) -> list[ItemPart]:
 
 
 def _tool(tool: Body) -> str:
-    """A tool on a line; of a namespace or a server, with the names of those in it."""
+    """Describe a tool in one line. A namespace or an MCP server includes the names of its tools."""
     name = tool.get("name") or tool.get("server_label") or tool["type"]
     inner = [entry["name"] for entry in tool.get("tools") or ()]
     if isinstance(tool.get("allowed_tools"), list):
@@ -193,7 +194,7 @@ def _checks(label: str, checks: Sequence[Body] | None) -> list[ItemPart]:
     return _lines(label, [check.get("message") or check.get("code") or check["id"] for check in checks or ()])
 
 
-# -- what the forms have in common -------------------------------------------------------------------------------------
+# -- constructors of cards ---------------------------------------------------------------------------------------------
 
 
 def _call(icon: str, title: str, *parts: ItemPart, note: str = "") -> ToolCard:
@@ -212,7 +213,7 @@ def _qualified(body: Body) -> str:
     return f"{body['namespace']}.{body['name']}" if body.get("namespace") else str(body["name"])
 
 
-# -- calls that clients run --------------------------------------------------------------------------------------------
+# -- client tools ------------------------------------------------------------------------------------------------------
 
 
 def _function_call(body: Body) -> ToolCard:
@@ -235,7 +236,7 @@ def _computer_call(body: Body) -> ToolCard:
 
 
 def _action(action: Body) -> str:
-    """One action on a line: its type, and what goes with it."""
+    """Describe a computer action in one line: its type and arguments."""
     rest = " ".join(f"{name}={_short(value)}" for name, value in action.items() if name != "type" and value is not None)
     return f"{action.get('type', '')} {rest}".strip()
 
@@ -292,7 +293,7 @@ def _patch_output(body: Body) -> ToolCard:
     return _answer("apply patch", *_text("Output", body.get("output") or "(no output)"))
 
 
-# -- calls that the server runs ----------------------------------------------------------------------------------------
+# -- hosted tools ------------------------------------------------------------------------------------------------------
 
 
 def _tool_search(body: Body) -> ToolCard:
@@ -310,7 +311,7 @@ def _executed(body: Body) -> str:
 
 def _mcp_list(body: Body) -> ToolCard:
     parts = [*_tools("Tools", body["tools"]), *_text("Error", body.get("error"))]
-    return _setting(body["server_label"], *parts, icon="lan", note="listed its tools")
+    return _setting(body["server_label"], *parts, icon="lan", note="tool list")
 
 
 def _mcp_call(body: Body) -> ToolCard:
@@ -362,14 +363,14 @@ def _code_output(output: Body) -> list[ItemPart]:
 def _image_generation(body: Body) -> ToolCard:
     names = ("action", "background", "output_format", "quality", "size")
     settings = {name: body[name] for name in names if body.get(name)}
-    drawn = f"data:{_drawn_type(body)};base64,{body['result']}" if body.get("result") else ""
-    image = [media_part({"type": "input_image", "image_url": drawn}, "Image")] if drawn else []
+    image_url = f"data:{_image_type(body)};base64,{body['result']}" if body.get("result") else ""
+    image = [media_part({"type": "input_image", "image_url": image_url}, "Image")] if image_url else []
     error = (body.get("error") or {}).get("message")
     parts = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
     return _call("image", "image generation", *parts, *_json("Settings", settings))
 
 
-def _drawn_type(body: Body) -> str:
+def _image_type(body: Body) -> str:
     form = body.get("output_format") or ""
     return "image/svg+xml" if form == "svg" else f"image/{form}" if form else ""
 
@@ -386,13 +387,13 @@ def _program_output(body: Body) -> ToolCard:
 
 
 def _compaction(body: Body) -> ToolCard:
-    sealed = f"Sealed, {size(len(body.get('encrypted_content') or ''))}; what is in it is not shown."
-    return _setting("Earlier items, compacted", *_text("", sealed), icon="compress")
+    summary = f"Encrypted, {size(len(body.get('encrypted_content') or ''))}. The content is not shown."
+    return _setting("Compacted earlier items", *_text("", summary), icon="compress")
 
 
 def _configuration(body: Body) -> ToolCard:
     changed = {name: body[name] for name in ("reasoning", "text") if body.get(name)}
-    return _setting("Settings changed", *_json("From here on", changed))
+    return _setting("Settings changed", *_json("New settings", changed))
 
 
 def _additional_tools(body: Body) -> ToolCard:

@@ -1,7 +1,7 @@
-"""Items as a page shows them: who said what, what was called, and what came back.
+"""Entries of a transcript: messages, reasoning, and tool calls paired with their outputs.
 
-Nothing that a model or a client wrote is interpreted but as safe Markdown (`console.markdown`), and images come from
-here or not at all. Who may not read it gets the same entries without a word of content.
+Text from models and clients is rendered as sanitised Markdown (`console.markdown`) and nothing else. Viewers who may
+not read content get the same entries with the content replaced by its size.
 """
 
 from collections import defaultdict
@@ -25,10 +25,12 @@ from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What a page shows as an image; anything else is a file to save."""
+"""Types shown as images. Anything else is offered as a download: SVG, for example, may contain scripts."""
 SHOWN_ITEMS = 200
-_MARKDOWN_CHARACTERS = 256 * 1024
-_RUN_HERE = {
+# Bounds the time spent on rendering Markdown: beyond this many characters a page shows plain text.
+_MAX_MARKDOWN_CHARACTERS = 256 * 1024
+# Prefix of `ToolCall.kind`, by item type, for items that do not name their call.
+_TOOL_KINDS = {
     "mcp_call": "mcp",
     "web_search_call": "web_search",
     "file_search_call": "file_search",
@@ -39,7 +41,7 @@ _RUN_HERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEntry:
-    """Something said. `in_context` False: a fragment that no model reads again."""
+    """A message. `in_context` is False for a partial message that is not sent to a model again."""
 
     kind: ClassVar[str] = "message"
     id: str
@@ -52,17 +54,16 @@ class MessageEntry:
 
     @property
     def size(self) -> str:
-        """How much was said."""
         return size(sum(part.weight for part in self.parts))
 
     def without_content(self) -> "MessageEntry":
-        """For somebody who may not read it."""
+        """Return the entry for viewers who may not read content."""
         return replace(self, parts=[part.without_content() for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningEntry:
-    """Reasoning, raw or summarised; `note` says what else there is of it."""
+    """Reasoning, in full or summarised. `note` mentions encrypted content."""
 
     kind: ClassVar[str] = "thinking"
     id: str
@@ -74,11 +75,10 @@ class ReasoningEntry:
 
     @property
     def size(self) -> str:
-        """How much it is."""
         return size(sum(part.weight for part in self.parts))
 
     def without_content(self) -> "ReasoningEntry":
-        """For somebody who may not read it."""
+        """Return the entry for viewers who may not read content."""
         return replace(self, parts=[part.without_content() for part in self.parts])
 
 
@@ -87,8 +87,11 @@ Entry = MessageEntry | ReasoningEntry | ToolCard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemContext:
-    """What is known beside the items: rows of calls by the key of the item that makes or answers them, what became of
-    requests for approval by their ids, and the types of the team's files that are named."""
+    """Data that items refer to.
+
+    `calls` by the key of the item that makes or answers the call, `approvals` by request id, content `types` of
+    stored files by file id.
+    """
 
     calls: Mapping[UUID, ToolCall] = field(default_factory=dict)
     approvals: Mapping[str, ApprovalResult] = field(default_factory=dict)
@@ -98,25 +101,28 @@ class ItemContext:
 def item_context(
     places: Sequence[Placement], rows: Sequence[ToolCall], *, team_id: str, owners: Mapping[UUID, str] | None = None
 ) -> ItemContext:
-    """Gather it. `rows` are of the responses that these items belong to, the latest last; `owners` says of each item
-    to which, where there are several."""
+    """Load the data that these items refer to, with a fixed number of queries.
+
+    `rows` are the calls of the responses that the items belong to, latest last. `owners` maps item keys to response
+    ids where there are several responses.
+    """
     items = [place.item for place in places]
     return ItemContext(
         calls=_calls(items, rows, owners or {}),
         approvals=_approvals(items, team_id),
-        types=_types(items, team_id),
+        types=_file_types(items, team_id),
     )
 
 
-def entries(places: Iterable[Placement], known: ItemContext, *, is_readable: bool) -> list[Entry]:
-    """The items at these places, a call and what came back of it as one."""
-    room = _MARKDOWN_CHARACTERS
+def entries(places: Iterable[Placement], context: ItemContext, *, is_readable: bool) -> list[Entry]:
+    """Return the entries of these items, each call combined with its output."""
+    remaining = _MAX_MARKDOWN_CHARACTERS
     found: list[Entry] = []
     for place in places:
-        entry = _entry(place.item, known, in_context=place.in_context)
+        entry = _entry(place.item, context, in_context=place.in_context)
         if not isinstance(entry, ToolCard):
-            room -= sum(len(part.text) for part in entry.parts)
-            if room < 0:
+            remaining -= sum(len(part.text) for part in entry.parts)
+            if remaining < 0:
                 entry = replace(entry, parts=[_plain(part) for part in entry.parts])
         found.append(entry)
     paired = _paired(found)
@@ -124,7 +130,7 @@ def entries(places: Iterable[Placement], known: ItemContext, *, is_readable: boo
 
 
 def parts_of(body: dict[str, Any]) -> Sequence[ItemPart]:
-    """What an item is made of, in an order that stays."""
+    """Return the parts of an item. Their order is stable: addresses of content refer to parts by number."""
     match body["type"]:
         case "message":
             return _content_parts(body["content"])
@@ -136,59 +142,59 @@ def parts_of(body: dict[str, Any]) -> Sequence[ItemPart]:
 def instruction_messages(
     instructions: str | Sequence[dict[str, Any]] | None, *, is_readable: bool = True
 ) -> list[MessageEntry]:
-    """What a request told the model before its input: a text, or the messages of its prompt."""
+    """Return the instructions of a request, as messages: a text, or the messages of a prompt template."""
     if not instructions:
         return []
     if isinstance(instructions, str):
-        told = [{"id": "", "type": "message", "role": "instructions", "content": instructions}]
+        bodies = [{"id": "", "type": "message", "role": "instructions", "content": instructions}]
     else:
-        told = [{"id": "", "type": "message", **body} for body in instructions]
-    said = [_message(body, _content_parts(body["content"]), in_context=True) for body in told]
-    return said if is_readable else [message.without_content() for message in said]
+        bodies = [{"id": "", "type": "message", **body} for body in instructions]
+    messages = [_message(body, _content_parts(body["content"]), in_context=True) for body in bodies]
+    return messages if is_readable else [message.without_content() for message in messages]
 
 
 def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall]) -> dict[str, Any]:
-    """What `transcript.html` shows of a response; `rows` are its calls, and before them those that its input answers.
+    """Return the context of `transcript.html`. `rows` are the calls that the input answers, then the response's own.
 
-    Notes in the audit log that it was read.
+    Records in the audit log that the content was read.
     """
-    asked = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
-    answered = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
+    input_items = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
+    output_items = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
     is_readable = may_read(request, response.team_id)
     if is_readable:
         audit_read(request, response, team_id=response.team_id)
-    known = item_context([*asked, *answered], rows, team_id=response.team_id)
+    context = item_context([*input_items, *output_items], rows, team_id=response.team_id)
     return {
         "content_hidden": "" if is_readable else hidden_notice(request, response.team_id),
         "earlier": selectors.count_earlier_items(response=response),
         "instructions": instruction_messages(response.parameters.get("instructions"), is_readable=is_readable),
-        "input": entries(asked, known, is_readable=is_readable),
-        "input_hidden": asked[0].position if asked else 0,
-        "output": entries(answered, known, is_readable=is_readable),
-        "output_hidden": answered[0].position if answered else 0,
+        "input": entries(input_items, context, is_readable=is_readable),
+        "input_hidden": input_items[0].position if input_items else 0,
+        "output": entries(output_items, context, is_readable=is_readable),
+        "output_hidden": output_items[0].position if output_items else 0,
     }
 
 
 # -- one item ----------------------------------------------------------------------------------------------------------
 
 
-def _entry(item: Item, known: ItemContext, *, in_context: bool) -> Entry:
+def _entry(item: Item, context: ItemContext, *, in_context: bool) -> Entry:
     body = item.body
     key = str(item.key)
     match body["type"]:
         case "message":
             return _message(
-                body, _with_urls(_content_parts(body["content"]), key, known), in_context=in_context, key=key
+                body, _with_urls(_content_parts(body["content"]), key, context), in_context=in_context, key=key
             )
         case "reasoning":
             return _reasoning_entry(
-                body, _with_urls(_reasoning_parts(body), key, known), in_context=in_context, key=key
+                body, _with_urls(_reasoning_parts(body), key, context), in_context=in_context, key=key
             )
     card = read_card(body, in_context=in_context)
-    asked = body["id"] if body["type"] == "mcp_approval_request" else body.get("approval_request_id")
-    word = known.approvals.get(asked or "") if card.kind == "call" else None
-    card = replace(card, key=key, parts=_with_urls(card.parts, key, known), approval=word)
-    row = known.calls.get(item.key)
+    request_id = body["id"] if body["type"] == "mcp_approval_request" else body.get("approval_request_id")
+    approval = context.approvals.get(request_id or "") if card.kind == "call" else None
+    card = replace(card, key=key, parts=_with_urls(card.parts, key, context), approval=approval)
+    row = context.calls.get(item.key)
     return card if row is None else with_row(card, row)
 
 
@@ -209,20 +215,19 @@ def _content_parts(content: str | Sequence[dict[str, Any]]) -> list[ItemPart]:
 
 
 def _reasoning_parts(body: dict[str, Any]) -> list[ItemPart]:
-    """The reasoning itself, and in short what it was, where there are both."""
     raw, summary = (plain_text({"content": body.get(name)}) for name in ("content", "summary"))
-    texts = [("", raw), ("In short", summary)] if raw and summary else [("", raw or summary)]
+    texts = [("", raw), ("Summary", summary)] if raw and summary else [("", raw or summary)]
     return [ItemPart(kind="markdown", label=label, text=text) for label, text in texts if text]
 
 
 def _reasoning_entry(body: dict[str, Any], parts: Sequence[ItemPart], *, in_context: bool, key: str) -> ReasoningEntry:
-    sealed = body.get("encrypted_content")
+    encrypted = body.get("encrypted_content")
     return ReasoningEntry(
         id=body["id"],
         key=key,
         status=body.get("status") or "",
         parts=parts,
-        note=f"Its sealed form has {size(len(sealed))}." if sealed else "",
+        note=f"Encrypted content: {size(len(encrypted))}" if encrypted else "",
         in_context=in_context,
     )
 
@@ -231,19 +236,19 @@ def _plain(part: ItemPart) -> ItemPart:
     return replace(part, kind="text") if part.kind == "markdown" else part
 
 
-def _with_urls(parts: Sequence[ItemPart], key: str, known: ItemContext) -> list[ItemPart]:
-    """The pieces with the addresses under which they are here: images, files, and the rest of what is long."""
-    return [_with_url(part, key, number, known) for number, part in enumerate(parts)]
+def _with_urls(parts: Sequence[ItemPart], key: str, context: ItemContext) -> list[ItemPart]:
+    """Add the URLs that serve images, files and the rest of long text."""
+    return [_with_url(part, key, number, context) for number, part in enumerate(parts)]
 
 
-def _with_url(part: ItemPart, key: str, number: int, known: ItemContext) -> ItemPart:
+def _with_url(part: ItemPart, key: str, number: int, context: ItemContext) -> ItemPart:
     if part.kind not in MEDIA:
         return replace(part, url=reverse("console:item_text", args=[key, number])) if part.is_long else part
     data = parse_data_url(part.source)
     if data is not None:
         url = reverse("console:item_media", args=[key, number])
         return replace(part, url=url, is_image=part.kind == "image" and data.type in IMAGE_TYPES)
-    kind = known.types.get(part.source)
+    kind = context.types.get(part.source)
     if kind is None:
         return part
     url = reverse("console:file_content", args=[part.source])
@@ -254,71 +259,72 @@ def _with_url(part: ItemPart, key: str, number: int, known: ItemContext) -> Item
 
 
 def _paired(found: Sequence[Entry]) -> list[Entry]:
-    """Each answer inside of its call, where the call comes before it."""
-    told: list[Entry] = []
-    waiting: dict[str, int] = {}
+    """Put each output into its call, if the call comes before it."""
+    combined: list[Entry] = []
+    open_calls: dict[str, int] = {}
     for entry in found:
         if isinstance(entry, ToolCard) and entry.call_id:
-            at = waiting.pop(entry.call_id, None) if entry.kind == "answer" else None
+            at = open_calls.pop(entry.call_id, None) if entry.kind == "answer" else None
             if at is not None:
-                told[at] = replace(told[at], answer=entry)  # type: ignore[arg-type]  # only calls are waiting
+                combined[at] = replace(combined[at], answer=entry)  # type: ignore[arg-type]  # only calls are open
                 continue
             if entry.kind == "call":
-                waiting[entry.call_id] = len(told)
-        told.append(entry)
-    return told
+                open_calls[entry.call_id] = len(combined)
+        combined.append(entry)
+    return combined
 
 
 def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID, str]) -> dict[UUID, ToolCall]:
-    """The row of each item that makes or answers a call."""
+    """Return, by item key, the row of the call that the item makes or answers."""
     by_id = {row.call_id: row for row in rows}
     by_owner = {(row.response_id, row.call_id): row for row in rows}
     found: dict[UUID, ToolCall] = {}
-    ours: dict[tuple[str, str], list[Item]] = defaultdict(list)
+    without_call_id: dict[tuple[str, str], list[Item]] = defaultdict(list)
     for item in items:
         call_id = item.body.get("call_id") or ""
         row = by_owner.get((owners.get(item.key, ""), call_id)) or by_id.get(call_id)
         if row is not None:
             found[item.key] = row
-        elif item.type in _RUN_HERE:
-            ours[owners.get(item.key, ""), item.type].append(item)
-    for (owner, kind), made in ours.items():
-        # Items of calls that we make do not name them. They come in the order of the calls.
+        elif item.type in _TOOL_KINDS:
+            without_call_id[owners.get(item.key, ""), item.type].append(item)
+    for (owner, kind), group in without_call_id.items():
+        # Items of hosted tools have no call id. They are in the order of the calls, so they can be paired if the
+        # numbers agree; a refused call has no item.
         same = [
             row
             for row in rows
-            if row.kind.startswith(_RUN_HERE[kind]) and row.status != "refused" and owner in {"", row.response_id}
+            if row.kind.startswith(_TOOL_KINDS[kind]) and row.status != "refused" and owner in {"", row.response_id}
         ]
-        if len(same) == len(made):
-            found.update((item.key, row) for item, row in zip(made, same, strict=True))
+        if len(same) == len(group):
+            found.update((item.key, row) for item, row in zip(group, same, strict=True))
     return found
 
 
 def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]:
-    """What was said to the requests for approval among these items, and to those behind the calls."""
-    asked = {item.id for item in items if item.type == "mcp_approval_request"}
-    asked |= {item.body["approval_request_id"] for item in items if _was_asked_for(item)}
-    if not asked:
+    """Return the results of the approval requests that these items are, or that their calls refer to."""
+    request_ids = {item.id for item in items if item.type == "mcp_approval_request"}
+    request_ids |= {item.body["approval_request_id"] for item in items if _needed_approval(item)}
+    if not request_ids:
         return {}
-    rows = list(Approval.objects.filter(team_id=team_id, pk__in=asked))
+    rows = list(Approval.objects.filter(team_id=team_id, pk__in=request_ids))
     answered = [row.answered_in for row in rows if row.answered_in]
-    by_key = dict(Response.objects.filter(pk__in=answered, team_id=team_id).values_list("pk", "api_key_id"))
-    names = dict(ApiKey.objects.filter(pk__in=by_key.values()).values_list("pk", "name"))
-    return {row.pk: ApprovalResult.of(row, names.get(by_key.get(row.answered_in or "", ""), "")) for row in rows}
+    key_ids = dict(Response.objects.filter(pk__in=answered, team_id=team_id).values_list("pk", "api_key_id"))
+    key_names = dict(ApiKey.objects.filter(pk__in=key_ids.values()).values_list("pk", "name"))
+    return {row.pk: ApprovalResult.of(row, key_names.get(key_ids.get(row.answered_in or "", ""), "")) for row in rows}
 
 
-def _was_asked_for(item: Item) -> bool:
+def _needed_approval(item: Item) -> bool:
     return item.type == "mcp_call" and bool(item.body.get("approval_request_id"))
 
 
-def _types(items: Sequence[Item], team_id: str) -> dict[str, str]:
-    """The types of the files that are named as images or files, of those that are there."""
-    named = {part.source for item in items for part in _media(item.body) if parse_data_url(part.source) is None}
+def _file_types(items: Sequence[Item], team_id: str) -> dict[str, str]:
+    """Return the content types of the stored files that the items refer to."""
+    named = {part.source for item in items for part in _media_parts(item.body) if parse_data_url(part.source) is None}
     return storage.types(team_id=team_id, file_ids=named) if named else {}
 
 
-def _media(body: dict[str, Any]) -> list[ItemPart]:
-    """The images and files in an item. Reading every item twice is spared: few types have any."""
+def _media_parts(body: dict[str, Any]) -> list[ItemPart]:
+    # Only a few item types can have images or files: building the parts of every item twice would be wasteful.
     content = body.get("content") if body["type"] == "message" else body.get("output")
     if isinstance(content, dict):
         return [part for part in parts_of(body) if part.kind in MEDIA]

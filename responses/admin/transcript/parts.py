@@ -1,4 +1,7 @@
-"""What items are made of, as a page shows it: texts, JSON, and images and files, which come from here or not at all."""
+"""Display parts of items: text, JSON, images and files.
+
+Images and files are served by this platform or not loaded at all: a page must not reveal its viewer to other hosts.
+"""
 
 import json
 import re
@@ -12,13 +15,13 @@ from console.markdown import host_of, render
 from console.widgets import SHOWN_CHARACTERS, Shown, shown, size
 from tenants.console.content_access import HIDDEN
 
-_DATA_URL = re.compile(r"data:([^;,]*)(;base64)?,")
+_DATA_URL_PATTERN = re.compile(r"data:([^;,]*)(;base64)?,")
 MEDIA = ("image", "file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """What a text rests on; `url` only where it leads somewhere else, to `host`."""
+    """A source that a text cites. `url` and `host` are empty unless it is a web address."""
 
     name: str
     url: str = ""
@@ -27,11 +30,12 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPart:
-    """A part of an item under its heading.
+    """A part of an item, with an optional heading.
 
-    `kind` is text, json, markdown, refusal, image, file or, for whom may not read it, hidden. `detail` belongs to the
-    heading and quotes content. `raw` is JSON as it came. `source` is where an image or a file is from: bytes that it
-    brought along, an id or an address. `url` leads to it here, or to the rest of a long text.
+    `kind` is text, json, markdown, refusal, image or file, or hidden for viewers who may not read content. `detail`
+    follows the label and may quote content. `raw` is JSON as it was received. `source` of an image or a file is a data
+    URL, a file id or an address; `url` serves it from here, or serves the rest of a long text. `length` is the size in
+    bytes where the content itself is not at hand.
     """
 
     kind: str = "text"
@@ -47,27 +51,26 @@ class ItemPart:
 
     @property
     def host(self) -> str:
-        """Whence an image or a file would have to be loaded; empty for one that is here."""
-        return host_of(self.source) if self.source and not _DATA_URL.match(self.source) else ""
+        """Host that an image or a file would be loaded from; empty for one that is stored here."""
+        return host_of(self.source) if self.source and not _DATA_URL_PATTERN.match(self.source) else ""
 
     @property
     def body(self) -> Shown:
-        """The beginning of the text."""
+        """Beginning of the text."""
         return shown(self.text)
 
     @property
     def html(self) -> SafeString:
-        """The text as Markdown."""
+        """The text, rendered as Markdown."""
         return render(self.text)
 
     @property
     def is_long(self) -> bool:
-        """Whether a page shows no more than its beginning."""
         return len(self.text) > SHOWN_CHARACTERS
 
     @property
     def weight(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         if self.length is not None:
             return self.length
         if (data := parse_data_url(self.source)) is not None:
@@ -76,16 +79,15 @@ class ItemPart:
 
     @property
     def size(self) -> str:
-        """Its size in words."""
         return size(self.weight)
 
     def without_content(self) -> "ItemPart":
-        """For somebody who may not read it: that it is there, and how much it is."""
+        """Return a placeholder for viewers who may not read the part: label and size only."""
         return ItemPart(kind="hidden", label=self.label, text=HIDDEN, length=self.weight)
 
 
 def read_part(part: dict[str, Any]) -> ItemPart:
-    """A part of a message's content."""
+    """Return the display part for a content part of a message."""
     match part["type"]:
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
             return ItemPart(kind="markdown", text=part["text"], citations=_citations(part.get("annotations") or ()))
@@ -97,14 +99,15 @@ def read_part(part: dict[str, Any]) -> ItemPart:
 
 
 def text_part(label: str, text: str, detail: str = "") -> ItemPart:
-    """A text as it is."""
+    """Return a part with plain text."""
     return ItemPart(label=label, text=text, detail=detail)
 
 
 def json_part(label: str, value: Any) -> ItemPart:
-    """A JSON value, or a string that may hold one, indented; a long one as it came."""
+    """Return a part with indented JSON. A string that is not JSON, or is long, is shown as received."""
     if not isinstance(value, str):
         return ItemPart(kind="json", label=label, text=_indented(value))
+    # Parsing and indenting megabytes would slow the page down for text that it does not show.
     if len(value) > SHOWN_CHARACTERS:
         return ItemPart(label=label, text=value)
     try:
@@ -119,17 +122,18 @@ def _indented(value: Any) -> str:
 
 
 def media_part(part: dict[str, Any], label: str = "") -> ItemPart:
-    """An image or a file, described; where it can be looked at, `placed` says."""
+    """Return a part that describes an image or a file. Its `url` is set later, when the item is known."""
     kind = "file" if part["type"] == "input_file" else "image"
     found = part.get("file_id") or part.get("file_url") or part.get("image_url") or ""
     if not found and (data := part.get("file_data")):
-        found = data if _DATA_URL.match(data) else f"data:application/octet-stream;base64,{data}"
+        # Clients send file data as a data URL or as bare base64.
+        found = data if _DATA_URL_PATTERN.match(data) else f"data:application/octet-stream;base64,{data}"
     return ItemPart(kind=kind, label=label, text=describe_source(part), source=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataUrl:
-    """What a data URL holds: its type as it says, and the bytes as they are written."""
+    """A parsed data URL: the declared type, and the payload, still encoded."""
 
     type: str
     is_base64: bool
@@ -137,26 +141,26 @@ class DataUrl:
 
 
 def parse_data_url(source: str) -> DataUrl | None:
-    """What a data URL holds; None for another address."""
-    head = _DATA_URL.match(source)
+    """Parse a data URL. Return None for other addresses."""
+    head = _DATA_URL_PATTERN.match(source)
     if head is None:
         return None
     return DataUrl(type=head[1].lower(), is_base64=bool(head[2]), payload=source[head.end() :])
 
 
 def describe_source(part: dict[str, Any]) -> str:
-    """Where an image or a file comes from, as text; what is brought along is only measured."""
+    """Describe the source of an image or a file. Inline data is described by type and size."""
     what = "file" if part["type"] == "input_file" else "image"
     named = f"{part['filename']}, " if part.get("filename") else ""
     found = part.get("file_id") or part.get("file_url") or part.get("image_url")
-    if found and not _DATA_URL.match(found):
+    if found and not _DATA_URL_PATTERN.match(found):
         return named + shown(found).text
     return named + describe_data(found or part.get("file_data") or "", what)
 
 
 def describe_data(data: str, what: str) -> str:
-    """The size of bytes that are brought along, and of which type they are."""
-    head = _DATA_URL.match(data)
+    """Describe inline data by its type and size."""
+    head = _DATA_URL_PATTERN.match(data)
     length = len(data) - (head.end() if head else 0)
     in_base64 = head is None or head[2]
     kind = (head[1] if head else "") or "unknown type"
@@ -164,7 +168,7 @@ def describe_data(data: str, what: str) -> str:
 
 
 def _citations(annotations: Sequence[dict[str, Any]]) -> list[Citation]:
-    """What a text cites, each source once."""
+    # A text often cites one source many times: list each one once.
     found: dict[str, Citation] = {}
     for note in annotations:
         url = note.get("url") or ""

@@ -1,7 +1,7 @@
-"""What a transcript loads on demand: the rest of a long text, and images and files.
+"""Views that serve content on demand: the rest of a long text, images and files.
 
-Each address names the row and checks who asks: another team's row is unknown, and without the right to read there is
-nothing. What comes is text, an image of a known type, or a file to save; never a page.
+Each view checks the viewer: a row of another team is not found, and without the right to read content the answer is
+403. Content is served as plain text, as an image of a known type, or as a download, never as HTML.
 """
 
 import base64
@@ -28,7 +28,7 @@ from tenants.console.site import page
 
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
-    # Whatever a browser makes of it: no script, no form, nothing that loads.
+    # A second line of defence should a browser interpret the content after all: no scripts, forms or requests.
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, max-age=300",
 }
@@ -42,8 +42,8 @@ _SIGNATURES = {
 
 @page("content/items/<uuid:key>/text/<int:number>/", name="item_text")
 def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
-    """A piece of a text of an item, from the character `from` on."""
-    part = _piece(request, key, number)
+    """Serve a text of an item, from character `?from=` on."""
+    part = _part(request, key, number)
     if part.kind in MEDIA:
         raise Http404
     return _text(request, part.text)
@@ -51,7 +51,7 @@ def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
 
 @page("content/calls/<int:pk>/<str:field>/", name="call_text")
 def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
-    """A piece of the output or of the error of a tool call."""
+    """Serve the arguments, the output or the error of a tool call."""
     row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
     if row is None:
         raise Http404
@@ -61,8 +61,8 @@ def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
 
 @page("content/items/<uuid:key>/media/<int:number>/", name="item_media")
 def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
-    """An image or a file that an item has brought along."""
-    part = _piece(request, key, number)
+    """Serve an image or a file that an item contains as a data URL."""
+    part = _part(request, key, number)
     data = parse_data_url(part.source) if part.kind in MEDIA else None
     if data is None:
         raise Http404
@@ -76,20 +76,20 @@ def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
 
 @page("content/files/<str:file_id>/", name="file_content")
 def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
-    """A file of a team."""
+    """Serve a stored file."""
     file = File.objects.filter(pk=file_id).first() if "\x00" not in file_id else None
     if file is None or not file.exists_at(now()):
         raise Http404
     _check(request, file, file.team_id)
     content = async_to_sync(storage.open_content)(file)
-    beginning = content.read(16)
+    first_bytes = content.read(16)
     content.seek(0)
-    headers = _headers(file.content_type, beginning, name=file.filename)
+    headers = _headers(file.content_type, first_bytes, name=file.filename)
     headers["Content-Length"] = str(file.size)
     return StreamingHttpResponse(storage.pieces(content), content_type=headers.pop("type"), headers=headers)
 
 
-def _piece(request: HttpRequest, key: UUID, number: int) -> ItemPart:
+def _part(request: HttpRequest, key: UUID, number: int) -> ItemPart:
     item = Item.objects.filter(pk=key).first()
     if item is None:
         raise Http404
@@ -107,7 +107,7 @@ def _check(request: HttpRequest, row: Any, team_id: str) -> None:
 
 
 def _text(request: HttpRequest, text: str) -> HttpResponse:
-    """64 Ki characters of a text; `X-Next` says where the next ones begin."""
+    """Serve 64 Ki characters. `X-Total` is the length of the text, `X-Next` the start of the next piece, if any."""
     given = request.GET.get("from", "0")
     start = int(given) if given.isascii() and given.isdigit() and len(given) <= 12 else 0
     end = start + SHOWN_CHARACTERS
@@ -115,9 +115,10 @@ def _text(request: HttpRequest, text: str) -> HttpResponse:
     return HttpResponse(text[start:end], content_type="text/plain; charset=utf-8", headers=headers)
 
 
-def _headers(content_type: str, beginning: bytes, *, name: str) -> dict[str, str]:
-    """An image of a known type that begins like one is shown; anything else is saved, and as what it is not said."""
-    is_image = content_type in IMAGE_TYPES and beginning.startswith(_SIGNATURES[content_type])
+def _headers(content_type: str, first_bytes: bytes, *, name: str) -> dict[str, str]:
+    # The declared type comes from a client. Only content that also begins like an image of that type is displayed;
+    # anything else is downloaded without its type.
+    is_image = content_type in IMAGE_TYPES and first_bytes.startswith(_SIGNATURES[content_type])
     disposition = content_disposition_header(as_attachment=not is_image, filename=name) or "inline"
     return {
         **_SAFE,
