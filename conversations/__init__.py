@@ -1,1 +1,1 @@
-"""What has been said: items and where they stand. Knows nothing of inference."""
+"""Items, conversations and files. Independent of how responses are generated."""

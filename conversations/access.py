@@ -1,6 +1,7 @@
-"""The door for conversations and files: an object enters with the principal that asks for it, or not at all.
+"""Access to conversations and files of the caller's team.
 
-An unknown id, another team's id and that of a file which has expired get the same answer.
+An unknown id, another team's id and the id of an expired file all raise the same `NotFound`, so that a response never
+reveals that an id exists elsewhere.
 """
 
 from conversations import selectors
@@ -10,7 +11,7 @@ from tenants.principal import Principal
 
 
 def get_conversation(*, principal: Principal, conversation_id: str, lock: bool = False) -> Conversation:
-    """A conversation of the caller's team, or the 404 of an unknown id; `lock` is for those who change its list."""
+    """Return a conversation of the caller's team; raises `NotFound`. Pass `lock` before changing its items."""
     team_id = principal.team_id
     found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=lock)
     if found is None:
@@ -19,7 +20,7 @@ def get_conversation(*, principal: Principal, conversation_id: str, lock: bool =
 
 
 def get_placement(*, conversation: Conversation, item_id: str) -> Placement:
-    """Where an item stands in a conversation that has come in through this door, or the 404 of an unknown id."""
+    """Return the placement of an item in a conversation; raises `NotFound`."""
     found = selectors.find_placement(conversation=conversation, item_id=item_id)
     if found is None:
         raise selectors.unknown_item(item_id)
@@ -27,7 +28,7 @@ def get_placement(*, conversation: Conversation, item_id: str) -> Placement:
 
 
 def get_file(*, principal: Principal, file_id: str) -> File:
-    """A file of the caller's team, or the 404 of an unknown id."""
+    """Return a file of the caller's team; raises `NotFound`."""
     file = storage.find_file(team_id=principal.team_id, file_id=file_id)
     if file is None:
         raise storage.unknown_file(file_id)

@@ -1,10 +1,10 @@
-"""Django's view of this app."""
+"""Django configuration of the app."""
 
 from django.apps import AppConfig
 
 
 class ConversationsConfig(AppConfig):
-    """Items and where they stand."""
+    """Items, conversations and files."""
 
     name = "conversations"
     verbose_name = "Conversations"

@@ -1,5 +1,8 @@
-"""A whole conversation as JSON Lines or as Markdown, however long it is: a few items are read at a time, and nothing is
-left out of the first form."""
+"""Export of a whole conversation as JSON Lines or Markdown.
+
+Items are read in batches, so that memory stays bounded however long a conversation is. JSON Lines is lossless, Markdown
+is meant for people.
+"""
 
 import re
 from collections.abc import AsyncGenerator
@@ -14,21 +17,22 @@ from conversations.models import Conversation, Placement
 from kernel.db_threads import in_db_thread
 from tenants import scope
 
-_AT_ONCE = 100
+_BATCH = 100
 _FENCES = re.compile(r"`{3,}")
 
 
 async def lines(conversation: Conversation) -> AsyncGenerator[bytes, None]:
-    """One line for each item, oldest first; of those that stood there when the conversation was read."""
+    """Yield one line of JSON per item, oldest first. Items appended after `conversation` was read are left out."""
     async for batch in _batches(conversation):
-        yield b"".join(orjson.dumps(place.item.body) + b"\n" for place in batch)
+        yield b"".join(orjson.dumps(placement.item.body) + b"\n" for placement in batch)
 
 
 async def markdown(conversation: Conversation) -> AsyncGenerator[bytes, None]:
-    """The same for people: messages as they were written, calls and what came back of them as code."""
+    """Yield the conversation as Markdown: messages as text, calls and their outputs as code blocks."""
     yield f"# {conversation.pk}\n".encode()
     async for batch in _batches(conversation):
-        yield "".join(map(_section, (place.item.body for place in batch))).encode(errors="replace")
+        # Clients may store lone surrogates, which UTF-8 cannot encode.
+        yield "".join(map(_section, (placement.item.body for placement in batch))).encode(errors="replace")
 
 
 async def _batches(conversation: Conversation) -> AsyncGenerator[list[Placement], None]:
@@ -39,22 +43,23 @@ async def _batches(conversation: Conversation) -> AsyncGenerator[list[Placement]
 
 
 def _next(conversation: Conversation, after: int) -> list[Placement]:
+    # One transaction per batch: a slow client must not keep one open for the whole download.
     with scope.team(conversation.team_id):
-        return selectors.items_between(conversation=conversation, after=after, limit=_AT_ONCE)
+        return selectors.items_between(conversation=conversation, after=after, limit=_BATCH)
 
 
 def _section(body: dict[str, Any]) -> str:
     kind = body["type"].replace("_", " ")
-    words = plain_text(body)
+    text = plain_text(body)
     if body["type"] == "message":
-        return f"\n## {body['role'].capitalize()}\n\n{words or '(nothing that is text)'}\n"
-    named = ": ".join(str(body[name]) for name in ("server_label", "name") if body.get(name))
-    heading = f"\n### {kind.capitalize()}{f' `{named}`' if named else ''}\n"
-    return f"{heading}\n{_fenced(words)}\n" if words else heading
+        return f"\n## {body['role'].capitalize()}\n\n{text or '(no text)'}\n"
+    tool = ": ".join(str(body[name]) for name in ("server_label", "name") if body.get(name))
+    heading = f"\n### {kind.capitalize()}{f' `{tool}`' if tool else ''}\n"
+    return f"{heading}\n{_fenced(text)}\n" if text else heading
 
 
 def _fenced(text: str) -> str:
-    """The text between fences that are longer than any in it."""
+    # A fence must be longer than any run of backticks in the text, or the text would end the block.
     longest = max((len(found) for found in _FENCES.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{text}\n{fence}"

@@ -1,5 +1,8 @@
-"""Items and their places, conversations, and files. Items are immutable and know no position; a placement puts one into
-an owner's list."""
+"""Items and their placements, conversations, files and uploads.
+
+Items are immutable and have no position. A placement puts an item into the list of a response or a conversation, so
+that responses, conversations and forks share items without copying them.
+"""
 
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -15,19 +18,21 @@ from tenants.models import ApiKey, IdField, Team
 
 
 def file_id() -> str:
-    """A fresh id of a file."""
+    """Return a new file id, such as `file-019a…`."""
+    # OpenAI separates the prefix of file ids with a hyphen, unlike that of all other ids.
     return new_id("file").replace("_", "-", 1)
 
 
 class Item(models.Model):
-    """One thing said, called or answered, as the wire writes it. Never changed after it was written."""
+    """A message, call, output or other item, in its public form. Never changed after it was written."""
 
     key = models.UUIDField(primary_key=True, default=uuid4, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
-    # The id on the wire. Not unique: a client may send an edited item under the id that it once had.
+    # The public id. Not unique: a client may send an edited item under its old id.
     id = models.CharField(max_length=255, db_collation="C")
     type = models.CharField(max_length=40)
+    # Plain JSON would return large floats as integers, which then differ from what was streamed.
     body = models.JSONField(decoder=WireDecoder)
     created_at = models.DateTimeField(default=now)
 
@@ -40,12 +45,12 @@ class Item(models.Model):
 
 
 def opens_context(item_type: str) -> bool:
-    """Whether models read nothing of what stands before an item of this type."""
+    """Return true if models read no item before one of this type."""
     return item_type == "compaction"
 
 
 class Section(models.TextChoices):
-    """The list of an owner in which an item stands."""
+    """The list of an owner that a placement belongs to."""
 
     INPUT = "input", "Input of a response"
     OUTPUT = "output", "Output of a response"
@@ -53,8 +58,11 @@ class Section(models.TextChoices):
 
 
 class Placement(models.Model):
-    """Puts an item into an owner's list. `owner` is the id of a response or of a conversation, without a foreign key:
-    this app knows nothing of inference."""
+    """The position of an item in an owner's list.
+
+    `owner` is the id of a response or a conversation. It is no foreign key, as this app must not depend on the app of
+    responses.
+    """
 
     id: int
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -64,10 +72,10 @@ class Placement(models.Model):
     item = models.ForeignKey(Item, on_delete=models.PROTECT, related_name="placements")
     item_id: UUID
     in_context = models.BooleanField(
-        default=True, help_text="False for fragments of a turn that was cut: shown, but never sent to a model again."
+        default=True, help_text="False for fragments of an interrupted turn: shown, but never sent to a model again."
     )
     opens_context = models.BooleanField(
-        default=False, help_text="True for compaction items: a model reads nothing of what stands before the last one."
+        default=False, help_text="True for compaction items: a model reads no item before the latest one."
     )
 
     class Meta:
@@ -88,13 +96,16 @@ class Placement(models.Model):
 
 
 def conversation_id() -> str:
-    """A fresh id of a conversation."""
+    """Return a new conversation id."""
     return new_id("conv")
 
 
 class Conversation(models.Model):
-    """A list of items that goes on. The items stand in it by placements of the section `items`, in the order of their
-    positions; a position that was given away once is never used again, so that pages stay whole when items go."""
+    """A list of items that clients and responses append to.
+
+    Its items are the placements of the section `items`, ordered by position. A position is never used twice, so that
+    pagination stays correct when items are deleted.
+    """
 
     id = IdField(default=conversation_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -106,6 +117,7 @@ class Conversation(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="conversation_by_team_and_time"),
+            # For staff, whose lists in the admin span all teams.
             models.Index(fields=["created_at", "id"], name="conversation_by_time"),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="conversation_by_metadata"),
         ]
@@ -116,7 +128,7 @@ class Conversation(models.Model):
 
 
 class RemovedItem(models.Model):
-    """Where an item stood in a conversation that was taken out of it: who pages through the list has it as a cursor."""
+    """The last position of an item that was deleted from a conversation, which clients may still hold as a cursor."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="removed", db_index=False)
@@ -132,7 +144,7 @@ class RemovedItem(models.Model):
 
 
 class Purpose(models.TextChoices):
-    """What a file is for."""
+    """Intended use of a file."""
 
     ASSISTANTS = "assistants", "Assistants"
     BATCH = "batch", "Batch"
@@ -144,7 +156,7 @@ class Purpose(models.TextChoices):
 
 
 class FileState(models.TextChoices):
-    """Whether a file's bytes are being stored, are there, or are being removed. Only READY ones exist for callers."""
+    """State of a file's content. Only READY files are visible to clients."""
 
     PENDING = "pending", "Being stored"
     READY = "ready", "Ready"
@@ -152,10 +164,10 @@ class FileState(models.TextChoices):
 
 
 class File(models.Model):
-    """An uploaded file; the bytes are in the storage `files`, under a name made of the id.
+    """An uploaded file. Its content is in the storage `files`, under a name derived from the id.
 
-    The row is there before the bytes and goes after them, so that nothing is left behind wherever a process dies: from
-    `sweep_at` on, whatever the state, the sweeper removes both.
+    The row is created before the content and deleted after it, so nothing is left over wherever a process dies: from
+    `sweep_at` on, whatever the state, the sweep removes both.
     """
 
     id = IdField(default=file_id)
@@ -165,7 +177,7 @@ class File(models.Model):
     purpose = models.CharField(max_length=20, choices=Purpose.choices)
     content_type = models.CharField(max_length=255)
     size = models.BigIntegerField(help_text="In bytes.")
-    sha256 = models.CharField(max_length=64, default="", help_text="Of the bytes, in hex; empty until they are stored.")
+    sha256 = models.CharField(max_length=64, default="", help_text="Of the content, in hex; empty until it is stored.")
     state = models.CharField(max_length=10, choices=FileState.choices, default=FileState.PENDING)
     created_at = models.DateTimeField(default=now)
     expires_at = models.DateTimeField(null=True)
@@ -191,31 +203,31 @@ class File(models.Model):
         return f"{self.filename} ({self.id})"
 
     def exists_at(self, at: datetime) -> bool:
-        """Whether callers can see it at that moment."""
+        """Return true if clients can see the file at that time."""
         return self.state == FileState.READY and (self.expires_at is None or self.expires_at > at)
 
 
 def upload_id() -> str:
-    """A fresh id of an upload."""
+    """Return a new upload id."""
     return new_id("upload")
 
 
 def part_id() -> str:
-    """A fresh id of a part."""
+    """Return a new id for a part of an upload."""
     return new_id("part")
 
 
 class UploadState(models.TextChoices):
-    """How far an upload is. Callers hear of COMPLETING as pending."""
+    """State of an upload. Clients see COMPLETING as pending."""
 
     PENDING = "pending", "Pending"
-    COMPLETING = "completing", "Being put together"
+    COMPLETING = "completing", "Being assembled"
     COMPLETED = "completed", "Completed"
     CANCELLED = "cancelled", "Cancelled"
 
 
 class Upload(models.Model):
-    """A file that comes in parts, as its client announced it."""
+    """A file that is uploaded in parts, as the client declared it."""
 
     id = IdField(default=upload_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -223,8 +235,8 @@ class Upload(models.Model):
     filename = models.CharField(max_length=255)
     purpose = models.CharField(max_length=20, choices=Purpose.choices)
     content_type = models.CharField(max_length=255)
-    size = models.BigIntegerField(help_text="In bytes, as announced.")
-    lifetime_seconds = models.PositiveIntegerField(null=True, help_text="Of the file, from its completion on.")
+    size = models.BigIntegerField(help_text="Declared size in bytes.")
+    lifetime_seconds = models.PositiveIntegerField(null=True, help_text="Lifetime of the file, from completion on.")
     state = models.CharField(max_length=10, choices=UploadState.choices, default=UploadState.PENDING)
     created_at = models.DateTimeField(default=now)
     expires_at = models.DateTimeField()
@@ -236,7 +248,7 @@ class Upload(models.Model):
 
 
 class UploadPart(models.Model):
-    """A part of an upload. Its bytes are those of a file that callers do not see, and go with it."""
+    """A part of an upload. Its content is a hidden file, and the part is deleted with that file."""
 
     id = IdField(default=part_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)

@@ -1,4 +1,4 @@
-"""Reads of conversations. Every function expects to run inside a scope (`tenants.scope`) that lets it see the rows."""
+"""Queries for conversations and their items. Callers open a scope (`tenants.scope`) in which the rows are visible."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,28 +18,28 @@ from kernel.pagination import Page, PageRequest, Position, keyset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationFilter:
-    """What a list of conversations can be narrowed to."""
+    """Filters of a list of conversations."""
 
     created_after: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
 
 def find_conversation(*, team_id: str, conversation_id: str, lock: bool = False) -> Conversation | None:
-    """A team's conversation; with `lock` nobody else changes its list until the transaction ends."""
-    # PostgreSQL refuses NUL in a parameter; no id has one.
+    """Return a team's conversation, or None. With `lock` its row stays locked until the transaction ends."""
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
     if "\x00" in conversation_id:
         return None
     rows = Conversation.objects.select_for_update() if lock else Conversation.objects.all()
     return rows.filter(pk=conversation_id, team_id=team_id).first()
 
 
-def list_conversations(*, team_id: str, narrow: ConversationFilter, page: PageRequest) -> Page[Conversation]:
-    """A team's conversations, by time."""
+def list_conversations(*, team_id: str, filters: ConversationFilter, page: PageRequest) -> Page[Conversation]:
+    """Return a page of a team's conversations, ordered by creation time."""
     rows = Conversation.objects.filter(team_id=team_id)
-    if narrow.created_after:
-        rows = rows.filter(created_at__gt=narrow.created_after)
-    if narrow.metadata:
-        rows = rows.filter(metadata__contains=narrow.metadata)
+    if filters.created_after:
+        rows = rows.filter(created_at__gt=filters.created_after)
+    if filters.metadata:
+        rows = rows.filter(metadata__contains=filters.metadata)
 
     def position(conversation_id: str, param: str) -> Position:
         found = find_conversation(team_id=team_id, conversation_id=conversation_id)
@@ -51,12 +51,12 @@ def list_conversations(*, team_id: str, narrow: ConversationFilter, page: PageRe
 
 
 def placements(conversation: Conversation) -> QuerySet[Placement]:
-    """Where items stand in a conversation."""
+    """Return the placements of a conversation's items, unordered."""
     return Placement.objects.filter(owner=conversation.pk, section=Section.ITEMS)
 
 
 def find_placement(*, conversation: Conversation, item_id: str) -> Placement | None:
-    """Where the item of this wire id stands in a conversation."""
+    """Return the placement of an item in a conversation, or None."""
     if "\x00" in item_id:
         return None
     found = _placements_of(conversation.team_id, conversation.pk, [item_id])
@@ -64,24 +64,23 @@ def find_placement(*, conversation: Conversation, item_id: str) -> Placement | N
 
 
 def _removed(conversation: Conversation, item_id: str) -> RemovedItem | None:
-    """Where the item of this wire id stood last."""
     if "\x00" in item_id:
         return None
     return RemovedItem.objects.filter(conversation=conversation, item_id=item_id).order_by("position").last()
 
 
 def _placements_of(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
-    """Where the items of these wire ids stand in a conversation.
-
-    An id has few items, and they have few places; a conversation may have very many, which statistics of a large table
-    do not know of. So the index of owners is kept out of the search: no index has this expression.
-    """
-    placed = Placement.objects.annotate(within=Concat("owner", Value("")))
-    return placed.filter(item__id__in=item_ids, item__team_id=team_id, section=Section.ITEMS, within=conversation_id)
+    # An id has few items with few placements each, while a conversation may have very many placements, which the
+    # statistics of a large table do not show. The planner must therefore start from the items: comparing an expression
+    # that no index has keeps it from using the index on `owner`.
+    rows = Placement.objects.annotate(unindexed_owner=Concat("owner", Value("")))
+    return rows.filter(
+        item__id__in=item_ids, item__team_id=team_id, section=Section.ITEMS, unindexed_owner=conversation_id
+    )
 
 
 def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placement]:
-    """A page of a conversation. An item that was deleted since it was shown is as good a cursor as any other."""
+    """Return a page of a conversation's items. Ids of deleted items remain valid cursors."""
 
     def position(item_id: str, param: str) -> Position:
         found = find_placement(conversation=conversation, item_id=item_id) or _removed(conversation, item_id)
@@ -94,13 +93,13 @@ def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placeme
 
 
 def items_between(*, conversation: Conversation, after: int, limit: int) -> list[Placement]:
-    """The next items behind a position, of those that stood in the conversation when it was read."""
+    """Return the next items after a position, among those present when `conversation` was read."""
     rows = placements(conversation).filter(position__gt=after, position__lt=conversation.next_position)
     return list(rows.select_related("item").order_by("position")[:limit])
 
 
-# The scan begins at the latest compaction item, which has an index of its own: what lies before it costs nothing.
-# OFFSET keeps the planner from joining first and looking at positions later.
+# The scan starts at the latest compaction item, which a partial index finds: items before it cost nothing.
+# OFFSET 0 keeps the planner from joining the items first and filtering positions later.
 _CONTEXT = """
 SELECT conversation.next_position, item.body::text
 FROM conversations_conversation AS conversation
@@ -123,14 +122,17 @@ ORDER BY placement.position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItems:
-    """What a model reads of a conversation: `texts` are items as JSON, oldest first; `end` is the position behind."""
+    """Items of a conversation that a model reads. `texts` are their JSON, oldest first; `end` is the next position."""
 
     end: int
     texts: list[str]
 
 
 def context_items(*, team_id: str, conversation_id: str, end: int | None = None) -> ContextItems | None:
-    """What stands in a conversation of the team before a position, from the latest compaction item on; in one query."""
+    """Return the items before position `end`, from the latest compaction item on, or None for an unknown conversation.
+
+    Takes one query, as every turn of every conversation needs it.
+    """
     if "\x00" in conversation_id:
         return None
     with connection.cursor() as cursor:
@@ -142,39 +144,43 @@ def context_items(*, team_id: str, conversation_id: str, end: int | None = None)
 
 
 def refuse_duplicates(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
-    """An id names one item of a conversation: it is how items are asked for, and the cursor of pages."""
-    given = [item.id for item in items if item.id]
-    if not given:
+    """Raise `BadRequest` if an item's id occurs twice or is in the conversation already.
+
+    Within a conversation an id names one item: it selects the item in URLs and is the cursor of pages.
+    """
+    ids = [item.id for item in items if item.id]
+    if not ids:
         return
-    taken = set(_placements_of(team_id, conversation_id, given).values_list("item__id", flat=True))
-    for name in given:
-        if name in taken:
-            message = f"Duplicate item found with id {name}. Remove duplicate items from your input and try again."
+    taken = set(_placements_of(team_id, conversation_id, ids).values_list("item__id", flat=True))
+    for item_id in ids:
+        if item_id in taken:
+            # OpenAI's wording.
+            message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
             raise BadRequest(message, param=param)
-        taken.add(name)
+        taken.add(item_id)
 
 
 def referenced(*, team_id: str, item_ids: Sequence[str], lock: bool = False) -> dict[str, Item]:
-    """The team's newest item under each of these wire ids; with `lock` they stay until the transaction ends."""
+    """Return the team's newest item for each public id. `lock` keeps them from being deleted before the commit."""
     found = Item.objects.filter(team_id=team_id, id__in=item_ids).order_by("id", "-created_at").distinct("id")
     if lock:
-        # What tells rows apart cannot be locked in one statement.
+        # PostgreSQL allows no row locks together with DISTINCT. Ordered by key, so that transactions cannot deadlock.
         found = Item.objects.select_for_update(no_key=True).filter(key__in=found.values("key")).order_by("key")
     return {item.id: item for item in found}
 
 
 def unknown_conversation(conversation_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a conversation that does not exist, or not for the caller."""
+    """Build the 404 for a conversation that does not exist for the caller."""
     return NotFound(f"Conversation with id '{conversation_id}' not found.", param=param)
 
 
 def unknown_item(item_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for an item that does not stand in the conversation."""
+    """Build the 404 for an item that is not in the conversation."""
     return NotFound(f"Item with id '{item_id}' not found.", param=param)
 
 
 def public_conversation(conversation: Conversation) -> dict[str, Any]:
-    """The conversation object of the wire."""
+    """Return the public conversation object."""
     return {
         "id": conversation.pk,
         "object": "conversation",

@@ -1,4 +1,4 @@
-"""Writes of conversations: each is one transaction. Whoever changes a list holds the lock of its conversation."""
+"""Changes of conversations. Each is one transaction that locks the conversation's row before it changes the items."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,20 +15,22 @@ from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
 
-_SHARE = """
+_SHARE_PLACEMENTS = """
 INSERT INTO conversations_placement (team_id, owner, section, position, item_id, in_context, opens_context)
 SELECT team_id, %(fork)s, section, position, item_id, in_context, opens_context FROM conversations_placement
 WHERE owner = %(source)s AND section = %(section)s AND position < %(end)s
 """
-_LOCK = "SELECT key FROM conversations_item WHERE key = ANY(%(keys)s) ORDER BY key FOR UPDATE"
-_REMOVE = """
+# Ordered, so that two transactions that lock the same items cannot deadlock.
+_LOCK_ITEMS = "SELECT key FROM conversations_item WHERE key = ANY(%(keys)s) ORDER BY key FOR UPDATE"
+_DELETE_UNPLACED = """
 DELETE FROM conversations_item AS item WHERE item.key = ANY(%(keys)s)
     AND NOT EXISTS (SELECT 1 FROM conversations_placement AS place WHERE place.item_id = item.key)
 """
 
 
 def create_conversation(*, principal: Principal, items: Sequence[InputItem], metadata: dict[str, str]) -> Conversation:
-    """Begin a conversation, with items where there are any."""
+    """Create a conversation, optionally with items."""
+    # Outside the transaction: receivers may query and may refuse the items.
     items_offered.send(sender=Conversation, items=items, team_id=principal.team_id)
     with scope.team(principal.team_id):
         conversation = Conversation.objects.create(
@@ -39,7 +41,7 @@ def create_conversation(*, principal: Principal, items: Sequence[InputItem], met
 
 
 def append_items(*, principal: Principal, conversation_id: str, items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Put items behind those of a conversation; returns them as they are stored."""
+    """Append items to a conversation; returns their stored form."""
     items_offered.send(sender=Conversation, items=items, team_id=principal.team_id)
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
@@ -47,13 +49,14 @@ def append_items(*, principal: Principal, conversation_id: str, items: Sequence[
 
 
 def _append(principal: Principal, conversation: Conversation, items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """The caller holds the conversation's lock, or has just made it."""
+    # Callers have locked the conversation or just created it, so `next_position` is current.
     if not items:
         return []
     rows = _rows(principal, items)
     selectors.refuse_duplicates(
         team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items"
     )
+    # Rows of item references exist already.
     Item.objects.bulk_create(row for row in rows if row._state.adding)  # noqa: SLF001 - documented by Django
     first = conversation.next_position
     Placement.objects.bulk_create(
@@ -73,14 +76,17 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
 
 
 def _rows(principal: Principal, items: Sequence[InputItem]) -> list[Item]:
-    """The items as rows: new ones, and for references those that they point at, which are placed and not copied."""
-    wanted = [item.id for item in items if isinstance(item, ItemReference)]
-    found = selectors.referenced(team_id=principal.team_id, item_ids=wanted, lock=True) if wanted else {}
+    """Return a row for each item: new ones, and existing ones for item references, which are placed and not copied."""
+    referenced_ids = [item.id for item in items if isinstance(item, ItemReference)]
+    # Locked: see `remove_unplaced`.
+    found = (
+        selectors.referenced(team_id=principal.team_id, item_ids=referenced_ids, lock=True) if referenced_ids else {}
+    )
     rows = []
     for index, item in enumerate(items):
         match item:
             case CompactionTrigger():
-                message = "Items of the type 'compaction_trigger' ask for something; a conversation cannot hold them."
+                message = "Items of type 'compaction_trigger' cannot be added to a conversation."
                 raise UnsupportedValue(message, param=f"items[{index}].type")
             case ItemReference() if item.id not in found:
                 raise selectors.unknown_item(item.id, param="items")
@@ -93,8 +99,8 @@ def _rows(principal: Principal, items: Sequence[InputItem]) -> list[Item]:
 
 def _row(principal: Principal, item: StoredItem) -> Item:
     body = item.with_id()
-    who = {"team_id": principal.team_id, "api_key_id": principal.key_id}
-    return Item(**who, id=body["id"], type=body["type"], body=body)
+    owner = {"team_id": principal.team_id, "api_key_id": principal.key_id}
+    return Item(**owner, id=body["id"], type=body["type"], body=body)
 
 
 def update_conversation(
@@ -117,12 +123,15 @@ def update_conversation(
 
 
 def delete_conversation(*, team_id: str, actor: str, conversation_id: str, request_id: str, reason: str = "") -> None:
-    """Delete a conversation. Its items stay where responses or forks show them; others go with it. The audit log names
-    the `actor`, and the reason where there is one."""
+    """Delete a conversation and those of its items that no response or fork uses.
+
+    The audit log records the `actor`, and the reason if there is one.
+    """
     with scope.team(team_id):
         conversation = _locked(team_id, conversation_id)
         placements = selectors.placements(conversation)
         keys = list(placements.values_list("item_id", flat=True))
+        # Placements first: `remove_unplaced` keeps items that are still placed somewhere.
         placements.delete()
         remove_unplaced(keys)
         conversation.delete()
@@ -140,15 +149,16 @@ def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reque
 def delete_item(
     *, team_id: str, actor: str, conversation_id: str, item_id: str, request_id: str, reason: str = ""
 ) -> Conversation:
-    """Take an item out of a conversation; it stays where responses or forks show it."""
+    """Remove an item from a conversation; responses and forks that use it keep it."""
     with scope.team(team_id):
         conversation = _locked(team_id, conversation_id)
-        place = access.get_placement(conversation=conversation, item_id=item_id)
+        placement = access.get_placement(conversation=conversation, item_id=item_id)
+        # A client that pages through the list may hold this item as its cursor.
         RemovedItem.objects.create(
-            team_id=conversation.team_id, conversation=conversation, item_id=item_id, position=place.position
+            team_id=conversation.team_id, conversation=conversation, item_id=item_id, position=placement.position
         )
-        place.delete()
-        remove_unplaced([place.item_id])
+        placement.delete()
+        remove_unplaced([placement.item_id])
         audit(
             team_id=team_id,
             actor=actor,
@@ -162,26 +172,31 @@ def delete_item(
 
 
 def fork_conversation(*, team_id: str, key_id: str | None, conversation_id: str, after: str | None) -> Conversation:
-    """A new conversation with the metadata and the items of another, up to and with `after`; no item is copied. It is
-    the key's that asked for it, if it was one."""
+    """Create a conversation with the metadata and the items of another, up to and including `after`.
+
+    The fork shares the items of its source, so that forking costs only placements. `key_id` is None for forks made in
+    the admin.
+    """
     with scope.team(team_id):
         source = _locked(team_id, conversation_id)
         end = source.next_position
         if after is not None:
-            place = selectors.find_placement(conversation=source, item_id=after)
-            if place is None:
+            placement = selectors.find_placement(conversation=source, item_id=after)
+            if placement is None:
                 raise selectors.unknown_item(after, param="after")
-            end = place.position + 1
+            end = placement.position + 1
         fork = Conversation.objects.create(
             team_id=source.team_id, api_key_id=key_id, metadata=source.metadata, next_position=end
         )
+        # In one statement, as a conversation may have many thousands of items.
         with connection.cursor() as cursor:
-            cursor.execute(_SHARE, {"fork": fork.pk, "source": source.pk, "section": Section.ITEMS, "end": end})
+            cursor.execute(
+                _SHARE_PLACEMENTS, {"fork": fork.pk, "source": source.pk, "section": Section.ITEMS, "end": end}
+            )
     return fork
 
 
 def _locked(team_id: str, conversation_id: str) -> Conversation:
-    """A conversation of the team whose list nobody else changes meanwhile, or the 404 of an unknown id."""
     found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=True)
     if found is None:
         raise selectors.unknown_conversation(conversation_id)
@@ -189,21 +204,22 @@ def _locked(team_id: str, conversation_id: str) -> Conversation:
 
 
 def remove_unplaced(keys: Collection[UUID]) -> None:
-    """Remove those of these items that stand nowhere any more.
+    """Delete those of these items that no placement uses any more.
 
-    Whoever is about to place one of them holds it locked, so that it is either seen here, or not found there.
+    A transaction that is about to place one of them has locked it. Locking it here as well means that either this
+    function sees the new placement, or the other transaction does not find the item.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_LOCK, {"keys": list(keys)})
-        cursor.execute(_REMOVE, {"keys": list(keys)})
+        cursor.execute(_LOCK_ITEMS, {"keys": list(keys)})
+        cursor.execute(_DELETE_UNPLACED, {"keys": list(keys)})
 
 
-def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:
+def _audit(principal: Principal, action: str, target: str, request_id: str, **changes: dict[str, Any]) -> None:
     audit(
         team_id=principal.team_id,
         actor=principal.actor,
         action=action,
         target=target,
         request_id=request_id,
-        **what,
+        **changes,
     )

@@ -1,7 +1,7 @@
-"""What this app tells the apps above it."""
+"""Signals for the apps that depend on this one."""
 
 from django.dispatch import Signal
 
 items_offered = Signal()
-"""Items are about to enter a conversation: `items`, and `team_id`. A receiver that could not read them raises the
-`BadRequest` for it."""
+"""Sent before items are added to a conversation, with `items` and `team_id`. A receiver refuses items that a response
+could not read by raising `BadRequest`."""

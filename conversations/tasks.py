@@ -1,4 +1,4 @@
-"""Celery's side: each task is one call. Beat's schedule is in the settings."""
+"""Celery tasks. Their schedule is in the settings."""
 
 from celery import shared_task
 
@@ -7,5 +7,5 @@ from conversations.files import storage
 
 @shared_task(name="conversations.tasks.sweep_files", expires=300)
 def sweep_files() -> int:
-    """Remove files that have expired, were deleted or never became complete."""
+    """Remove expired, deleted and incomplete files."""
     return storage.sweep_files()

@@ -1,4 +1,4 @@
-"""The views of `/v1/conversations`: parse, one call, present."""
+"""Views of `/v1/conversations`."""
 
 from typing import Any
 
@@ -32,10 +32,10 @@ class Conversations(ApiView):
     def get(self, request: Request) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_READ)
-        narrow = conversation_filter(request.query_params)
+        filters = conversation_filter(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
-            found = selectors.list_conversations(team_id=principal.team_id, narrow=narrow, page=page)
+            found = selectors.list_conversations(team_id=principal.team_id, filters=filters, page=page)
         return Answer(found.as_list(present=public_conversation))
 
     def post(self, request: Request) -> Answer:
@@ -43,8 +43,10 @@ class Conversations(ApiView):
         principal.require(Scope.CONVERSATIONS_WRITE)
         reject_unknown(request.query_params, page=False)
         body = read(CreateConversation, body_of(request))
-        made = services.create_conversation(principal=principal, items=body.items or (), metadata=body.metadata or {})
-        return Answer(public_conversation(made))
+        conversation = services.create_conversation(
+            principal=principal, items=body.items or (), metadata=body.metadata or {}
+        )
+        return Answer(public_conversation(conversation))
 
 
 class OneConversation(ApiView):
@@ -61,13 +63,13 @@ class OneConversation(ApiView):
         principal.require(Scope.CONVERSATIONS_WRITE)
         reject_unknown(request.query_params, page=False)
         body = read(UpdateConversation, body_of(request))
-        changed = services.update_conversation(
+        conversation = services.update_conversation(
             principal=principal,
             conversation_id=conversation_id,
             metadata=body.metadata or {},
             request_id=request_id_of(request),
         )
-        return Answer(public_conversation(changed))
+        return Answer(public_conversation(conversation))
 
     def delete(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
@@ -95,8 +97,8 @@ class Items(ApiView):
             conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
             found = selectors.list_items(conversation=conversation, page=page)
 
-        def present(place: Placement) -> dict[str, Any]:
-            return project(place.item.body, include)
+        def present(placement: Placement) -> dict[str, Any]:
+            return project(placement.item.body, include)
 
         return Answer(found.as_list(present=present))
 
@@ -120,8 +122,8 @@ class OneItem(ApiView):
         include = includes(request.query_params)
         with scope.team(principal.team_id):
             conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
-            place = access.get_placement(conversation=conversation, item_id=item_id)
-        return Answer(project(place.item.body, include))
+            placement = access.get_placement(conversation=conversation, item_id=item_id)
+        return Answer(project(placement.item.body, include))
 
     def delete(self, request: Request, conversation_id: str, item_id: str) -> Answer:
         principal = principal_of(request)
@@ -152,14 +154,16 @@ class Fork(ApiView):
 
 
 async def export_items(request: ASGIRequest, conversation_id: str) -> StreamingHttpResponse:
-    """`GET /v1/conversations/{id}/export`."""
+    """`GET /v1/conversations/{id}/export`. Asynchronous, as a long export must not occupy a thread."""
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.CONVERSATIONS_READ)
     reject_unknown(request.GET, page=False)
     conversation = await in_db_thread(lambda: _find(principal, conversation_id))
     headers = {
+        # The function returns None only for an inline disposition without a file name.
         "Content-Disposition": content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.jsonl")
         or "",
+        # Items hold text of the team's members, which must not run as a page in another member's browser.
         "X-Content-Type-Options": "nosniff",
     }
     return StreamingHttpResponse(export.lines(conversation), content_type="application/jsonl", headers=headers)

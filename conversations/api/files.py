@@ -1,4 +1,4 @@
-"""The views of `/v1/files`: parse, one call, present. Those that move bytes are asynchronous and hold no thread."""
+"""Views of `/v1/files`. Those that transfer file contents are asynchronous, so that no thread waits for a client."""
 
 import asyncio
 
@@ -27,6 +27,7 @@ async def create_file(request: ASGIRequest) -> HttpResponse:
     """`POST /v1/files`."""
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.FILES_WRITE)
+    # Parsing reads and writes files, which would block the event loop.
     upload = await asyncio.to_thread(read_upload, dict(request.scope))
     try:
         file = await storage.create_file(principal=principal, upload=upload)
@@ -44,10 +45,10 @@ async def file_content(request: ASGIRequest, file_id: str) -> StreamingHttpRespo
     headers = {
         "Content-Length": str(file.size),
         "Content-Disposition": content_disposition_header(as_attachment=True, filename=file.filename) or "attachment",
-        # What one member has uploaded must not run as a page in another's browser.
+        # A file that one member uploaded must not run as a page in another member's browser.
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingHttpResponse(storage.pieces(content), content_type=file.content_type, headers=headers)
+    return StreamingHttpResponse(storage.chunks(content), content_type=file.content_type, headers=headers)
 
 
 def _find(principal: Principal, file_id: str) -> File:

@@ -1,4 +1,4 @@
-"""What the views read off a request: uploads, what to include, and the filters of a list."""
+"""Parsing of requests: uploads in multipart forms, `include`, and list filters."""
 
 import mimetypes
 import re
@@ -26,18 +26,20 @@ from kernel.query import nested_values, reject_unknown, unix_time
 from kernel.validation import validate
 from tenants.principal import Principal
 
+# OpenAI's default and maximum for lists of files.
 MAX_LIST = 10_000
-_LISTED_BY = frozenset({"after", "before", "limit", "order", "purpose"})
+_LIST_PARAMETERS = frozenset({"after", "before", "limit", "order", "purpose"})
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,100}", re.ASCII)
-_UNTYPED = "application/octet-stream"
+_DEFAULT_TYPE = "application/octet-stream"
 _NESTED = re.compile(r"(\w+)\[(\w+)\]")
+# At most 18 digits: int() raises for texts of several thousand digits.
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _Files = dict[str, list["UploadedFile[bytes]"]]
 PurposeName = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
 class FileExpiresAfter(BaseModel):
-    """After how long a file is removed."""
+    """Lifetime of a file, counted from its creation: one hour to 30 days."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -53,22 +55,22 @@ class _UploadForm(BaseModel):
 
 
 def principal_of(request: Request) -> Principal:
-    """Who is calling; DRF calls it the user."""
+    """Return the caller, which DRF stores as the user of the request."""
     return cast("Principal", request.user)
 
 
 def request_id_of(request: Request) -> str:
-    """The id under which this request is known."""
+    """Return the request id that the ASGI application assigned."""
     return cast("str", cast("Any", request._request).scope["request_id"])  # noqa: SLF001 - DRF has no public name
 
 
 def body_of(request: Request) -> bytes:
-    """The body, which the shell has read."""
+    """Return the body, which the ASGI application has read already."""
     return cast("bytes", cast("Any", request._request).scope["body"])  # noqa: SLF001 - the same
 
 
 def conversation_filter(query: QueryDict) -> ConversationFilter:
-    """What a list of conversations is narrowed to."""
+    """Parse the filters of `GET /v1/conversations`."""
     reject_unknown(query, filters=("created_after", "metadata[…]"))
     return ConversationFilter(
         created_after=unix_time(query, "created_after"), metadata=nested_values(query, "metadata")
@@ -76,9 +78,10 @@ def conversation_filter(query: QueryDict) -> ConversationFilter:
 
 
 def includes(query: QueryDict) -> frozenset[str]:
-    """`include[]=a&include[]=b`, `include=a&include=b` and `include=a,b` all ask for the same."""
-    given = [*query.getlist("include"), *query.getlist("include[]")]
-    names = [name for text in given for name in text.split(",") if name]
+    """Parse `include[]=a&include[]=b`, `include=a&include=b` or `include=a,b`, which mean the same."""
+    # Clients differ in how they write a list into a query.
+    texts = [*query.getlist("include"), *query.getlist("include[]")]
+    names = [name for text in texts for name in text.split(",") if name]
     for name in names:
         if name not in INCLUDABLE:
             raise InvalidValue.unsupported(name, INCLUDABLE, param="include")
@@ -86,9 +89,9 @@ def includes(query: QueryDict) -> frozenset[str]:
 
 
 def purpose_filter(query: QueryDict) -> Purpose | None:
-    """The purpose that a list is narrowed to; a parameter that lists of files do not have is refused."""
+    """Parse the `purpose` filter of `GET /v1/files`. Raises `UnknownParameter` for parameters that lists lack."""
     for name in query:
-        if name not in _LISTED_BY:
+        if name not in _LIST_PARAMETERS:
             raise UnknownParameter(name)
     text = query.get("purpose")
     if text is None:
@@ -99,7 +102,7 @@ def purpose_filter(query: QueryDict) -> Purpose | None:
 
 
 def read_upload(scope: Scope) -> IncomingFile:
-    """The upload in a request, parsed from disk to disk; closing its content removes what nobody has kept."""
+    """Parse an uploaded file. It is streamed from disk to disk; closing its content deletes the temporary file."""
     fields, files = _parse(scope)
     try:
         return _upload(fields, files)
@@ -110,7 +113,7 @@ def read_upload(scope: Scope) -> IncomingFile:
 
 
 def read_part(scope: Scope) -> "UploadedFile[bytes]":
-    """The part of an upload in a request."""
+    """Parse one part of an upload from a multipart form."""
     fields, files = _parse(scope)
     try:
         _check_counts(fields, files, only="data")
@@ -122,10 +125,12 @@ def read_part(scope: Scope) -> "UploadedFile[bytes]":
 
 
 def _parse(scope: Scope) -> tuple[QueryDict, _Files]:
+    # The ASGI application has spooled the body to a temporary file, so its size is known only from that file.
     body: IO[bytes] = scope["upload"]
     meta = {"CONTENT_TYPE": header(scope, b"content-type"), "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
     body.seek(0)
     try:
+        # Always on disk: Django's default handlers keep small files in memory.
         parser = MultiPartParser(meta, cast("Any", body), [TemporaryFileUploadHandler()], "utf-8")
         fields, files = parser.parse()
     except (MultiPartParserError, SuspiciousOperation) as error:
@@ -149,11 +154,11 @@ def _upload(fields: QueryDict, files: _Files) -> IncomingFile:
 
 
 def _check_counts(fields: QueryDict, files: _Files, *, only: str) -> None:
-    """A form brings one file, which has a name and is not empty; of its other fields it brings each once."""
+    """Require exactly one non-empty file in the field `only`, and every other field at most once."""
     counts = [(name, len(texts)) for name, texts in fields.lists()] + [(name, len(of)) for name, of in files.items()]
     for name, count in counts:
         if count > 1:
-            raise InvalidValue(f"Invalid '{name}': it was sent more than once.", param=name)
+            raise InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
     for name in files:
         if name != only:
             raise UnknownParameter(name)
@@ -166,27 +171,28 @@ def _check_counts(fields: QueryDict, files: _Files, *, only: str) -> None:
 
 
 def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
-    """`expires_after[seconds]=3600` → `{"expires_after": {"seconds": 3600}}`; forms only know strings."""
+    """Convert `expires_after[seconds]=3600` to `{"expires_after": {"seconds": 3600}}`."""
     values: dict[str, Any] = {}
     for name, text in fields.items():
         if (steps := _NESTED.fullmatch(name)) is None:
             values[name] = text
             continue
-        within = values.setdefault(steps[1], {})
-        if not isinstance(within, dict):
+        inner = values.setdefault(steps[1], {})
+        if not isinstance(inner, dict):
             raise InvalidType(steps[1], expected="an object", got="a string")
-        within[steps[2]] = int(text) if steps[2] == "seconds" and _INTEGER.fullmatch(text) else text
+        # Form fields are always strings, while the schema is strict about integers.
+        inner[steps[2]] = int(text) if steps[2] == "seconds" and _INTEGER.fullmatch(text) else text
     return values
 
 
 def _content_type(file: "UploadedFile[bytes]") -> str:
-    """What the client says it is, or, if it says nothing that can be used, what the name says."""
     return usable_type(file.content_type or "", filename=file.name or "")
 
 
-def usable_type(said: str, *, filename: str) -> str:
-    """A media type, as a client says it or else as the name does."""
-    said = said.lower()
-    if said != _UNTYPED and _MEDIA_TYPE.fullmatch(said):
-        return said
-    return mimetypes.guess_type(filename)[0] or _UNTYPED
+def usable_type(declared: str, *, filename: str) -> str:
+    """Return the declared media type, or the one that the file name suggests where the declared one says nothing."""
+    declared = declared.lower()
+    # The type becomes a header of the download, so only a well-formed one is stored.
+    if declared != _DEFAULT_TYPE and _MEDIA_TYPE.fullmatch(declared):
+        return declared
+    return mimetypes.guess_type(filename)[0] or _DEFAULT_TYPE

@@ -1,4 +1,4 @@
-"""The bodies of requests to `/v1/conversations`: JSON in, typed and closed values out."""
+"""Schemas of the request bodies of `/v1/conversations`."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -8,6 +8,7 @@ from conversations.items import MAX_ID, InputItem, Wire
 from kernel.nulls import validate_without_nulls
 from kernel.validation import Metadata, first_defect, parse_json
 
+# OpenAI's limit for one request.
 MAX_ADDED = 20
 Schema = TypeVar("Schema", bound=Wire)
 _Items = Annotated[list[InputItem], Field(max_length=MAX_ADDED)]
@@ -21,25 +22,25 @@ class CreateConversation(Wire):
 
 
 class UpdateConversation(Wire):
-    """What a conversation can be changed in; null takes all of it away."""
+    """A change of a conversation's metadata; null removes all of it."""
 
     metadata: Metadata | None
 
 
 class CreateItems(Wire):
-    """Items to be added."""
+    """Items to append to a conversation."""
 
     items: Annotated[_Items, Field(min_length=1)]
 
 
 class ForkConversation(Wire):
-    """Where another conversation is to part from this one; without `after`, at its end."""
+    """The last item that a fork shares with its source; without `after`, the fork shares all items."""
 
     after: Annotated[str, Field(max_length=MAX_ID)] | None = None
 
 
 def read(schema: type[Schema], body: bytes) -> Schema:
-    """Validate a body, which may be missing where nothing in it has to be given."""
+    """Parse and validate a request body. An empty body is read as `{}`, as all fields of some schemas are optional."""
     values: dict[str, Any] = parse_json(body) if body else {}
     try:
         return validate_without_nulls(schema, values)

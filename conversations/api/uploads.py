@@ -1,4 +1,4 @@
-"""The views of `/v1/uploads`: parse, one call, present."""
+"""Views of `/v1/uploads`."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ _MAX_BYTES = 8 * 1024**3
 
 
 class CreateUpload(Wire):
-    """A file that is going to come in parts."""
+    """A file that will be uploaded in parts."""
 
     bytes: Annotated[int, Field(ge=1, le=_MAX_BYTES)]
     filename: Annotated[str, Field(min_length=1, max_length=255)]
@@ -39,18 +39,18 @@ class CreateUpload(Wire):
 
 
 class CompleteUpload(Wire):
-    """The order of the parts, and what a checksum of them is to be."""
+    """The order of the parts, and optionally the checksum of the whole file."""
 
     part_ids: Annotated[list[Annotated[str, Field(max_length=64)]], Field(min_length=1, max_length=10_000)]
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
 class CancelUpload(Wire):
-    """There is nothing to say."""
+    """An empty body: cancelling takes no parameters."""
 
 
 def brings_part(scope: AsgiScope) -> bool:
-    """Whether a request brings a part of an upload."""
+    """Return true for requests that upload a part, whose body is spooled to disk instead of read into memory."""
     return scope["method"] == "POST" and _PARTS.fullmatch(scope["path"]) is not None
 
 
@@ -75,6 +75,7 @@ async def add_part(request: ASGIRequest, upload_id: str) -> HttpResponse:
     """`POST /v1/uploads/{id}/parts`."""
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.FILES_WRITE)
+    # Parsing reads and writes files, which would block the event loop.
     content = await asyncio.to_thread(read_part, dict(request.scope))
     try:
         part = await uploads.add_part(principal=principal, upload_id=upload_id, content=content)
@@ -88,8 +89,10 @@ async def complete_upload(request: ASGIRequest, upload_id: str) -> HttpResponse:
     principal = await authenticate(request.headers.get("Authorization", ""))
     principal.require(Scope.FILES_WRITE)
     body = read(CompleteUpload, request.scope["body"])
-    made = await uploads.complete_upload(principal=principal, upload_id=upload_id, part_ids=body.part_ids, md5=body.md5)
-    return HttpResponse(orjson.dumps(uploads.public_upload(made)), content_type=JSON)
+    upload = await uploads.complete_upload(
+        principal=principal, upload_id=upload_id, part_ids=body.part_ids, md5=body.md5
+    )
+    return HttpResponse(orjson.dumps(uploads.public_upload(upload)), content_type=JSON)
 
 
 class Cancel(ApiView):

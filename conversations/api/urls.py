@@ -1,4 +1,4 @@
-"""The URLs of conversations and of files, below /v1/."""
+"""URLs of conversations, files and uploads, below /v1/."""
 
 from django.urls import path
 

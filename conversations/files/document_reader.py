@@ -1,7 +1,7 @@
-"""A program that reads one document from its input and writes the words in it; `extraction` runs it.
+"""Program that extracts the text of one document from standard input to standard output; run by `extraction`.
 
-Documents come from strangers and their parsers are large, so each is read in a process of its own: with limits that the
-kernel keeps, with nothing in its environment, and without any code of the platform's. It imports no module of ours.
+Documents are untrusted and their parsers are large, so each document is parsed in a separate process with an empty
+environment and resource limits that the kernel enforces. The program must not import other modules of the platform.
 """
 
 import io
@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import override
 
+# Exit codes. Python itself uses 1 and 2.
 UNREADABLE = 3
 LOCKED = 4
 TOO_LONG = 5
@@ -22,15 +23,16 @@ UNKNOWN = 6
 MAX_TEXT = 10_485_760
 CPU_SECONDS = 20
 MEMORY = 1024 * 1024 * 1024
-# Documents wait for requests, not the other way round.
+# Requests come first: extraction must not slow down the web process on a busy machine.
 _NICENESS = 10
+# A character takes at most four bytes in UTF-8.
 _MAX_WRITTEN = 4 * MAX_TEXT
-_SEPARATE = {"p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table"}
-_UNSEEN = {"script", "style", "template", "noscript"}
+_BLOCK_TAGS = {"p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table"}
+_HIDDEN_TAGS = {"script", "style", "template", "noscript"}
 
 
 def main(kind: str) -> int:
-    """Read the document on standard input; the exit code says what went wrong."""
+    """Extract the text of the document on standard input; returns the exit code."""
     _limit()
     content = sys.stdin.buffer.read()
     try:
@@ -39,7 +41,7 @@ def main(kind: str) -> int:
         return LOCKED
     except _UnknownError:
         return UNKNOWN
-    # Parsers raise whatever they like, and all of it means the same.
+    # Parsers raise exceptions of many types for damaged documents.
     except Exception:
         return UNREADABLE
     if len(text) > MAX_TEXT:
@@ -49,12 +51,13 @@ def main(kind: str) -> int:
 
 
 def _limit() -> None:
-    """Once set, a limit cannot be taken back, whatever a document makes of its parser."""
     os.nice(_NICENESS)
+    # Soft and hard limits are equal, so that code injected through a parser cannot raise them again.
     for kind, limit in (
         (resource.RLIMIT_CPU, CPU_SECONDS),
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_FSIZE, _MAX_WRITTEN),
+        # A core dump would write the document to disk.
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_NPROC, 0),
@@ -63,17 +66,19 @@ def _limit() -> None:
 
 
 class _LockedError(Exception):
-    """A password is needed."""
+    """The document is protected by a password."""
 
 
 class _UnknownError(Exception):
-    """An archive of something else."""
+    """The archive is neither a Word nor a PowerPoint document."""
 
 
 def _pdf(content: bytes) -> Iterator[str]:
+    # Parsers are imported late: they take long to load, and one run needs only one of them.
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(io.BytesIO(content))
+    # Many PDFs are encrypted with an empty password only to restrict printing.
     if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
         raise _LockedError
     for page in reader.pages:
@@ -81,7 +86,7 @@ def _pdf(content: bytes) -> Iterator[str]:
 
 
 def _office(content: bytes) -> Iterator[str]:
-    """Word or PowerPoint; an archive may list hundreds of thousands of files, so that even this is done here."""
+    # Distinguished here and not in the parent process: listing an archive of several 100,000 files is already costly.
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         read = next((read for name, read in _OFFICE.items() if name in archive.NameToInfo), None)
     if read is None:
@@ -117,44 +122,45 @@ def _shapes(shapes: Any) -> Iterator[str]:
 
 
 def _table(table: Any) -> str:
-    """A line for each row, tabs between the cells."""
     return "\n".join("\t".join(cell.text for cell in row.cells) for row in table.rows)
 
 
-class _Words(HTMLParser):
-    """Collects what a browser would show."""
+class _VisibleText(HTMLParser):
+    """Collects the text that a browser would show."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text: list[str] = []
-        self._unseen = 0
+        # Depth of nested hidden elements.
+        self._hidden = 0
 
     @override
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._unseen += tag in _UNSEEN
-        if tag in _SEPARATE:
+        self._hidden += tag in _HIDDEN_TAGS
+        if tag in _BLOCK_TAGS:
             self.text.append("\n")
 
     @override
     def handle_endtag(self, tag: str) -> None:
-        if tag in _UNSEEN and self._unseen:
-            self._unseen -= 1
-        if tag in _SEPARATE:
+        # End tags may come without a start tag in broken HTML.
+        if tag in _HIDDEN_TAGS and self._hidden:
+            self._hidden -= 1
+        if tag in _BLOCK_TAGS:
             self.text.append("\n")
         elif tag in {"td", "th"}:
             self.text.append("\t")
 
     @override
     def handle_data(self, data: str) -> None:
-        if not self._unseen:
+        if not self._hidden:
             self.text.append(data)
 
 
 def _html(content: bytes) -> Iterator[str]:
-    words = _Words()
-    words.feed(content.decode(errors="replace"))
-    words.close()
-    lines = (" ".join(line.split()) for line in "".join(words.text).splitlines())
+    parser = _VisibleText()
+    parser.feed(content.decode(errors="replace"))
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.text).splitlines())
     yield "\n".join(line for line in lines if line)
 
 

@@ -1,6 +1,6 @@
-"""The words in a document: for models that cannot read files themselves, and for whatever searches in them.
+"""Text extraction from documents, for models that cannot read files and for vector stores.
 
-Text is decoded here. Everything that needs a parser is read by `document_reader`, in a process with limits.
+Plain text is decoded here. Everything that needs a parser is read by `document_reader` in a process with limits.
 """
 
 import codecs
@@ -13,25 +13,28 @@ from conversations.files import document_reader
 from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 
 _READER = Path(document_reader.__file__)
+# Longer than the reader's CPU limit: the process may have to wait for a processor.
 _WALL_SECONDS = 30.0
-_SUPPORTED = "text in any form, HTML, PDF, Word (.docx) and PowerPoint (.pptx)"
+_SUPPORTED = "plain text, HTML, PDF, Word (.docx) and PowerPoint (.pptx)"
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def extract_text(content: bytes, *, filename: str = "", content_type: str = "") -> str:
-    """The words of a document; blocks for up to half a minute, so never call it in an event loop.
+    """Return the text of a document. Blocks for up to 30 seconds, so never call it on the event loop.
 
     Raises `UnsupportedFile`, `InvalidFile` or `FileTooLarge`.
     """
     kind = _kind(content, filename.lower(), content_type.lower())
-    text = _decoded(content) if kind == "text" else _read_apart(kind, content)
+    text = _decoded(content) if kind == "text" else _parsed(kind, content)
     if not text.strip():
-        raise InvalidFile("The file holds no text.")
+        raise InvalidFile("The file contains no text.")
+    # PostgreSQL cannot store NUL.
     return text.replace("\x00", "")
 
 
 def _kind(content: bytes, filename: str, content_type: str) -> str:
-    """What a document is, by its content wherever that says so: names and types are what a caller claims."""
+    # The content decides where it can: file names and media types are only what the client claims. PDF readers accept
+    # the marker anywhere in the first kilobyte.
     if b"%PDF-" in content[:1024]:
         return "pdf"
     if content.startswith(b"PK\x03\x04"):
@@ -50,54 +53,56 @@ def _decoded(content: bytes) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise UnsupportedFile(f"The file is not text in UTF-8. What can be read: {_SUPPORTED}.") from error
+        raise UnsupportedFile(f"The file is not UTF-8 text. Supported formats: {_SUPPORTED}.") from error
+    # Only binary formats contain NUL.
     if "\x00" in text:
-        raise _of_another_kind()
+        raise _unsupported()
     if len(text) > document_reader.MAX_TEXT:
         raise _too_long()
     return text
 
 
-def _read_apart(kind: str, content: bytes) -> str:
-    """Files, not pipes: the kernel bounds what the reader writes."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as taken:
-        given.write(content)
-        given.seek(0)
+def _parsed(kind: str, content: bytes) -> str:
+    # Files and not pipes: RLIMIT_FSIZE bounds what the reader writes only for files.
+    with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as output:
+        document.write(content)
+        document.seek(0)
         try:
-            # -I: nothing of ours is on its path. The empty environment holds no secret.
+            # -I keeps the platform's modules off the import path. The empty environment contains no secrets.
             done = subprocess.run(
                 [sys.executable, "-I", str(_READER), kind],
-                stdin=given,
-                stdout=taken,
+                stdin=document,
+                stdout=output,
                 stderr=subprocess.DEVNULL,
                 env={},
                 timeout=_WALL_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise _too_much() from error
+            raise _too_costly() from error
         match done.returncode:
             case 0:
-                taken.seek(0)
-                return taken.read().decode(errors="replace")
+                output.seek(0)
+                return output.read().decode(errors="replace")
             case document_reader.LOCKED:
-                raise InvalidFile("The file could not be read: it is protected with a password.")
+                raise InvalidFile("The file could not be read: it is protected by a password.")
             case document_reader.TOO_LONG:
                 raise _too_long()
             case document_reader.UNKNOWN:
-                raise _of_another_kind()
+                raise _unsupported()
             case document_reader.UNREADABLE:
-                raise InvalidFile("The file could not be read: it is damaged, or not what its beginning says.")
-        raise _too_much()
+                raise InvalidFile("The file could not be read: it is damaged or not of the type it claims to be.")
+        # Any other code: the kernel killed the process at one of its limits.
+        raise _too_costly()
 
 
-def _of_another_kind() -> UnsupportedFile:
-    return UnsupportedFile(f"The file is of a kind that cannot be read here. What can be read: {_SUPPORTED}.")
+def _unsupported() -> UnsupportedFile:
+    return UnsupportedFile(f"The file type is not supported. Supported formats: {_SUPPORTED}.")
 
 
 def _too_long() -> FileTooLarge:
-    return FileTooLarge(f"The file holds too much text: the limit is {document_reader.MAX_TEXT} characters.")
+    return FileTooLarge(f"The file contains too much text: the limit is {document_reader.MAX_TEXT} characters.")
 
 
-def _too_much() -> InvalidFile:
-    return InvalidFile("The file could not be read: it takes too much time or memory.")
+def _too_costly() -> InvalidFile:
+    return InvalidFile("The file could not be read: reading it takes too much time or memory.")

@@ -1,7 +1,7 @@
-"""Files of teams: writes (`create_file`, `delete_file`, `sweep_files`) and reads.
+"""Files of teams: create, read, list, delete and sweep.
 
-Bytes live in Django's storage `files`, rows in the database, and no transaction spans both. So a row says first what is
-about to happen to its bytes; `sweep_files` finishes what a process that died has left half done.
+Contents are in Django's storage `files`, rows in the database, and no transaction spans both. A row therefore records
+first what is about to happen to its content, and `sweep_files` completes what a dead process left unfinished.
 """
 
 import asyncio
@@ -28,18 +28,20 @@ from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
 
-# Longer than any upload takes to get from one disk to another.
+# Longer than any upload takes to be copied to the storage.
 _PENDING_FOR = timedelta(days=1)
+# The lifetime that OpenAI documents for batch files.
 _BATCH_LIFETIME = timedelta(days=30)
 _BATCH_PURPOSES = (Purpose.BATCH, Purpose.BATCH_OUTPUT)
 _RETRY_AFTER = timedelta(minutes=10)
-_SWEEP_AT_ONCE = 100
-_PIECE = 256 * 1024
+# Bounds one run of the periodic task; the next one continues.
+_SWEEP_LIMIT = 100
+_CHUNK = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingFile:
-    """A file that has come in and lies on a temporary disk. `lifetime` None: what the purpose says."""
+    """A received file, still in temporary storage. `lifetime` None means the default of the purpose."""
 
     content: "UploadedFile[bytes]"
     filename: str
@@ -50,7 +52,7 @@ class IncomingFile:
 
 
 async def create_file(*, principal: Principal, upload: IncomingFile) -> File:
-    """Keep a file. Its bytes are stored in a thread of their own, not in one that holds a database connection."""
+    """Store and publish a file. Raises `RequestTooLarge`."""
     if upload.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="file")
@@ -60,14 +62,15 @@ async def create_file(*, principal: Principal, upload: IncomingFile) -> File:
 
 
 async def write_file(*, team_id: str, key_id: str, upload: IncomingFile) -> File:
-    """Store the bytes of a file that nobody sees before `publish_file`; without that they are swept after a day."""
+    """Store the content of a file. It is invisible until `publish_file`, and swept after a day without it."""
     at = now()
-    file = await in_db_thread(lambda: _announce(team_id, key_id, upload, at))
+    file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at))
+    # Not in a database thread: a slow storage would occupy one of the few connections.
     file.sha256 = await asyncio.to_thread(store, file, upload.content)
     return file
 
 
-def _announce(team_id: str, key_id: str, upload: IncomingFile, at: datetime) -> File:
+def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetime) -> File:
     lifetime = upload.lifetime
     if lifetime is None and upload.purpose in _BATCH_PURPOSES:
         lifetime = _BATCH_LIFETIME
@@ -86,29 +89,31 @@ def _announce(team_id: str, key_id: str, upload: IncomingFile, at: datetime) -> 
 
 
 def store(file: File, content: "UploadedFile[bytes]") -> str:
-    """Put the bytes where they belong; returns their SHA-256."""
+    """Write the content of a file to the storage; returns its SHA-256 in hex."""
     digest = hashlib.sha256()
-    for piece in content.chunks(_PIECE):
-        digest.update(piece)
+    for chunk in content.chunks(_CHUNK):
+        digest.update(chunk)
     content.seek(0)
     name = _name(file)
-    if (kept := _storage().save(name, content)) != name:
-        msg = f"the storage keeps {name} under another name, {kept}"
+    # Django's storages rename a file when the name is taken; then nothing would find it under its id.
+    if (stored_as := _storage().save(name, content)) != name:
+        msg = f"the storage saved {name} as {stored_as}"
         raise RuntimeError(msg)
     return digest.hexdigest()
 
 
 def publish_file(file: File) -> None:
-    """Let a file that was written be seen, in the transaction of the caller if there is one."""
+    """Make a written file visible, within the caller's transaction if there is one."""
     file.state, file.sweep_at = FileState.READY, file.expires_at
     with scope.team(file.team_id):
+        # Conditional: the sweeper may have removed a file that took more than a day to arrive.
         pending = File.objects.filter(pk=file.pk, state=FileState.PENDING)
         if pending.update(state=file.state, sweep_at=file.sweep_at, sha256=file.sha256) != 1:
             raise ServerError
 
 
 def delete_file(*, principal: Principal, file: File, request_id: str) -> None:
-    """Delete a file; the bytes go after the row has said so, now or, if the storage fails, with the next sweep."""
+    """Delete a file. Its content is removed after the commit, or by the next sweep if the storage fails."""
     with scope.team(principal.team_id):
         ready = File.objects.filter(pk=file.pk, state=FileState.READY)
         if ready.update(state=FileState.GONE, sweep_at=now()) != 1:
@@ -125,19 +130,20 @@ def delete_file(*, principal: Principal, file: File, request_id: str) -> None:
 
 
 def sweep_files() -> int:
-    """Remove files that have expired, were deleted or never became complete, a bounded number; returns how many."""
+    """Remove a bounded number of expired, deleted or incomplete files; returns how many."""
     with scope.every_team():
-        due = list(File.objects.filter(sweep_at__lte=now()).order_by("sweep_at")[:_SWEEP_AT_ONCE])
+        due = list(File.objects.filter(sweep_at__lte=now()).order_by("sweep_at")[:_SWEEP_LIMIT])
     return sum(_remove(file) for file in due)
 
 
 def _remove(file: File) -> bool:
-    """Remove the bytes and then the row; safe to run twice and side by side. False where the storage failed."""
+    # Content first, then the row: without the row nothing would ever find the content again. Safe to run concurrently,
+    # as deleting a missing file or row does nothing.
     try:
         _storage().delete(_name(file))
-    # Each storage has errors of its own, and whatever they are, the next sweep tries again.
+    # Each storage raises its own errors; the next sweep retries after any of them.
     except Exception:
-        logger.exception("the bytes of a file could not be removed", extra={"file": file.pk})
+        logger.exception("removing the content of a file failed", extra={"file": file.pk})
         with scope.team(file.team_id):
             File.objects.filter(pk=file.pk).update(sweep_at=now() + _RETRY_AFTER)
         return False
@@ -147,21 +153,21 @@ def _remove(file: File) -> bool:
 
 
 async def open_content(file: File) -> "Content[bytes]":
-    """The bytes of a file, open at their beginning."""
+    """Open the content of a file for reading."""
     return await asyncio.to_thread(_storage().open, _name(file), "rb")
 
 
-async def pieces(content: "Content[bytes]") -> AsyncGenerator[bytes, None]:
-    """What is open, in pieces; closed at the end."""
+async def chunks(content: "Content[bytes]") -> AsyncGenerator[bytes, None]:
+    """Yield the rest of an open content in chunks, then close it."""
     try:
-        while piece := await asyncio.to_thread(content.read, _PIECE):
-            yield piece
+        while chunk := await asyncio.to_thread(content.read, _CHUNK):
+            yield chunk
     finally:
         content.close()
 
 
 def list_files(*, team_id: str, purpose: Purpose | None, page: PageRequest) -> Page[File]:
-    """A team's files, by time."""
+    """Return a page of a team's files, ordered by creation time."""
     rows = File.objects.filter(team_id=team_id, state=FileState.READY).exclude(expires_at__lte=now())
     if purpose is not None:
         rows = rows.filter(purpose=purpose)
@@ -176,32 +182,32 @@ def list_files(*, team_id: str, purpose: Purpose | None, page: PageRequest) -> P
 
 
 def find_file(*, team_id: str, file_id: str) -> File | None:
-    """A team's file, unless it was deleted or has expired."""
-    # PostgreSQL refuses NUL in a parameter; no id has one.
+    """Return a team's file, or None for one that is unknown, deleted or expired."""
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
     file = None if "\x00" in file_id else File.objects.filter(pk=file_id, team_id=team_id).first()
     return file if file is not None and file.exists_at(now()) else None
 
 
 def existing(*, team_id: str, file_ids: Iterable[str]) -> set[str]:
-    """Those of these ids that name a file of the team's."""
+    """Return the subset of the ids that name files of the team."""
     rows = File.objects.filter(pk__in=list(file_ids), team_id=team_id, state=FileState.READY)
     return set(rows.exclude(expires_at__lte=now()).values_list("pk", flat=True))
 
 
 def types(*, team_id: str, file_ids: Iterable[str]) -> dict[str, str]:
-    """The content types of those of these ids that name a file of the team's."""
+    """Return the content types of the team's files among these ids, by id."""
     ids = [file_id for file_id in file_ids if "\x00" not in file_id]
     rows = File.objects.filter(pk__in=ids, team_id=team_id, state=FileState.READY)
     return dict(rows.exclude(expires_at__lte=now()).values_list("pk", "content_type"))
 
 
 def unknown_file(file_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a file that does not exist, or not for the caller."""
+    """Build the 404 for a file that does not exist for the caller."""
     return NotFound(f"No such File object: {file_id}", param=param)
 
 
 def public_file(file: File) -> dict[str, Any]:
-    """The file object of the wire."""
+    """Return the public file object."""
     return {
         "id": file.pk,
         "object": "file",
@@ -220,5 +226,5 @@ def _storage() -> Storage:
 
 
 def _name(file: File) -> str:
-    """Random digits spread the files over 256 folders."""
+    # The last two hex digits of an id are random and spread the files over 256 folders.
     return f"{file.pk[-2:]}/{file.pk}"

@@ -1,8 +1,7 @@
-"""Files that come in parts: an upload is opened, gets parts in any order, and becomes a file in the order that its
-client names in the end.
+"""Uploads in parts: parts arrive in any order, and the client names their order when it completes the upload.
 
-The bytes of a part belong to a file that nobody sees, which is swept after the upload's hour like any file that never
-became complete. So nothing is left behind, wherever a client or a process stops.
+The content of a part belongs to a hidden file, which is swept after the upload has expired like any file that never
+became complete. Nothing is left over wherever a client or a process stops.
 """
 
 import asyncio
@@ -26,13 +25,13 @@ from tenants.principal import Principal
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 _LIFETIME = timedelta(hours=1)
-# Longer than it takes to put the parts together, once the upload's hour is over.
+# The upload's lifetime, plus time to assemble the parts of an upload that is completed in its last second.
 _PARTS_KEPT = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadDeclaration:
-    """What a client says of a file before its first byte."""
+    """Properties of the file that a client declares when it opens an upload."""
 
     filename: str
     size: int
@@ -42,7 +41,7 @@ class UploadDeclaration:
 
 
 def open_upload(*, principal: Principal, declaration: UploadDeclaration) -> Upload:
-    """Begin an upload."""
+    """Open an upload. Raises `RequestTooLarge`."""
     if declaration.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
@@ -62,18 +61,19 @@ def open_upload(*, principal: Principal, declaration: UploadDeclaration) -> Uplo
 
 
 async def add_part(*, principal: Principal, upload_id: str, content: "UploadedFile[bytes]") -> UploadPart:
-    """Keep a part."""
+    """Store a part of an upload."""
     if (content.size or 0) > MAX_PART_BYTES:
         raise RequestTooLarge(
             f"The part is too large: the limit is {MAX_PART_BYTES // 1024 // 1024} MiB.", param="data"
         )
     upload = await in_db_thread(lambda: _pending(principal, upload_id))
-    hidden = await in_db_thread(lambda: _announce(principal, upload, content.size or 0))
+    # As with whole files, the row comes before the content: a part whose process dies in between is swept.
+    hidden = await in_db_thread(lambda: _insert_hidden_file(principal, upload, content.size or 0))
     digest = await asyncio.to_thread(storage.store, hidden, content)
-    return await in_db_thread(lambda: _keep(upload, hidden, digest))
+    return await in_db_thread(lambda: _insert_part(upload, hidden, digest))
 
 
-def _announce(principal: Principal, upload: Upload, size: int) -> File:
+def _insert_hidden_file(principal: Principal, upload: Upload, size: int) -> File:
     with scope.team(principal.team_id):
         return File.objects.create(
             team_id=principal.team_id,
@@ -86,35 +86,38 @@ def _announce(principal: Principal, upload: Upload, size: int) -> File:
         )
 
 
-def _keep(upload: Upload, hidden: File, digest: str) -> UploadPart:
+def _insert_part(upload: Upload, hidden: File, digest: str) -> UploadPart:
     with scope.team(upload.team_id):
         File.objects.filter(pk=hidden.pk).update(sha256=digest)
         return UploadPart.objects.create(team_id=upload.team_id, upload=upload, content=hidden)
 
 
 async def complete_upload(*, principal: Principal, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Upload:
-    """Make a file of the parts in this order."""
+    """Join the parts in this order into a file. Raises `InvalidValue` when they do not fit the declaration."""
     upload = await in_db_thread(lambda: _pending(principal, upload_id))
     parts = await in_db_thread(lambda: _ordered(upload, part_ids))
-    await in_db_thread(lambda: _move(upload, UploadState.PENDING, UploadState.COMPLETING))
+    # Only one of two concurrent requests gets past this line.
+    await in_db_thread(lambda: _change_state(upload, UploadState.PENDING, UploadState.COMPLETING))
     try:
         file = await _assembled(principal, upload, parts, md5)
     except BaseException:
-        await in_db_thread(lambda: _move(upload, UploadState.COMPLETING, UploadState.PENDING))
+        # Also for a cancelled request: the client may try again, with another order or checksum.
+        await in_db_thread(lambda: _change_state(upload, UploadState.COMPLETING, UploadState.PENDING))
         raise
     return await in_db_thread(lambda: _complete(upload, file, parts))
 
 
 async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File], md5: str | None) -> File:
+    # On disk, as the parts together may be several gigabytes.
     with TemporaryUploadedFile(upload.filename, upload.content_type, upload.size, None) as whole:
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
             content = await storage.open_content(part)
-            async for piece in storage.pieces(content):
-                digest.update(piece)
-                await asyncio.to_thread(whole.write, piece)
+            async for chunk in storage.chunks(content):
+                digest.update(chunk)
+                await asyncio.to_thread(whole.write, chunk)
         if md5 is not None and digest.hexdigest() != md5.lower():
-            raise InvalidValue("The md5 checksum is not that of the parts in this order.", param="md5")
+            raise InvalidValue("The md5 checksum does not match the parts in this order.", param="md5")
         whole.seek(0)
         lifetime = timedelta(seconds=upload.lifetime_seconds) if upload.lifetime_seconds else None
         joined = IncomingFile(
@@ -129,43 +132,42 @@ async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File]
 
 
 def _ordered(upload: Upload, part_ids: Sequence[str]) -> list[File]:
-    """The bytes of the parts in their order; together they are as long as was announced."""
     with scope.team(upload.team_id):
         known = {part.pk: part.content for part in UploadPart.objects.filter(upload=upload).select_related("content")}
     for index, part_id in enumerate(part_ids):
         if part_id not in known:
             raise NotFound(f"No such Part object in this upload: {part_id}", param=f"part_ids[{index}]")
     if len(set(part_ids)) < len(part_ids):
-        raise InvalidValue("Invalid 'part_ids': a part stands in it twice.", param="part_ids")
+        raise InvalidValue("Invalid 'part_ids': it contains a part more than once.", param="part_ids")
     parts = [known[part_id] for part_id in part_ids]
     if (total := sum(part.size for part in parts)) != upload.size:
-        message = f"The parts have {total} bytes together, and the upload was announced with {upload.size}."
+        message = f"The parts add up to {total} bytes, but the upload was created with {upload.size} bytes."
         raise InvalidValue(message, param="part_ids")
     return parts
 
 
 def _complete(upload: Upload, file: File, parts: Sequence[File]) -> Upload:
-    _move(upload, UploadState.COMPLETING, UploadState.COMPLETED, file=file)
+    _change_state(upload, UploadState.COMPLETING, UploadState.COMPLETED, file=file)
     with scope.team(upload.team_id):
-        _let_go(upload)
+        _expire_parts(upload)
         return Upload.objects.select_related("file").get(pk=upload.pk)
 
 
 def cancel_upload(*, principal: Principal, upload_id: str) -> Upload:
-    """End an upload; its parts go with the next sweep."""
+    """Cancel an upload; its parts are removed by the next sweep."""
     upload = _pending(principal, upload_id)
-    _move(upload, UploadState.PENDING, UploadState.CANCELLED)
+    _change_state(upload, UploadState.PENDING, UploadState.CANCELLED)
     with scope.team(upload.team_id):
-        _let_go(upload)
+        _expire_parts(upload)
         return Upload.objects.get(pk=upload.pk)
 
 
-def _let_go(upload: Upload) -> None:
+def _expire_parts(upload: Upload) -> None:
     File.objects.filter(pk__in=UploadPart.objects.filter(upload=upload).values("content")).update(sweep_at=now())
 
 
 def _pending(principal: Principal, upload_id: str) -> Upload:
-    """An upload of the caller's team that can still change; 404 for an unknown id, 400 for one that has ended."""
+    """Return a pending upload of the caller's team. Raises `NotFound`, or `InvalidValue` for one that has ended."""
     with scope.team(principal.team_id):
         upload = Upload.objects.filter(pk=upload_id, team_id=principal.team_id).first()
     if upload is None:
@@ -177,21 +179,22 @@ def _pending(principal: Principal, upload_id: str) -> Upload:
     return upload
 
 
-def _move(upload: Upload, old: UploadState, new: UploadState, **values: Any) -> None:
-    """From one state to another, once; the 400 of one that is in neither."""
+def _change_state(upload: Upload, old: UploadState, new: UploadState, **values: Any) -> None:
+    # Conditional on the old state: of concurrent requests that complete or cancel an upload, one wins.
     with scope.team(upload.team_id):
         if Upload.objects.filter(pk=upload.pk, state=old).update(state=new, **values) != 1:
-            raise InvalidValue(f"The upload '{upload.pk}' is not pending any more.", param="upload_id")
+            raise InvalidValue(f"The upload '{upload.pk}' is no longer pending.", param="upload_id")
 
 
 def _status(upload: Upload, at: datetime) -> str:
+    # Expiry is derived and not stored, so no task has to mark uploads as expired on time.
     if upload.state in {UploadState.COMPLETED, UploadState.CANCELLED}:
         return upload.state
     return "expired" if upload.expires_at <= at else UploadState.PENDING
 
 
 def public_upload(upload: Upload) -> dict[str, Any]:
-    """The upload of the wire."""
+    """Return the public upload object."""
     return {
         "id": upload.pk,
         "object": "upload",
@@ -206,7 +209,7 @@ def public_upload(upload: Upload) -> dict[str, Any]:
 
 
 def public_part(part: UploadPart) -> dict[str, Any]:
-    """The part of the wire."""
+    """Return the public part object."""
     return {
         "id": part.pk,
         "object": "upload.part",

@@ -1,8 +1,7 @@
-"""Items: the closed union of what can stand in an input, an output or a conversation, as the wire writes it.
+"""Items: the closed union of everything that an input, an output or a conversation can contain, in public JSON form.
 
-One class per shape, named as the wire names it. Ids and statuses are optional on the way in, so that every output can
-be fed back unchanged; `wire()` fills what a stored item must have. Source: sections 3.0 to 3.1c of the API surface
-specification.
+There is one class per shape, named as in OpenAI's API. Ids and statuses are optional in requests, so that clients can
+send any output back unchanged; `wire()` adds what a stored item must have.
 """
 
 from conversations.items.base import (

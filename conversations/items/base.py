@@ -1,4 +1,4 @@
-"""What all items and parts are made of: closed JSON objects, ids, statuses, and who made a call."""
+"""Building blocks of items and parts: closed JSON objects, ids, statuses and callers."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,13 +12,13 @@ from kernel.validation import TAG
 Status = Literal["in_progress", "completed", "incomplete"]
 MAX_ID = 255
 MAX_CALL_ID = 64
-# Of one list: validating takes time that everybody else waits for.
+# Limit of one list: other requests have to wait while it is validated.
 MAX_ITEMS = 10_000
 MAX_TEXT = 10_485_760
 
 
 def _fail_fast(schema: Any) -> None:
-    """Set in a schema what pydantic can be told list by list alone."""
+    # pydantic has no setting for this that applies to a whole model.
     entries = schema.values() if isinstance(schema, dict) else schema
     if isinstance(schema, dict) and schema.get("type") in ("list", "dict"):
         schema["fail_fast"] = True
@@ -28,9 +28,9 @@ def _fail_fast(schema: Any) -> None:
 
 
 class Wire(BaseModel):
-    """A JSON object of the wire: strict types, no unknown keys, immutable.
+    """A JSON object of the public API: strict types, no unknown keys, immutable.
 
-    Its lists and maps are read up to their first defect: nobody hears of the others, and there may be millions.
+    Validation of its lists and maps stops at the first defect. Only the first is reported, and there may be millions.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -44,28 +44,29 @@ class Wire(BaseModel):
 
 
 def by_type(value: Any) -> str | None:
-    """The branch of a union of objects that are told apart by `type`."""
+    """Return the tag of a union's branch, derived from the object's `type`."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return None if kind is None else f"{TAG}{kind}"
 
 
 class ItemBase(Wire):
-    """What all stored items share."""
+    """Base of all stored items."""
 
     prefix: ClassVar[str]
-    # What the API shows as null where nothing is known; every other key without a value is left out.
+    # Keys that the API shows as null when they have no value; all other keys without a value are left out.
     nulls: ClassVar[frozenset[str]] = frozenset()
 
     id: Annotated[str, Field(max_length=MAX_ID)] | None = None
 
     def wire(self) -> dict[str, Any]:
-        """The item as the API shows it: with an id and a status, without keys that nobody set."""
+        """Return the item in public form: with an id and a status, without keys that were not set."""
         known = self.model_dump(by_alias=True, exclude_none=True)
         body: dict[str, Any] = {"id": self.id, "type": known["type"]}
         for name, field in type(self).model_fields.items():
             key = field.alias or name
             if key in known:
                 body[key] = known[key]
+            # Clients may omit the status of what they send, which is complete.
             elif key == "status":
                 body[key] = "completed"
             elif key in self.nulls:
@@ -73,7 +74,7 @@ class ItemBase(Wire):
         return body
 
     def with_id(self) -> dict[str, Any]:
-        """`wire()` with a fresh id where the client gave none."""
+        """Return `wire()`, with a new id if the client sent none."""
         body = self.wire()
         if not body.get("id"):
             body["id"] = new_id(self.prefix)
@@ -87,7 +88,7 @@ class DirectCaller(Wire):
 
 
 class ProgramCaller(Wire):
-    """A program of the model made the call."""
+    """A program that the model wrote made the call."""
 
     type: Literal["program"] = "program"
     caller_id: str
@@ -101,7 +102,7 @@ CallId = Annotated[str, Field(min_length=1, max_length=MAX_CALL_ID)]
 
 
 class WrittenFile(Wire):
-    """A file that a program or a command in a container has made, or removed."""
+    """A file that a program or command in a container created or removed."""
 
     container_id: str
     file_id: str

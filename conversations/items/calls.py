@@ -1,4 +1,4 @@
-"""Calls that the client runs, and the outputs with which it answers them."""
+"""Calls of tools that the client may run, and their outputs."""
 
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -13,13 +13,14 @@ from kernel.validation import TAG
 
 
 class _NamedCall(ItemBase):
-    """A call of a tool that the request named. The SDK dumps `async`, a word of Python's, as `async_` as well."""
+    """A call of a tool that the request named."""
 
+    # `async` is a keyword of Python, so the SDK may send it under its Python name, `async_`.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
 
 class FunctionCall(_NamedCall):
-    """The model asks the client to call a function."""
+    """A call of a function that the client runs."""
 
     prefix = "fc"
 
@@ -35,7 +36,7 @@ class FunctionCall(_NamedCall):
 
 
 class FunctionCallOutput(ItemBase):
-    """The client's answer to a function call."""
+    """The output of a function call, sent by the client."""
 
     prefix = "fco"
 
@@ -54,7 +55,7 @@ class FunctionCallOutput(ItemBase):
 
 
 class CustomToolCall(_NamedCall):
-    """The model asks the client to run a tool that takes free text."""
+    """A call of a client tool that takes free text."""
 
     prefix = "ctc"
 
@@ -70,7 +71,7 @@ class CustomToolCall(_NamedCall):
 
 
 class CustomToolCallOutput(ItemBase):
-    """The client's answer to a custom tool call."""
+    """The output of a custom tool call, sent by the client."""
 
     prefix = "ctco"
 
@@ -90,7 +91,7 @@ class CustomToolCallOutput(ItemBase):
 
 
 class SafetyCheck(Wire):
-    """A doubt about a computer call that a person is to settle."""
+    """A safety concern about a computer call, which a person has to acknowledge."""
 
     id: str
     code: str | None = None
@@ -98,7 +99,7 @@ class SafetyCheck(Wire):
 
 
 class ComputerCall(ItemBase):
-    """The model asks the client to use a computer: one `action`, or several `actions` in a row."""
+    """A computer use call: one `action`, or a sequence of `actions`."""
 
     prefix = "cu"
 
@@ -111,7 +112,7 @@ class ComputerCall(ItemBase):
 
 
 class ComputerScreenshot(Wire):
-    """What the screen shows, by URL, data URL or file. Listings show neither unless asked to."""
+    """A screenshot, by URL, data URL or file. Data URLs are shown only on request (`include`)."""
 
     type: Literal["computer_screenshot"] = "computer_screenshot"
     image_url: ImageUrl | None = None
@@ -119,7 +120,7 @@ class ComputerScreenshot(Wire):
 
 
 class ComputerCallOutput(ItemBase):
-    """The screen after a computer call."""
+    """The screenshot taken after a computer call."""
 
     prefix = "cuo"
 
@@ -141,14 +142,14 @@ class LocalEnvironment(Wire):
 
 
 class ContainerReference(Wire):
-    """A container of the server's."""
+    """A container of the server."""
 
     type: Literal["container_reference"] = "container_reference"
     container_id: str
 
 
 class ShellAction(Wire):
-    """Commands to run one after the other, and their limits."""
+    """Shell commands to run in order, and their limits."""
 
     commands: list[str]
     timeout_ms: int | None = None
@@ -156,7 +157,7 @@ class ShellAction(Wire):
 
 
 class ShellCall(ItemBase):
-    """The model asks for shell commands to be run."""
+    """A call that runs shell commands, on the client or in a container."""
 
     prefix = "sh"
 
@@ -177,20 +178,20 @@ class ShellCall(ItemBase):
 
 
 class TimedOut(Wire):
-    """The command took too long."""
+    """The command exceeded its time limit."""
 
     type: Literal["timeout"] = "timeout"
 
 
 class Exited(Wire):
-    """The command came to its end."""
+    """The command exited."""
 
     type: Literal["exit"] = "exit"
     exit_code: int
 
 
 class ShellOutput(Wire):
-    """What one command wrote, and how it ended."""
+    """Output and outcome of one command."""
 
     stdout: str
     stderr: str
@@ -201,7 +202,10 @@ class ShellOutput(Wire):
 
 
 class ShellCallOutput(ItemBase):
-    """What the commands of a shell call wrote. `files` are ours, as those of programs; they are never shown."""
+    """The outputs of a shell call's commands.
+
+    `files` is an addition of the platform, used for citations. It is stored, but never shown.
+    """
 
     prefix = "sho"
 
@@ -216,7 +220,7 @@ class ShellCallOutput(ItemBase):
 
 
 class LocalShellAction(Wire):
-    """One command, as its words, and where it runs."""
+    """One command as a list of arguments, with its environment."""
 
     type: Literal["exec"] = "exec"
     command: list[str]
@@ -227,7 +231,7 @@ class LocalShellAction(Wire):
 
 
 class LocalShellCall(ItemBase):
-    """The model asks the client to run one command."""
+    """A call that runs one command on the client."""
 
     prefix = "lsh"
 
@@ -238,7 +242,7 @@ class LocalShellCall(ItemBase):
 
 
 class LocalShellCallOutput(ItemBase):
-    """What the command wrote. Its `id` is the call id of the call that it answers."""
+    """The output of a local shell call. Its `id` is the call id of that call."""
 
     prefix = "lsho"
 
@@ -252,7 +256,7 @@ class LocalShellCallOutput(ItemBase):
 
 
 class CreateFile(Wire):
-    """A new file, as a diff against nothing."""
+    """Creation of a file, as a diff against an empty one."""
 
     type: Literal["create_file"] = "create_file"
     path: str
@@ -260,7 +264,7 @@ class CreateFile(Wire):
 
 
 class UpdateFile(Wire):
-    """A change of a file."""
+    """Change of a file."""
 
     type: Literal["update_file"] = "update_file"
     path: str
@@ -268,14 +272,14 @@ class UpdateFile(Wire):
 
 
 class DeleteFile(Wire):
-    """A file less."""
+    """Deletion of a file."""
 
     type: Literal["delete_file"] = "delete_file"
     path: str
 
 
 class ApplyPatchCall(ItemBase):
-    """The model asks the client to create, change or delete a file."""
+    """A call that creates, changes or deletes a file on the client."""
 
     prefix = "apc"
 
@@ -293,7 +297,7 @@ class ApplyPatchCall(ItemBase):
 
 
 class ApplyPatchCallOutput(ItemBase):
-    """Whether the patch could be applied."""
+    """The outcome of an apply patch call."""
 
     prefix = "apco"
 
@@ -309,7 +313,7 @@ class ApplyPatchCallOutput(ItemBase):
 
 
 class ToolSearchCall(ItemBase):
-    """The model looks for tools that were not loaded; the client runs the search, or the server."""
+    """A search for deferred tools, run by the client or the server."""
 
     prefix = "tsc"
     nulls = frozenset({"call_id", "arguments"})
@@ -327,7 +331,7 @@ class ToolSearchCall(ItemBase):
 
 
 class ToolSearchOutput(ItemBase):
-    """The tools that a search found: from here on they can be called."""
+    """The tools that a search found. The model can call them from here on."""
 
     prefix = "tso"
     nulls = frozenset({"call_id"})
@@ -350,7 +354,7 @@ class ToolSearchOutput(ItemBase):
 
 
 def _without_secrets(server: dict[str, Any]) -> dict[str, Any]:
-    """An MCP server without what only the tools of a request may hold: items are stored."""
+    # Items are stored and shown to other clients of the team. Secrets belong only into the `tools` of a request.
     kept = {name: value for name, value in server.items() if name not in {"headers", "authorization"}}
     if isinstance(url := kept.get("server_url"), str):
         kept["server_url"] = origin(url)
@@ -358,7 +362,7 @@ def _without_secrets(server: dict[str, Any]) -> dict[str, Any]:
 
 
 def origin(url: str) -> str:
-    """Where a URL leads, without the path, the query and the user name, each of which may be a secret."""
+    """Return scheme and host of a URL. User name, path and query are left out, as each of them may contain a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a model can do with a computer, one action at a time."""
+"""Actions of computer use."""
 
 from typing import Annotated, Literal
 
@@ -9,14 +9,14 @@ from kernel.validation import TAG
 
 
 class Point(Wire):
-    """A place on the screen, in pixels from the top left."""
+    """A position on the screen, in pixels from the top left."""
 
     x: int
     y: int
 
 
 class Click(Point):
-    """Press a button of the mouse once."""
+    """Click a mouse button."""
 
     type: Literal["click"] = "click"
     button: Literal["left", "right", "wheel", "back", "forward"]
@@ -24,14 +24,14 @@ class Click(Point):
 
 
 class DoubleClick(Point):
-    """Press the left button twice."""
+    """Double-click the left mouse button."""
 
     type: Literal["double_click"] = "double_click"
     keys: list[str] | None = None
 
 
 class Drag(Wire):
-    """Move along a path with the button held."""
+    """Drag along a path with the left mouse button."""
 
     type: Literal["drag"] = "drag"
     path: list[Point]
@@ -53,13 +53,13 @@ class Move(Point):
 
 
 class Screenshot(Wire):
-    """Look at the screen."""
+    """Take a screenshot."""
 
     type: Literal["screenshot"] = "screenshot"
 
 
 class Scroll(Point):
-    """Turn the wheel."""
+    """Scroll by a number of pixels."""
 
     type: Literal["scroll"] = "scroll"
     scroll_x: int
@@ -68,14 +68,14 @@ class Scroll(Point):
 
 
 class TypeText(Wire):
-    """Type a text."""
+    """Type text."""
 
     type: Literal["type"] = "type"
     text: str
 
 
 class Wait(Wire):
-    """Do nothing for a moment."""
+    """Wait for a moment."""
 
     type: Literal["wait"] = "wait"
 

@@ -1,4 +1,4 @@
-"""Calls that the server runs: each item has its own result."""
+"""Calls of hosted tools. Each item contains its own result."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,11 +8,11 @@ from typing_extensions import override
 from conversations.items.base import ItemBase, Wire, WrittenFile, by_type
 from kernel.validation import TAG
 
-# -- tools of other servers --------------------------------------------------------------------------------------------
+# -- MCP servers -------------------------------------------------------------------------------------------------------
 
 
 class McpTool(Wire):
-    """A tool that a server offers."""
+    """A tool of an MCP server."""
 
     name: str
     input_schema: Any
@@ -21,7 +21,7 @@ class McpTool(Wire):
 
 
 class McpListTools(ItemBase):
-    """The tools that a server offered, or why it did not say."""
+    """The tools that an MCP server listed, or the error of listing them."""
 
     prefix = "mcpl"
     nulls = frozenset({"error"})
@@ -37,7 +37,7 @@ class McpListTools(ItemBase):
 
 
 class McpProtocolError(Wire):
-    """The server did not keep to the protocol."""
+    """The server violated the protocol or reported an error of it."""
 
     type: Literal["mcp_protocol_error"] = "mcp_protocol_error"
     code: int
@@ -45,14 +45,14 @@ class McpProtocolError(Wire):
 
 
 class McpToolExecutionError(Wire):
-    """The tool ran, and failed."""
+    """The tool ran and failed."""
 
     type: Literal["mcp_tool_execution_error"] = "mcp_tool_execution_error"
     content: Any
 
 
 class McpHttpError(Wire):
-    """The server answered with an error, or not at all."""
+    """The server answered with an HTTP error, or not at all."""
 
     type: Literal["http_error"] = "http_error"
     code: int
@@ -68,7 +68,7 @@ McpError = Annotated[
 
 
 class McpCall(ItemBase):
-    """A call of a server's tool, with what came back."""
+    """A call of an MCP tool, with its output or error."""
 
     prefix = "mcp"
     nulls = frozenset({"approval_request_id", "output", "error"})
@@ -84,7 +84,7 @@ class McpCall(ItemBase):
 
 
 class McpApprovalRequest(ItemBase):
-    """A call that waits until the client approves of it."""
+    """A call that waits for the client's approval."""
 
     prefix = "mcpr"
 
@@ -95,7 +95,7 @@ class McpApprovalRequest(ItemBase):
 
 
 class McpApprovalResponse(ItemBase):
-    """The client's word on a call that waits."""
+    """The client's decision about a call that waits for approval."""
 
     prefix = "mcpa"
     nulls = frozenset({"reason"})
@@ -110,7 +110,7 @@ class McpApprovalResponse(ItemBase):
 
 
 def _attribute_tag(value: Any) -> str:
-    """What an attribute cannot be is told that it should be a string."""
+    # Values of other types are validated as strings, so that the error message asks for a string.
     return f"{TAG}{type(value).__name__ if isinstance(value, bool | int | float) else 'str'}"
 
 
@@ -124,7 +124,7 @@ Attribute = Annotated[
 
 
 class FileSearchResult(Wire):
-    """A passage of a file that fits a query."""
+    """A passage of a file that matches a query."""
 
     file_id: str | None = None
     filename: str | None = None
@@ -134,7 +134,7 @@ class FileSearchResult(Wire):
 
 
 class FileSearchCall(ItemBase):
-    """A search in files. Its results are stored, and shown on request."""
+    """A file search call. Its results are stored, and shown on request (`include`)."""
 
     prefix = "fs"
     nulls = frozenset({"results"})
@@ -146,14 +146,14 @@ class FileSearchCall(ItemBase):
 
 
 class WebSource(Wire):
-    """A page that a search found."""
+    """A page that a web search found."""
 
     type: Literal["url"] = "url"
     url: str
 
 
 class WebSearch(Wire):
-    """A search for words."""
+    """Search the web."""
 
     type: Literal["search"] = "search"
     query: str | None = None
@@ -162,14 +162,14 @@ class WebSearch(Wire):
 
 
 class OpenPage(Wire):
-    """A page is read."""
+    """Open a page."""
 
     type: Literal["open_page"] = "open_page"
     url: str | None = None
 
 
 class FindInPage(Wire):
-    """A page is searched for a pattern."""
+    """Find a pattern in a page."""
 
     type: Literal["find_in_page"] = "find_in_page"
     url: str
@@ -177,7 +177,7 @@ class FindInPage(Wire):
 
 
 class WebResult(Wire):
-    """What a search or a page said; of a step that failed, why."""
+    """A search result or the text of a page, or the reason why the step failed."""
 
     url: str
     title: str | None = None
@@ -185,9 +185,9 @@ class WebResult(Wire):
 
 
 class WebSearchCall(ItemBase):
-    """One step of a search in the web. What it found is stored, and shown on request.
+    """One step of a web search. Its results are stored, and shown on request (`include`).
 
-    `results` are ours: the wire names them in what can be included, and says nothing of their shape.
+    OpenAI names `results` as includable but does not document their shape; this one is the platform's own.
     """
 
     prefix = "ws"
@@ -203,27 +203,28 @@ class WebSearchCall(ItemBase):
     results: list[WebResult] | None = None
 
 
-# -- programs and pictures ---------------------------------------------------------------------------------------------
+# -- code and images ---------------------------------------------------------------------------------------------------
 
 
 class CodeLogs(Wire):
-    """What a program wrote."""
+    """The printed output of a program."""
 
     type: Literal["logs"] = "logs"
     logs: str
 
 
 class CodeImage(Wire):
-    """A picture that a program drew."""
+    """An image that a program created."""
 
     type: Literal["image"] = "image"
     url: str
 
 
 class CodeInterpreterCall(ItemBase):
-    """A program that the model wrote and the server ran. Its outputs are stored, and shown on request.
+    """A program that the model wrote and the server ran. Its outputs are stored, and shown on request (`include`).
 
-    `files` are ours, for citations: those that the program made or removed. They are never shown.
+    `files` is an addition of the platform, used for citations: files that the program created or removed. It is never
+    shown.
     """
 
     prefix = "ci"
@@ -246,14 +247,14 @@ class CodeInterpreterCall(ItemBase):
 
 
 class ModerationDetails(Wire):
-    """Which rules stopped a picture, and when."""
+    """The moderation categories that blocked an image, and at which stage."""
 
     categories: list[str]
     moderation_stage: Literal["input", "output", "unknown"]
 
 
 class ImageError(Wire):
-    """Why there is no picture."""
+    """The reason why no image was generated."""
 
     code: str | None = None
     message: str
@@ -263,7 +264,7 @@ class ImageError(Wire):
 
 
 class SvgUsage(Wire):
-    """The tokens that a drawn picture took."""
+    """Token usage of an image generated as SVG."""
 
     model: str
     input_tokens: int
@@ -273,7 +274,7 @@ class SvgUsage(Wire):
 
 
 class ImageGenerationCall(ItemBase):
-    """A picture that the model asked for."""
+    """An image generation call."""
 
     prefix = "ig"
     nulls = frozenset({"result"})
@@ -292,12 +293,12 @@ class ImageGenerationCall(ItemBase):
 
     @property
     def data_url(self) -> str | None:
-        """The picture as a data URL; None: there is none."""
+        """The image as a data URL, or None without an image."""
         return f"data:image/{self.output_format or 'png'};base64,{self.result}" if self.result else None
 
 
 class Program(ItemBase):
-    """A program that the model wrote to call tools by itself."""
+    """A program that the model wrote, which calls tools itself."""
 
     prefix = "prog"
 
@@ -308,7 +309,7 @@ class Program(ItemBase):
 
 
 class ProgramOutput(ItemBase):
-    """What such a program came to."""
+    """The result of a program."""
 
     prefix = "progo"
 

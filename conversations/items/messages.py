@@ -1,4 +1,4 @@
-"""What was said and thought: messages of both sides, and reasoning."""
+"""Messages and reasoning."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from conversations.items.parts import (
 
 
 class InputMessage(ItemBase):
-    """Something said by the user, or by whoever wrote the system."""
+    """A message of the user, system or developer."""
 
     prefix = "msg"
 
@@ -31,7 +31,7 @@ class InputMessage(ItemBase):
     status: Status | None = None
 
     def parts(self) -> list[InputPart]:
-        """The content as parts, whichever form it came in."""
+        """Return the content as parts. A string becomes one text part."""
         return [InputText(text=self.content)] if isinstance(self.content, str) else list(self.content)
 
     @override
@@ -46,7 +46,7 @@ class InputMessage(ItemBase):
 
 
 class AssistantMessage(ItemBase):
-    """Something the model said."""
+    """A message of the model."""
 
     prefix = "msg"
 
@@ -57,7 +57,7 @@ class AssistantMessage(ItemBase):
     phase: Literal["commentary", "final_answer"] | None = None
 
     def parts(self) -> list[OutputPart]:
-        """The content as parts, whichever form it came in."""
+        """Return the content as parts. A string becomes one text part."""
         return [OutputText(text=self.content)] if isinstance(self.content, str) else list(self.content)
 
     @override
@@ -75,7 +75,7 @@ class AssistantMessage(ItemBase):
 
 
 class Reasoning(ItemBase):
-    """The model's thinking, raw (`content`) or summarised (`summary`)."""
+    """Reasoning of the model, raw (`content`) or summarized (`summary`)."""
 
     prefix = "rs"
 

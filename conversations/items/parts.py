@@ -1,4 +1,4 @@
-"""Content parts: text, images and files that go in, text and refusals that come out, summaries and reasoning."""
+"""Content parts: text, images and files of inputs; text and refusals of outputs; summaries and reasoning."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, Wire, by_type
 from kernel.validation import TAG
 
+# Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
 MAX_FILE_DATA = 33_554_432
 MAX_URL = 8_192
@@ -16,14 +17,14 @@ ImageUrl = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
 
 
 class CacheBreakpoint(Wire):
-    """Up to here a prompt is worth keeping in a cache."""
+    """Marks the end of a prompt prefix that the upstream should cache."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
 
 
 class InputText(Wire):
-    """Text that somebody gave to the model."""
+    """Text of an input."""
 
     type: Literal["input_text"] = "input_text"
     text: Annotated[str, Field(max_length=MAX_TEXT)]
@@ -31,7 +32,7 @@ class InputText(Wire):
 
 
 class InputImage(Wire):
-    """An image by URL or data URL, or a file of the team."""
+    """An image, by URL, data URL or file id."""
 
     type: Literal["input_image"] = "input_image"
     image_url: ImageUrl | None = None
@@ -46,7 +47,7 @@ class InputImage(Wire):
 
 
 class InputFile(Wire):
-    """A file: one of the team, one to fetch, or its bytes."""
+    """A file, by file id, URL or base64 data."""
 
     type: Literal["input_file"] = "input_file"
     file_id: FileId | None = None
@@ -71,7 +72,7 @@ def _exactly_one(**sources: str | None) -> None:
 
 
 class FileCitation(Wire):
-    """The text rests on a file."""
+    """Citation of a file."""
 
     type: Literal["file_citation"] = "file_citation"
     file_id: str
@@ -80,7 +81,7 @@ class FileCitation(Wire):
 
 
 class UrlCitation(Wire):
-    """The text rests on a page."""
+    """Citation of a web page."""
 
     type: Literal["url_citation"] = "url_citation"
     url: str
@@ -90,7 +91,7 @@ class UrlCitation(Wire):
 
 
 class ContainerFileCitation(Wire):
-    """The text rests on a file that a program made."""
+    """Citation of a file in a container."""
 
     type: Literal["container_file_citation"] = "container_file_citation"
     container_id: str
@@ -101,7 +102,7 @@ class ContainerFileCitation(Wire):
 
 
 class FilePath(Wire):
-    """The text names a file that was made for it."""
+    """Path of a generated file that the text mentions."""
 
     type: Literal["file_path"] = "file_path"
     file_id: str
@@ -118,7 +119,7 @@ Annotation = Annotated[
 
 
 class OutputText(Wire):
-    """Text that the model wrote."""
+    """Text of an output."""
 
     type: Literal["output_text"] = "output_text"
     text: Annotated[str, Field(max_length=MAX_TEXT)]
@@ -127,21 +128,21 @@ class OutputText(Wire):
 
 
 class Refusal(Wire):
-    """The model's words when it declines."""
+    """A refusal of the model, with its explanation."""
 
     type: Literal["refusal"] = "refusal"
     refusal: str
 
 
 class SummaryText(Wire):
-    """One paragraph of a reasoning summary."""
+    """A paragraph of a reasoning summary."""
 
     type: Literal["summary_text"] = "summary_text"
     text: str
 
 
 class ReasoningText(Wire):
-    """Raw reasoning."""
+    """Raw reasoning text."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
@@ -176,8 +177,9 @@ OutputContent = Annotated[
 
 
 def input_part(part: InputPart) -> dict[str, Any]:
-    """A part of an input as the API shows it; an image has a detail, whoever set it."""
+    """Return a part of an input in public form."""
     match part:
+        # Fast path for the most frequent part.
         case InputText(prompt_cache_breakpoint=None):
             return {"type": "input_text", "text": part.text}
         case InputImage():
@@ -186,12 +188,12 @@ def input_part(part: InputPart) -> dict[str, Any]:
 
 
 def input_content(content: str | list[InputPart]) -> str | list[dict[str, Any]]:
-    """The output of a tool as the API shows it."""
+    """Return the output of a tool in public form."""
     return content if isinstance(content, str) else [input_part(part) for part in content]
 
 
 def output_part(part: OutputPart) -> dict[str, Any]:
-    """A part of an output as the API shows it; its lists are never null."""
+    """Return a part of an output in public form. Its lists are never null."""
     if isinstance(part, Refusal):
         return {"type": "refusal", "refusal": part.refusal}
     return {

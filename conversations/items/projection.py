@@ -1,4 +1,4 @@
-"""What of a stored item is shown: everything is stored, what is long or seldom wanted is shown on request."""
+"""Projection of stored items: long and rarely used fields are stored, but shown only on request (`include`)."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -14,16 +14,16 @@ Includable = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-"""What a client can ask to be shown. Encrypted content and log probabilities are shown wherever they are stored."""
+"""Values of `include`. Encrypted content and log probabilities are not filtered: they are shown wherever stored."""
 INCLUDABLE: tuple[Includable, ...] = get_args(Includable)
 
 Body = dict[str, Any]
 
 
 def project(body: Body, include: AbstractSet[str]) -> Body:
-    """An item as it is shown to somebody who asked for `include`; the same object where nothing is left out."""
-    shown = _PROJECTED.get(body["type"])
-    return body if shown is None else shown(body, include)
+    """Return the item as shown to a client that asked for `include`: the same object if nothing is left out."""
+    projection = _PROJECTIONS.get(body["type"])
+    return body if projection is None else projection(body, include)
 
 
 def _without(name: str, key: str) -> Callable[[Body, AbstractSet[str]], Body]:
@@ -34,7 +34,7 @@ def _without(name: str, key: str) -> Callable[[Body, AbstractSet[str]], Body]:
 
 
 def _web_search(body: Body, include: AbstractSet[str]) -> Body:
-    """Who asks for the results gets their addresses, too."""
+    # Clients that ask for the results get the sources, too.
     if "web_search_call.results" in include:
         return body
     shown = _less(body, "results")
@@ -53,7 +53,7 @@ def _less(body: Body, key: str) -> Body:
 
 
 def _images_in(key: str) -> Callable[[Body, AbstractSet[str]], Body]:
-    """Of images the bytes are left out; a URL is short, and nothing else says which image it was."""
+    # Only data URLs are left out: other URLs are short, and the only way to identify the image.
 
     def shown(body: Body, include: AbstractSet[str]) -> Body:
         parts = body[key]
@@ -76,7 +76,7 @@ def _has_bytes(image: Body) -> bool:
     return (image.get("image_url") or "").startswith("data:")
 
 
-_PROJECTED: dict[str, Callable[[Body, AbstractSet[str]], Body]] = {
+_PROJECTIONS: dict[str, Callable[[Body, AbstractSet[str]], Body]] = {
     "message": _images_in("content"),
     "function_call_output": _images_in("output"),
     "custom_tool_call_output": _images_in("output"),

@@ -1,4 +1,4 @@
-"""Items that change how the rest of a conversation is read or answered, and pointers to items."""
+"""Items that change how a conversation continues, and references to items."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from conversations.items.base import MAX_ID, ItemBase, Wire
 
 
 class Compaction(ItemBase):
-    """What was said before, in a form that only the server can read."""
+    """The compacted conversation up to this point, encrypted for the server."""
 
     prefix = "cmp"
 
@@ -18,14 +18,14 @@ class Compaction(ItemBase):
 
 
 class CompactionTrigger(Wire):
-    """Asks for everything before it to be compacted; never stored."""
+    """A request to compact everything before it. Never stored."""
 
     type: Literal["compaction_trigger"] = "compaction_trigger"
     id: str | None = None
 
 
 class ConfigurationUpdate(ItemBase):
-    """How hard the model thinks, or in which format it answers, from here on. Checked where it takes effect."""
+    """A change of reasoning or text settings from here on. Their values are validated where they take effect."""
 
     prefix = "cfg"
 
@@ -34,7 +34,7 @@ class ConfigurationUpdate(ItemBase):
     text: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> "ConfigurationUpdate":
+    def _not_empty(self) -> "ConfigurationUpdate":
         if self.reasoning is None and self.text is None:
             message = "at least one of 'reasoning' and 'text' must be given."
             raise ValueError(message)
@@ -42,7 +42,7 @@ class ConfigurationUpdate(ItemBase):
 
 
 class AdditionalTools(ItemBase):
-    """Tools that can be called from here on. Checked where they are offered."""
+    """Tools that the model can call from here on. They are validated where they are offered."""
 
     prefix = "at"
 
@@ -52,7 +52,7 @@ class AdditionalTools(ItemBase):
 
 
 class ItemReference(Wire):
-    """Points at an item that the team has stored; resolved before anything else happens, never stored itself."""
+    """A reference to a stored item of the team. Resolved before anything else, and never stored itself."""
 
     type: Literal["item_reference"] | None = "item_reference"
     id: Annotated[str, Field(max_length=MAX_ID)]

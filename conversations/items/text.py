@@ -1,4 +1,4 @@
-"""The words in an item's body, for previews and for estimates of tokens."""
+"""Plain text of items, for previews, search and token estimates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,12 @@ Body = dict[str, Any]
 
 
 def plain_text(body: Body) -> str:
-    """The words in an item's body; empty where there are none."""
-    return _WORDS.get(body.get("type", "message"), _said)(body)
+    """Return the text of an item; empty if it has none."""
+    return _EXTRACTORS.get(body.get("type", "message"), _content)(body)
 
 
 def image_details(body: Body) -> list[str]:
-    """For each picture that a model sees in an item, in how much detail."""
+    """Return the `detail` of each image that a model sees in an item."""
     if body.get("type") == "image_generation_call":
         return ["auto"] if body.get("result") else []
     content = body.get("content") or body.get("output")
@@ -25,8 +25,8 @@ def image_details(body: Body) -> list[str]:
     return [part.get("detail") or "auto" for part in content if part.get("type") == "input_image"]
 
 
-def _said(body: Body) -> str:
-    """Parts or a string, wherever the item has them."""
+def _content(body: Body) -> str:
+    # The key depends on the type of item, and its value is a string or a list of parts.
     content = body.get("content") or body.get("summary") or body.get("output") or ""
     if isinstance(content, str):
         return content
@@ -34,16 +34,16 @@ def _said(body: Body) -> str:
 
 
 def _keys(*names: str) -> Callable[[Body], str]:
-    """What stands under these keys, line by line; what is no string as JSON."""
+    """Return an extractor that joins the values of these keys by newlines, with JSON for those that are no strings."""
 
-    def words(body: Body) -> str:
-        found = (body.get(name) for name in names)
-        return "\n".join(_word(value) for value in found if value)
+    def extract(body: Body) -> str:
+        values = (body.get(name) for name in names)
+        return "\n".join(_as_text(value) for value in values if value)
 
-    return words
+    return extract
 
 
-def _word(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -73,7 +73,7 @@ def _nothing(_: Body) -> str:
     return ""
 
 
-_WORDS: dict[str, Callable[[Body], str]] = {
+_EXTRACTORS: dict[str, Callable[[Body], str]] = {
     "function_call": _keys("arguments"),
     "custom_tool_call": _keys("input"),
     "computer_call": _keys("action", "actions"),

@@ -1,5 +1,8 @@
-"""The closed union of all items. One function tells them apart, so that OpenAI's short forms (a message without `type`,
-a reference with nothing but an `id`) are read as well."""
+"""The closed union of all items.
+
+Branches are chosen by a function instead of pydantic's discriminator field, because OpenAI accepts short forms: a
+message without `type`, and a reference with only an `id`.
+"""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -79,11 +82,11 @@ _Typed = (
     | AdditionalTools
 )
 StoredItem = _Message | _Typed
-"""What the store holds, and what a model's context is made of."""
+"""The items that are stored, and that a model's context consists of."""
 
 
 def _item_tag(item: Any) -> str | None:
-    """The branch of an item: by `type`; a `role` alone makes a message, an `id` alone a reference."""
+    # Without a `type`, an object with a `role` is a message, and one with only an `id` is a reference.
     tag = by_type(item)
     if tag is not None or not isinstance(item, dict):
         return tag
@@ -98,7 +101,6 @@ def _role_tag(message: Any) -> str:
 
 
 def _tagged(classes: Iterable[Any]) -> Any:
-    """The union of these items and of messages, told apart by `_item_tag`."""
     messages = Annotated[
         Annotated[InputMessage, Tag(f"{TAG}input")] | Annotated[AssistantMessage, Tag(f"{TAG}assistant")],
         Discriminator(_role_tag),
@@ -112,14 +114,14 @@ def _tagged(classes: Iterable[Any]) -> Any:
 
 if TYPE_CHECKING:
     InputItem = StoredItem | CompactionTrigger | ItemReference
-    """What a request may put into `input`."""
+    """The items that a request may send in `input`."""
 else:
-    # Each class is named once, above: type checkers read that list as it stands, pydantic with the tags.
+    # The classes are listed only once, above: type checkers read the plain union, pydantic the one with tags.
     InputItem = _tagged([*get_args(_Typed), CompactionTrigger, ItemReference])
 
 _STORED: TypeAdapter[StoredItem] = TypeAdapter(_tagged(get_args(_Typed)))
 
 
 def from_wire(body: dict[str, Any]) -> StoredItem:
-    """A stored item's body as its typed value; raises `ValidationError` if the store holds something else."""
+    """Return a stored body as a typed item. Raises pydantic's `ValidationError` for anything else."""
     return _STORED.validate_python(body)

@@ -122,7 +122,7 @@ def _insert(row: Container) -> None:
 
 async def _content(file: File) -> bytes:
     content = await files.open_content(file)
-    return b"".join([piece async for piece in files.pieces(content)])
+    return b"".join([piece async for piece in files.chunks(content)])
 
 
 async def delete_container(*, principal: Principal, container: Container, request_id: str) -> None:

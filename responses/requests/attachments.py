@@ -287,7 +287,7 @@ class TeamAttachments:
             content = await files.open_content(file)
         except FileNotFoundError as error:
             raise files.unknown_file(file_id) from error
-        return file, b"".join([piece async for piece in files.pieces(content)])
+        return file, b"".join([piece async for piece in files.chunks(content)])
 
     def _row(self, file_id: str) -> File:
         with scope.team(self._team_id):

@@ -164,7 +164,7 @@ async def _passages(claim: _Claim) -> list[str]:
     entry = claim.entry
     try:
         content = await storage.open_content(claim.file)
-        raw = b"".join([piece async for piece in storage.pieces(content)])
+        raw = b"".join([piece async for piece in storage.chunks(content)])
         text = await asyncio.to_thread(
             lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
         )

@@ -86,7 +86,7 @@ def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     content.seek(0)
     headers = _headers(file.content_type, first_bytes, name=file.filename)
     headers["Content-Length"] = str(file.size)
-    return StreamingHttpResponse(storage.pieces(content), content_type=headers.pop("type"), headers=headers)
+    return StreamingHttpResponse(storage.chunks(content), content_type=headers.pop("type"), headers=headers)
 
 
 def _part(request: HttpRequest, key: UUID, number: int) -> ItemPart:
