@@ -143,7 +143,7 @@ def context_items(*, team_id: str, conversation_id: str, end: int | None = None)
     return ContextItems(end=rows[0][0] if end is None else end, texts=[body for _, body in rows if body is not None])
 
 
-def refuse_duplicates(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
+def reject_duplicates(*, team_id: str, conversation_id: str, items: Sequence[InputItem], param: str) -> None:
     """Raise `BadRequest` if an item's id occurs twice or is in the conversation already.
 
     Within a conversation an id names one item: it selects the item in URLs and is the cursor of pages.

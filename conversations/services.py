@@ -53,7 +53,7 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     if not items:
         return []
     rows = _rows(principal, items)
-    selectors.refuse_duplicates(
+    selectors.reject_duplicates(
         team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items"
     )
     # Rows of item references exist already.

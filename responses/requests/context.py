@@ -15,7 +15,7 @@ from conversations.selectors import (
     context_items,
     find_conversation,
     referenced,
-    refuse_duplicates,
+    reject_duplicates,
     unknown_conversation,
 )
 from kernel.errors import InvalidValue, NotFound
@@ -164,7 +164,7 @@ def _after_conversation(
     if found is None:
         raise unknown_conversation(conversation_id)
     selectors.reject_oversized_context(sum(len(text) for text in found.texts))
-    refuse_duplicates(team_id=team_id, conversation_id=conversation_id, items=input_items(body), param="input")
+    reject_duplicates(team_id=team_id, conversation_id=conversation_id, items=input_items(body), param="input")
     context = _resolve_references(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
     has_outputs = any(pairing.call_output(item) for item in context.input_bodies)
     answered = _latest_response_id(conversation_id) if has_outputs else None
