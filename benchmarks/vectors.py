@@ -140,16 +140,16 @@ def _measured(dice: random.Random, centres: Sequence[Vector], stores: Stores, *,
 def _judged(where: str, asked: Sequence[Asked], least: float) -> Iterator[Figure]:
     """How many searches find other passages than a comparison with all, and how long they take."""
     for one in asked[:10]:
-        _search(one, by_meaning_alone=True)
+        _search(one, vectors_only=True)
     alone, both, missed = list[float](), list[float](), 0
     for one in asked:
         began = time.monotonic()
-        found = _search(one, by_meaning_alone=True)
+        found = _search(one, vectors_only=True)
         alone.append((time.monotonic() - began) * 1000)
         # Which they are, not in which order: scores are distances taken from 1, and lose what tells the closest apart.
         missed += set(found) != set(_exact(one))
         began = time.monotonic()
-        _search(one, by_meaning_alone=False)
+        _search(one, vectors_only=False)
         both.append((time.monotonic() - began) * 1000)
     # A figure has to be below its most.
     most = len(asked) * (1 - least) + 0.5
@@ -163,14 +163,14 @@ def _asked(dice: random.Random, centres: Sequence[Vector], store: "VectorStore",
     return Asked(store=store, vector=_near(dice, dice.choice(centres)), words=words, every=every)
 
 
-def _search(asked: Asked, *, by_meaning_alone: bool) -> list[int]:
+def _search(asked: Asked, *, vectors_only: bool) -> list[int]:
     """The passages that the platform finds; what it does once the query has a vector."""
     from responses.schema.file_search import ComparisonFilter
     from responses.vectors import search
 
     narrow = ComparisonFilter(type="lt", key="part", value=100 // asked.every)
-    wanted = search.Wanted(queries=[asked.words], limit=TOP, filters=narrow, by_meaning_alone=by_meaning_alone)
-    scores = search.scored([asked.store], wanted, [asked.vector])
+    wanted = search.SearchRequest(queries=[asked.words], limit=TOP, filters=narrow, vectors_only=vectors_only)
+    scores = search.score_passages([asked.store], wanted, [asked.vector])
     return sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:TOP]
 
 

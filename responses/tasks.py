@@ -39,13 +39,13 @@ def run_background() -> None:
 @shared_task(name="responses.tasks.ingest_files", expires=60)
 def ingest_files() -> None:
     """Read the files of vector stores that wait."""
-    ingestion.wake()
+    ingestion.start_ingestion()
 
 
 @shared_task(name="responses.tasks.empty_expired_stores", expires=300)
 def empty_expired_stores() -> int:
     """Take the passages of stores that have expired."""
-    return stores.empty_expired()
+    return stores.clear_expired_stores()
 
 
 @shared_task(name="responses.tasks.sweep_containers", expires=300)

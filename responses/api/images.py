@@ -18,7 +18,7 @@ from kernel.validation import parse_json, validate
 from responses.api.requests import info, principal_of, scope_of
 from responses.api.views import AsyncApiView
 from responses.passthrough.images import Upload, forward_images
-from responses.schema.images import MOST_PICTURES, CreateImage, EditImage, check_image
+from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage, check_image
 from tenants.models import Scope as KeyScope
 
 _NUMBERS = frozenset({"n", "output_compression", "partial_images"})
@@ -90,8 +90,8 @@ def _uploads(files: Any) -> list[Upload]:
     pictures = [one for one in uploads if one.field != "mask"]
     if not pictures:
         raise MissingParameter("image")
-    if len(pictures) > MOST_PICTURES or len(uploads) > len(pictures) + 1:
-        raise InvalidValue(f"An edit takes at most {MOST_PICTURES} images and one mask.", param="image")
+    if len(pictures) > MAX_EDIT_IMAGES or len(uploads) > len(pictures) + 1:
+        raise InvalidValue(f"An edit takes at most {MAX_EDIT_IMAGES} images and one mask.", param="image")
     return uploads
 
 

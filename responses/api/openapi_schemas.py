@@ -17,7 +17,7 @@ from responses.models.vector_stores import EntryStatus
 from responses.passthrough import compact, input_tokens
 from responses.passthrough.embeddings_moderations import CreateEmbedding, CreateModeration
 from responses.schema import CreateResponse
-from responses.schema.images import MOST_PICTURES, CreateImage, EditImage
+from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage
 from responses.vectors.requests import AttachFile, AttachFiles, CreateStore, SearchStore, UpdateStore, UpdateStoreFile
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.schema import CreateWebhookEndpoint, RotateSecret, SendTest, UpdateWebhookEndpoint
@@ -109,7 +109,7 @@ def _passed() -> Schema:
 def _image_form() -> Schema:
     form = EditImage.model_json_schema(ref_template=_REF)
     file: Schema = {"type": "string", "format": "binary"}
-    images: Schema = {"anyOf": [file, {"type": "array", "items": file, "maxItems": MOST_PICTURES}]}
+    images: Schema = {"anyOf": [file, {"type": "array", "items": file, "maxItems": MAX_EDIT_IMAGES}]}
     form["properties"] |= {"image": images, "mask": file}
     form["required"] = ["image", *form["required"]]
     return form

@@ -15,7 +15,7 @@ from responses.api.requests import info, principal_of, refuse_body, scope_of
 from responses.api.views import AsyncApiView
 from responses.models.vector_stores import EntryStatus, VectorStoreBatch, VectorStoreFile
 from responses.vectors import search, selectors, services
-from responses.vectors.embedding import Account
+from responses.vectors.embedding import UsageAccount
 from responses.vectors.requests import (
     AttachFile,
     AttachFiles,
@@ -26,7 +26,7 @@ from responses.vectors.requests import (
     UpdateStoreFile,
     read,
 )
-from responses.vectors.search import Hit, Wanted
+from responses.vectors.search import SearchHit, SearchRequest
 from responses.vectors.selectors import public_batch, public_entry, public_store
 from tenants import scope
 from tenants.models import Scope
@@ -135,9 +135,9 @@ class StoreBatches(ApiView):
 
     def post(self, request: Request, store_id: str) -> Answer:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        wanted = read(AttachFiles, scope_of(request)["body"]).every()
+        files = read(AttachFiles, scope_of(request)["body"]).all_files()
         made = services.attach_batch(
-            principal=principal, store_id=store_id, wanted=wanted, request_id=_request_id(request)
+            principal=principal, store_id=store_id, files=files, request_id=_request_id(request)
         )
         return Answer(public_batch(made))
 
@@ -176,27 +176,27 @@ class SearchVectorStore(AsyncApiView):
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         body = read(SearchStore, scope_of(request)["body"])
         store_id: str = kwargs["store_id"]
-        account = Account(
+        account = UsageAccount(
             team_id=principal.team_id, key_id=principal.key_id, object_id=store_id, request_id=_request_id(request)
         )
-        wanted = _wanted(body)
-        hits = await search.search(account=account, store_ids=[store_id], wanted=wanted)
-        return Answer({**_page([_hit(hit) for hit in hits], wanted.queries)})
+        search_request = _search_request(body)
+        hits = await search.search(account=account, store_ids=[store_id], request=search_request)
+        return Answer({**_page([_hit(hit) for hit in hits], search_request.queries)})
 
 
-def _wanted(body: SearchStore) -> Wanted:
+def _search_request(body: SearchStore) -> SearchRequest:
     ranking = body.ranking_options or SearchRanking()
-    return Wanted(
+    return SearchRequest(
         queries=body.queries(),
         limit=body.max_num_results or 10,
         filters=body.filters,
         threshold=ranking.score_threshold or 0.0,
         weights=ranking.hybrid_search,
-        by_meaning_alone=ranking.ranker == "none",
+        vectors_only=ranking.ranker == "none",
     )
 
 
-def _hit(hit: Hit) -> dict[str, Any]:
+def _hit(hit: SearchHit) -> dict[str, Any]:
     return {
         "file_id": hit.file_id,
         "filename": hit.filename,

@@ -53,7 +53,7 @@ class Container(models.Model):
         return not self.lost and at < self.last_active_at + timedelta(minutes=self.idle_minutes)
 
 
-class Source(models.TextChoices):
+class FileSource(models.TextChoices):
     """Who made a file."""
 
     USER = "user", "User"
@@ -69,7 +69,7 @@ class ContainerFile(models.Model):
     path = models.CharField(max_length=1024)
     size = models.BigIntegerField(help_text="In bytes.")
     changed = models.BigIntegerField()
-    source = models.CharField(max_length=10, choices=Source.choices)
+    source = models.CharField(max_length=10, choices=FileSource.choices)
     created_at = models.DateTimeField(default=now)
 
     class Meta:

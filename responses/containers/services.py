@@ -14,7 +14,7 @@ from conversations.models import File
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
-from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, Source, container_id
+from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
 from sandbox.client import (
     ContainerGone,
     ExecutionResult,
@@ -30,7 +30,7 @@ from tenants.audit import audit
 from tenants.principal import Principal
 
 Answer = TypeVar("Answer")
-_Seen = tuple[list[ContainerFile], list[ContainerFile]]
+_Changes = tuple[list[ContainerFile], list[ContainerFile]]
 MAX_NAME = 255
 # Idle ones end within minutes; for so long their ids still answer, with what became of them.
 _REMEMBERED = timedelta(days=30)
@@ -40,7 +40,7 @@ _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ContainerSpec:
     """What a container is to be like. `files` are uploaded ones that are copied into it."""
 
     name: str
@@ -50,7 +50,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ContainerExecution:
     """What became of a cell or a command, and which files it has made or changed, and which removed."""
 
     container_id: str
@@ -93,15 +93,17 @@ def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[Fil
     return found
 
 
-async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, name: str | None = None) -> Container:
+async def create_container(
+    *, team_id: str, key_id: str | None, spec: ContainerSpec, name: str | None = None
+) -> Container:
     """Make a container, with files in it. `name` is the id that it gets, where somebody has told it already."""
     row = Container(
         id=name or container_id(),
         team_id=team_id,
         api_key_id=key_id,
-        name=wanted.name,
-        memory_limit=wanted.memory,
-        idle_minutes=wanted.minutes,
+        name=spec.name,
+        memory_limit=spec.memory,
+        idle_minutes=spec.minutes,
     )
     try:
         await service().make(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
@@ -110,7 +112,7 @@ async def create_container(*, team_id: str, key_id: str | None, wanted: Wanted, 
     except (SandboxUnavailable, ContainerGone) as missing:
         raise UnsupportedValue(f"This server cannot run code: {missing}.") from missing
     await in_db_thread(lambda: _insert(row))
-    for file in wanted.files:
+    for file in spec.files:
         await put_file(container=row, file=file)
     return row
 
@@ -150,30 +152,32 @@ def sweep_containers() -> int:
     return len(found)
 
 
-async def run_code(*, container: Container, code: str, seconds: float) -> Outcome:
+async def run_code(*, container: Container, code: str, seconds: float) -> ContainerExecution:
     """Execute a cell, and see what it did to the files. Raises ContainerExpired or Unavailable."""
-    return await _executed(container, lambda to: to.run(container.pk, code, seconds=seconds))
+    return await _execute(container, lambda to: to.run(container.pk, code, seconds=seconds))
 
 
-async def run_command(*, container: Container, command: str, seconds: float) -> Outcome:
+async def run_command(*, container: Container, command: str, seconds: float) -> ContainerExecution:
     """Execute a shell command in the same way."""
-    return await _executed(container, lambda to: to.shell(container.pk, command, seconds=seconds))
+    return await _execute(container, lambda to: to.shell(container.pk, command, seconds=seconds))
 
 
-async def _executed(container: Container, order: Callable[[SandboxClient], Awaitable[ExecutionResult]]) -> Outcome:
-    ran = await _asked(container, order)
-    changed, removed = await _seen(container, source=Source.ASSISTANT)
-    return Outcome(container_id=container.pk, ran=ran, files=changed, removed=removed)
+async def _execute(
+    container: Container, order: Callable[[SandboxClient], Awaitable[ExecutionResult]]
+) -> ContainerExecution:
+    ran = await _send(container, order)
+    changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
+    return ContainerExecution(container_id=container.pk, ran=ran, files=changed, removed=removed)
 
 
 async def add_file(*, container: Container, filename: str, content: bytes) -> ContainerFile:
     """Put a file into a container, in the place of one that has its name."""
-    path = f"{DATA}/{_plain(filename)}"
+    path = f"{DATA}/{_base_name(filename)}"
     try:
-        await _asked(container, lambda to: to.write(container.pk, path, content))
+        await _send(container, lambda to: to.write(container.pk, path, content))
     except OperationFailed as failed:
         raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
-    changed, _ = await _seen(container, source=Source.USER)
+    changed, _ = await _sync_files(container, source=FileSource.USER)
     found = next((file for file in changed if file.path == path), None)
     if found is None:
         raise BadRequest("The container did not keep the file.", param="file")
@@ -185,7 +189,7 @@ async def put_file(*, container: Container, file: File) -> ContainerFile:
     return await add_file(container=container, filename=file.filename, content=await _content(file))
 
 
-def _plain(filename: str) -> str:
+def _base_name(filename: str) -> str:
     """The last part of a name, as which a file can lie in a folder."""
     name = PurePosixPath(filename.replace("\\", "/").replace("\x00", "")).name
     if name in {"", ".", ".."} or len(name.encode(errors="replace")) > MAX_NAME:
@@ -197,19 +201,19 @@ async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenera
     """The bytes of a file in pieces: all of it may be more than a process should hold. Raises Failed for one that has
     gone meanwhile."""
     at = 0
-    while piece := await _piece(container, file, at):
+    while piece := await _read_piece(container, file, at):
         at += len(piece)
         yield piece
 
 
-async def _piece(container: Container, file: ContainerFile, at: int) -> bytes:
-    return await _asked(container, lambda to: to.read(container.pk, file.path, offset=at))
+async def _read_piece(container: Container, file: ContainerFile, at: int) -> bytes:
+    return await _send(container, lambda to: to.read(container.pk, file.path, offset=at))
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
     """Take a file out of a container."""
     with suppress(OperationFailed):  # where the model was faster
-        await _asked(container, lambda to: to.remove(container.pk, file.path))
+        await _send(container, lambda to: to.remove(container.pk, file.path))
 
     def remove() -> None:
         with scope.team(principal.team_id):
@@ -219,28 +223,28 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
     await in_db_thread(remove)
 
 
-async def _asked(container: Container, order: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
+async def _send(container: Container, order: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
     """Have the service do something with a container; one that has ended there is so from now on."""
     try:
         return await order(service())
     except ContainerGone as gone:
-        await in_db_thread(lambda: _lose(container))
+        await in_db_thread(lambda: _mark_lost(container))
         raise ContainerExpired from gone
 
 
-def _lose(container: Container) -> None:
+def _mark_lost(container: Container) -> None:
     with scope.team(container.team_id):
         Container.objects.filter(pk=container.pk).update(lost=True)
 
 
-async def _seen(container: Container, *, source: Source) -> _Seen:
+async def _sync_files(container: Container, *, source: FileSource) -> _Changes:
     """Note what is in the container now; it counts as a use of the container. Returns what is new or has changed, and
     what is no more."""
-    entries = await _asked(container, lambda to: to.files(container.pk))
-    return await in_db_thread(lambda: _note(container, entries, source, now()))
+    entries = await _send(container, lambda to: to.files(container.pk))
+    return await in_db_thread(lambda: _record_files(container, entries, source, now()))
 
 
-def _note(container: Container, entries: Sequence[FileEntry], source: Source, at: datetime) -> _Seen:
+def _record_files(container: Container, entries: Sequence[FileEntry], source: FileSource, at: datetime) -> _Changes:
     with scope.team(container.team_id):
         # Two calls of one container note what they have seen one after the other.
         if not Container.objects.select_for_update().filter(pk=container.pk).exists():

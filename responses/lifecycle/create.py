@@ -43,7 +43,7 @@ from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.runner import PROCESS, LiveRun, lease_until
 from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
 from responses.schema import CreateResponse
-from responses.tools.registry import hosted
+from responses.tools.registry import create_tools
 from tenants import directory, scope
 from tenants.audit import audit
 from tenants.models import Scope
@@ -169,7 +169,7 @@ async def _plan(
         principal=principal, request=request, body=body, context=context, content=content, response_id=response_id
     )
     options |= checks.stored_options() if checks is not None else {}
-    tools = await hosted(
+    tools = await create_tools(
         principal=principal,
         body=body,
         items=context.items,

@@ -75,7 +75,7 @@ def load(
     )
     context = _context(response)
     if tools is None:
-        tools = NoTools() if model is None else registry.restored(response, context.items)
+        tools = NoTools() if model is None else registry.restore_tools(response, context.items)
     model = model or _NoModel()
     run = (
         Run(context, state, model=model, tools=tools, now=now)

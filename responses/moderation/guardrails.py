@@ -30,7 +30,7 @@ from responses.requests.context import RequestContext
 from responses.runs.ledger import RequestInfo
 from responses.runs.store import Change, writer
 from responses.schema import CreateResponse
-from responses.vectors.embedding import Account
+from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import GuardrailSettings
 from tenants.models import Checker, GuardAction, GuardrailDecision, Scope
@@ -57,7 +57,7 @@ class GuardrailCheck:
     """A team's guardrail applied to one response."""
 
     guard: GuardrailSettings
-    account: Account
+    account: UsageAccount
     model: str
 
     async def check_input(self, texts: Sequence[str], images: Sequence[str]) -> None:
@@ -281,7 +281,7 @@ def _guardrail_check(
 ) -> GuardrailCheck | None:
     if guard is None or not (guard.input_checker or guard.output_checker):
         return None
-    account = Account(
+    account = UsageAccount(
         team_id=principal.team_id, key_id=principal.key_id, object_id=response_id, request_id=request.request_id
     )
     return GuardrailCheck(guard=guard, account=account, model=model)

@@ -22,7 +22,7 @@ from responses.engine.turn import Usage
 from responses.providers.chat_completions import EventLines, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
 from responses.runs.ledger import RequestInfo, RoutedCall
-from responses.vectors.embedding import Account
+from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route
 from tenants.principal import Principal
@@ -88,7 +88,7 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
 
 def _anybody(principal: Principal) -> Principal:
     """Which model is the default is the operator's decision, not the caller's."""
-    return Account(team_id=principal.team_id, key_id=principal.key_id, object_id="").principal()
+    return UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id="").principal()
 
 
 async def forward_images(
@@ -109,7 +109,7 @@ async def forward_images(
 class TeamImageGenerator:
     """Draws for one response, with the model that its tool names, or with the team's."""
 
-    def __init__(self, account: Account, model: str | None) -> None:
+    def __init__(self, account: UsageAccount, model: str | None) -> None:
         self._account = account
         self._model = model
 

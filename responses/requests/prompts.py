@@ -21,7 +21,7 @@ from responses.models import PromptTemplate, PromptVersion
 from responses.requests.parameters import EXTRA_SAMPLING
 from responses.runs import access
 from responses.schema import CreateResponse, parse_create
-from responses.schema.create import check_together
+from responses.schema.create import check_combinations
 from tenants import scope
 from tenants.principal import Principal
 
@@ -88,7 +88,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedProm
         update["model"] = version.model
     update["prompt"] = named.model_copy(update={"version": str(version.number)})
     body = body.model_copy(update=update)
-    check_together(body)
+    check_combinations(body)
     return ResolvedPrompt(body=body, preface=preface)
 
 

@@ -120,7 +120,7 @@ class CreateResponse(Wire):
 
 
 _MAX_NAME = 64
-_REFUSED = {"multi_agent"}
+_UNSUPPORTED = {"multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
 )
@@ -147,7 +147,7 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     body = _validated(sent)
     # A prompt may bring what others need beside them.
     if body.prompt is None:
-        check_together(body)
+        check_combinations(body)
     return body
 
 
@@ -159,16 +159,16 @@ def _validated(sent: dict[str, Any]) -> CreateResponse:
         raise tool_defect(error) or first_defect(error) from error
 
 
-def check_together(body: CreateResponse) -> None:
+def check_combinations(body: CreateResponse) -> None:
     """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle models."""
     if not body.model:
         raise MissingParameter("model")
-    _refuse_values(body)
+    _refuse_unsupported_values(body)
     if body.moderation and not body.generates:
         message = "The parameter 'moderation' is about an answer, and no answer is asked for."
         raise InvalidValue(message, param="moderation")
     check_updates(body.input)
-    _check_trigger(body)
+    _check_compaction_trigger(body)
     if body.conversation and body.previous_response_id:
         raise MutuallyExclusive("previous_response_id", "conversation")
     if body.conversation and body.previous_input_messages:
@@ -187,7 +187,7 @@ def check_together(body: CreateResponse) -> None:
         raise InvalidValue(message, param="stream_options")
 
 
-def _check_trigger(body: CreateResponse) -> None:
+def _check_compaction_trigger(body: CreateResponse) -> None:
     """What comes after a trigger would neither be compacted nor answered."""
     for index, item in enumerate(body.input[:-1]):
         if isinstance(item, CompactionTrigger):
@@ -208,7 +208,7 @@ def _check_background(body: CreateResponse) -> None:
         raise InvalidValue(message, param="background")
 
 
-def _refuse_values(body: CreateResponse) -> None:
+def _refuse_unsupported_values(body: CreateResponse) -> None:
     """What OpenAI's own models can be asked for, and no model here."""
     if body.reasoning and body.reasoning.mode not in {None, "standard"}:
         message = "Reasoning modes other than 'standard' are not supported by this server."
@@ -229,8 +229,8 @@ def _refuse_by_name(values: dict[str, Any]) -> None:
         if name == "messages":
             message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
             raise UnsupportedParameter(message, param=name)
-        if name in _REFUSED and value is not None:
+        if name in _UNSUPPORTED and value is not None:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
-        if name not in CreateResponse.model_fields and name not in _REFUSED:
+        if name not in CreateResponse.model_fields and name not in _UNSUPPORTED:
             near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
             raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)

@@ -11,7 +11,7 @@ from pydantic import Field
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
 from kernel.errors import UnsupportedParameter, UnsupportedValue
 
-MOST_PICTURES = 16
+MAX_EDIT_IMAGES = 16
 """How many pictures one edit is given."""
 FORWARDED = (
     "background",
@@ -23,7 +23,7 @@ FORWARDED = (
     "size",
 )
 """The settings of the tool that its model is told."""
-_DRAWN = ("complexity", "frame_count", "frame_duration_ms", "svg")
+_UNSUPPORTED = ("complexity", "frame_count", "frame_duration_ms", "svg")
 _ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 _Background = Literal["transparent", "opaque", "auto"]
 _Compression = Annotated[int, Field(ge=0, le=100)]
@@ -68,7 +68,7 @@ class ImageGenerationParam(Wire):
 
 def check_image_tool(tool: ImageGenerationParam, *, where: str) -> None:
     """Refuse what only the newest models of OpenAI's draw: pictures that move, and those made of lines."""
-    for name in _DRAWN:
+    for name in _UNSUPPORTED:
         if getattr(tool, name) is not None:
             message = f"The parameter '{name}' is not supported by this server: it makes no moving or drawn images."
             raise UnsupportedParameter(message, param=f"{where}.{name}")

@@ -36,10 +36,10 @@ from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolPara
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _PARAM = "previous_input_messages"
-_NO_NAME = regex.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_NAMES = regex.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME = 64
 # Recipients that are no tools.
-_READERS = {None, "user", "assistant", "all"}
+_NON_TOOL_RECIPIENTS = {None, "user", "assistant", "all"}
 
 
 class TextPart(Wire):
@@ -83,13 +83,13 @@ class PreviousMessage(Wire):
 def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Sequence[ToolParam]) -> list[StoredItem]:
     """The messages as items. `instructed`: the request has instructions of its own, which take the place of the system
     message; `tools` are its tools, of which those that are custom took free text."""
-    reader = _Reader(instructed=instructed, custom=frozenset(_custom(tools)))
+    reader = _HistoryReader(instructed=instructed, custom=frozenset(_custom(tools)))
     for index, message in enumerate(messages):
         reader.read(message, where=f"{_PARAM}[{index}]")
     return reader.items
 
 
-class _Reader:
+class _HistoryReader:
     """Reads messages one after the other; outputs find their calls by id, or by name in the order of the calls."""
 
     def __init__(self, *, instructed: bool, custom: frozenset[str]) -> None:
@@ -102,13 +102,13 @@ class _Reader:
         """Add the item that a message is."""
         match _role(message, where=where):
             case "system" | "developer" | "user" as role:
-                self._heard(message, role)
+                self._add_input_message(message, role)
             case "assistant":
-                self._said(message)
+                self._add_assistant_message(message)
             case "tool":
-                self._answered(message, where=where)
+                self._add_tool_output(message, where=where)
 
-    def _heard(self, message: PreviousMessage, role: Literal["system", "developer", "user"]) -> None:
+    def _add_input_message(self, message: PreviousMessage, role: Literal["system", "developer", "user"]) -> None:
         if role == "system" and self._instructed:
             return
         texts = message.texts()
@@ -117,9 +117,9 @@ class _Reader:
         if texts:
             self.items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
 
-    def _said(self, message: PreviousMessage) -> None:
-        if message.recipient not in _READERS:
-            self._called(message, message.recipient or "")
+    def _add_assistant_message(self, message: PreviousMessage) -> None:
+        if message.recipient not in _NON_TOOL_RECIPIENTS:
+            self._add_call(message, message.recipient or "")
         elif message.channel == "analysis":
             thoughts = [ReasoningText(text=text) for text in message.texts()]
             self.items.append(Reasoning(summary=[], content=thoughts))
@@ -128,7 +128,7 @@ class _Reader:
             phase: Literal["commentary"] | None = "commentary" if message.channel == "commentary" else None
             self.items.append(AssistantMessage(content=parts, phase=phase))
 
-    def _called(self, message: PreviousMessage, recipient: str) -> None:
+    def _add_call(self, message: PreviousMessage, recipient: str) -> None:
         name, call_id = _function(recipient), message.call_id or new_id("call")
         text = "".join(message.texts())
         self._waiting[name].append(call_id)
@@ -137,7 +137,7 @@ class _Reader:
         else:
             self.items.append(FunctionCall(call_id=call_id, name=name, arguments=text))
 
-    def _answered(self, message: PreviousMessage, *, where: str) -> None:
+    def _add_tool_output(self, message: PreviousMessage, *, where: str) -> None:
         given = message.name or (message.author.name if message.author else None)
         if given is None:
             raise MissingParameter(f"{where}.name")
@@ -175,4 +175,4 @@ def _role(message: PreviousMessage, *, where: str) -> Role:
 
 def _function(recipient: str) -> str:
     """The function that a recipient stands for; tools of other places get a name that upstreams take."""
-    return _NO_NAME.sub("__", recipient.removeprefix(FUNCTIONS))[:_MAX_NAME] or "tool"
+    return _NOT_IN_NAMES.sub("__", recipient.removeprefix(FUNCTIONS))[:_MAX_NAME] or "tool"

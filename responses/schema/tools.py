@@ -31,21 +31,21 @@ NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000
 MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
-UNSUPPORTED = {
+UNSUPPORTED_TYPES = {
     "programmatic_tool_calling": "this server has no sandbox to run programs in",
     "container_auto": "a shell in the middle of a conversation has only the client's own 'local' environment",
     "container_reference": "a shell in the middle of a conversation has only the client's own 'local' environment",
 }
 """What the wire knows and this server has not got, with the reason."""
-_OF_REQUESTS = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *SEARCHES})
+_REQUEST_ONLY = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *SEARCHES})
 
 
-def _found_tag(tool: Any) -> str:
+def _loaded_tag(tool: Any) -> str:
     tag = by_type(tool)
     return tag if tag == f"{TAG}mcp" else f"{TAG}client"
 
 
-def _sent(**fields: Any) -> dict[str, Any]:
+def _present(**fields: Any) -> dict[str, Any]:
     """Those fields that are echoed to those alone who sent them."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -63,7 +63,7 @@ class _Named(Wire):
 
     def _options(self) -> dict[str, Any]:
         sent = {"async": self.async_, "defer_loading": self.defer_loading, "allowed_callers": self.allowed_callers}
-        return _sent(**sent)
+        return _present(**sent)
 
 
 class FunctionToolParam(_Named):
@@ -83,7 +83,7 @@ class FunctionToolParam(_Named):
             "parameters": self.parameters,
             "strict": self.strict,
             **self._options(),
-            **_sent(output_schema=self.output_schema),
+            **_present(output_schema=self.output_schema),
         }
 
 
@@ -212,7 +212,7 @@ class ShellToolParam(Wire):
     def shown(self) -> dict[str, Any]:
         """The tool as the response object echoes it."""
         environment = self.environment.model_dump(exclude_none=True) if self.environment else {"type": "local"}
-        return {"type": "shell", "environment": environment, **_sent(allowed_callers=self.allowed_callers)}
+        return {"type": "shell", "environment": environment, **_present(allowed_callers=self.allowed_callers)}
 
 
 class AnyShellParam(Wire):
@@ -239,7 +239,7 @@ class AnyShellParam(Wire):
                 environment = local.model_dump(exclude_none=True)
             case hosted:
                 environment = hosted.shown()
-        return {"type": "shell", "environment": environment, **_sent(allowed_callers=self.allowed_callers)}
+        return {"type": "shell", "environment": environment, **_present(allowed_callers=self.allowed_callers)}
 
 
 class LocalShellParam(Wire):
@@ -260,7 +260,7 @@ class ApplyPatchParam(Wire):
 
     def shown(self) -> dict[str, Any]:
         """The tool as the response object echoes it."""
-        return {"type": "apply_patch", **_sent(allowed_callers=self.allowed_callers)}
+        return {"type": "apply_patch", **_present(allowed_callers=self.allowed_callers)}
 
 
 ClientToolParam = Annotated[
@@ -276,9 +276,9 @@ ClientToolParam = Annotated[
 ]
 """What a developer may add in the middle of a conversation: tools that the client runs."""
 
-FoundToolParam = Annotated[
+LoadedToolParam = Annotated[
     Annotated[ClientToolParam, Tag(f"{TAG}client")] | Annotated[McpToolParam, Tag(f"{TAG}mcp")],
-    Discriminator(_found_tag),
+    Discriminator(_loaded_tag),
 ]
 """What a search may find: tools that the client runs, and tools of a server that the request names."""
 
@@ -304,12 +304,12 @@ ToolParam = Annotated[
 ]
 
 
-class _Added(Wire):
+class _AddedTools(Wire):
     tools: Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS)]
 
 
-class _Found(Wire):
-    tools: Annotated[list[FoundToolParam], Field(max_length=MAX_TOOLS)]
+class _LoadedTools(Wire):
+    tools: Annotated[list[LoadedToolParam], Field(max_length=MAX_TOOLS)]
 
 
 def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
@@ -317,7 +317,7 @@ def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> lis
 
     Nulls that nobody knows are taken out of the item, as they are out of the request that it came with.
     """
-    allowed: type[_Added | _Found] = _Found if isinstance(item, ToolSearchOutput) else _Added
+    allowed: type[_AddedTools | _LoadedTools] = _LoadedTools if isinstance(item, ToolSearchOutput) else _AddedTools
     try:
         typed: list[Any] = list(validate_without_nulls(allowed, {"tools": item.tools}).tools)
     except ValidationError as error:
@@ -343,9 +343,9 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
     """The error of a kind of tool that the wire knows and this server has not got; None for any other defect."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED, *_OF_REQUESTS}:
+    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED_TYPES, *_REQUEST_ONLY}:
         return None
-    reason = UNSUPPORTED.get(kind, "it can only stand in the 'tools' of a request")
+    reason = UNSUPPORTED_TYPES.get(kind, "it can only stand in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
     return UnsupportedValue(f"The tool type '{kind}' is not supported here: {reason}.", param=param)
 
@@ -360,7 +360,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
             raise InvalidValue(f"Invalid '{param}': the name '{name}' stands in it twice.", param=where)
         taken.add(name)
     _check_prefixes(tools, param)
-    for tool, where in _every(tools, param):
+    for tool, where in _walk(tools, param):
         _check_hosted(tool, where)
         callers = getattr(tool, "allowed_callers", None)
         if callers is not None and callers != ["direct"]:
@@ -417,7 +417,7 @@ def _check_prefixes(tools: Sequence[Any], param: str) -> None:
 
 def _check_search(tools: Sequence[Any], param: str) -> None:
     """Deferred tools need a search, and a search of the server's something to find."""
-    deferred = [where for tool, where in _every(tools, param) if getattr(tool, "defer_loading", None)]
+    deferred = [where for tool, where in _walk(tools, param) if getattr(tool, "defer_loading", None)]
     searches = [(tool, f"{param}[{i}]") for i, tool in enumerate(tools) if isinstance(tool, ToolSearchParam)]
     if deferred and not searches and param == "tools":
         message = "A tool with 'defer_loading' can only be found by a 'tool_search' tool, and there is none."
@@ -452,7 +452,7 @@ def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str
                 yield tool.type, where
 
 
-def _every(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
+def _walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
     """Each tool, those inside of namespaces too, with its path."""
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
@@ -464,7 +464,7 @@ def _every(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
 
 def grammars(tools: Sequence[Any], *, param: str) -> Iterator[tuple[Grammar, str]]:
     """The grammars that the tools name, each with its path."""
-    for tool, where in _every(tools, param):
+    for tool, where in _walk(tools, param):
         if isinstance(tool, CustomToolParam) and isinstance(tool.format, GrammarInput):
             grammar = Grammar(syntax=tool.format.syntax, definition=tool.format.definition)
             yield grammar, f"{where}.format.definition"

@@ -15,7 +15,7 @@ from tenants import scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class ApprovalAnswer:
     """A request for approval, and the word on it."""
 
     request: McpApprovalRequest
@@ -24,7 +24,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class GrantedApproval:
     """A call that may now be made. `definition` is the digest of the tool that was approved of."""
 
     request: McpApprovalRequest
@@ -33,14 +33,14 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class ApprovalOutcome:
     """What came of the answers of one request: calls to make, and what becomes of the calls that asked."""
 
-    granted: Sequence[Granted] = ()
+    granted: Sequence[GrantedApproval] = ()
     calls: Sequence[CallUpdate] = ()
 
 
-def answered(given: Sequence[object], items: Sequence[StoredItem]) -> list[Answered]:
+def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> list[ApprovalAnswer]:
     """The approval responses in `given`, each with its request out of the context.
 
     A client that keeps its own context sends old answers along: those whose call stands in it are history.
@@ -51,13 +51,15 @@ def answered(given: Sequence[object], items: Sequence[StoredItem]) -> list[Answe
     requests = {item.id: item for item in items if isinstance(item, McpApprovalRequest)}
     made = {item.approval_request_id for item in items if isinstance(item, McpCall)}
     return [
-        Answered(request=requests[one.approval_request_id], request_id=one.approval_request_id, approve=one.approve)
+        ApprovalAnswer(
+            request=requests[one.approval_request_id], request_id=one.approval_request_id, approve=one.approve
+        )
         for one in responses
         if one.approval_request_id not in made
     ]
 
 
-def check_labels(answers: Sequence[Answered], labels: Sequence[str]) -> None:
+def check_labels(answers: Sequence[ApprovalAnswer], labels: Sequence[str]) -> None:
     """An approved call needs its server, which every request has to name anew."""
     for answer in answers:
         label = answer.request.server_label
@@ -66,7 +68,7 @@ def check_labels(answers: Sequence[Answered], labels: Sequence[str]) -> None:
             raise InvalidValue(message, param="tools")
 
 
-def take(*, team_id: str, response_id: str, answers: Sequence[Answered]) -> Word:
+def record_answers(*, team_id: str, response_id: str, answers: Sequence[ApprovalAnswer]) -> ApprovalOutcome:
     """Take the client's word, in a database thread; of two requests that answer the same, one is refused."""
     ids = [answer.request_id for answer in answers]
     if len(set(ids)) < len(ids):
@@ -75,27 +77,27 @@ def take(*, team_id: str, response_id: str, answers: Sequence[Answered]) -> Word
         rows = {row.pk: row for row in Approval.objects.filter(team_id=team_id, pk__in=ids)}
         fresh = [answer for answer in answers if not _is_history(answer, _row_of(answer, rows))]
         for answer in fresh:
-            _note(answer, rows[answer.request_id], response_id)
+            _record(answer, rows[answer.request_id], response_id)
     granted = [
-        Granted(request=a.request, request_id=a.request_id, definition=rows[a.request_id].definition)
+        GrantedApproval(request=a.request, request_id=a.request_id, definition=rows[a.request_id].definition)
         for a in fresh
         if a.approve
     ]
-    return Word(granted=granted, calls=[_call(answer, rows[answer.request_id]) for answer in fresh])
+    return ApprovalOutcome(granted=granted, calls=[_call(answer, rows[answer.request_id]) for answer in fresh])
 
 
-def granted_in(response_id: str, items: Sequence[StoredItem]) -> list[Granted]:
+def granted_approvals(response_id: str, items: Sequence[StoredItem]) -> list[GrantedApproval]:
     """The calls that were approved of with a response's request, for whoever takes its run over."""
     requests = {item.id: item for item in items if isinstance(item, McpApprovalRequest)}
     rows = Approval.objects.filter(answered_in=response_id, state=ApprovalState.GRANTED).order_by("asked_at", "pk")
     return [
-        Granted(request=requests[row.pk], request_id=row.pk, definition=row.definition)
+        GrantedApproval(request=requests[row.pk], request_id=row.pk, definition=row.definition)
         for row in rows
         if row.pk in requests
     ]
 
 
-def _row_of(answer: Answered, rows: dict[str, Approval]) -> Approval:
+def _row_of(answer: ApprovalAnswer, rows: dict[str, Approval]) -> Approval:
     row = rows.get(answer.request_id)
     if row is None:
         raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
@@ -105,12 +107,12 @@ def _row_of(answer: Answered, rows: dict[str, Approval]) -> Approval:
     return row
 
 
-def _is_history(answer: Answered, row: Approval) -> bool:
+def _is_history(answer: ApprovalAnswer, row: Approval) -> bool:
     """A denial that is said again changes nothing."""
     return not answer.approve and row.state == ApprovalState.DENIED
 
 
-def _note(answer: Answered, row: Approval, response_id: str) -> None:
+def _record(answer: ApprovalAnswer, row: Approval, response_id: str) -> None:
     state = ApprovalState.GRANTED if answer.approve else ApprovalState.DENIED
     asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
     if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
@@ -118,6 +120,6 @@ def _note(answer: Answered, row: Approval, response_id: str) -> None:
         raise BadRequest(message, code="invalid_value", param="input")
 
 
-def _call(answer: Answered, row: Approval) -> CallUpdate:
+def _call(answer: ApprovalAnswer, row: Approval) -> CallUpdate:
     status = "approved" if answer.approve else "denied"
     return CallUpdate(response_id=row.response_id, call_id=row.call_id, status=status, ended_at=now())

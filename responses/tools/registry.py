@@ -1,6 +1,6 @@
 """The hosted tools of a response: what its request says of them, as a toolbox for its run.
 
-`KINDS` is the table of the tools that run here. Each is a folder of the same shape in `responses.tools`.
+`TOOLBOX_FACTORIES` is the table of the tools that run here. Each is a folder of the same shape in `responses.tools`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,14 @@ from responses.schema.images import ImageGenerationParam
 from responses.schema.tools import ToolParam
 from responses.schema.web_search import SEARCHES
 from responses.tools import approvals
-from responses.tools.approvals import Answered, Granted
-from responses.tools.code_interpreter.run_container import Place, RunContainer, places, run_containers
-from responses.tools.code_interpreter.run_container import check as check_containers
+from responses.tools.approvals import ApprovalAnswer, GrantedApproval
+from responses.tools.code_interpreter.run_container import (
+    ContainerRequest,
+    RunContainer,
+    check_containers,
+    container_requests,
+    run_containers,
+)
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
 from responses.tools.combined import combined
 from responses.tools.file_search.toolbox import FileSearchToolbox
@@ -35,14 +40,14 @@ from responses.tools.hosted_shell.toolbox import HostedShell
 from responses.tools.image_generation.toolbox import NAME as IMAGES
 from responses.tools.image_generation.toolbox import ImageToolbox
 from responses.tools.mcp import request as mcp
-from responses.tools.mcp.servers import Server
-from responses.tools.mcp.sessions import Sessions
-from responses.tools.mcp.toolbox import Approved, McpToolbox
+from responses.tools.mcp.servers import RemoteServer
+from responses.tools.mcp.sessions import McpSessions
+from responses.tools.mcp.toolbox import ApprovedCall, McpToolbox
 from responses.tools.tool_search.toolbox import DeferredTools, searches
 from responses.tools.web_search.engines import ENGINES
-from responses.tools.web_search.pages import Reader
+from responses.tools.web_search.pages import PageReader
 from responses.tools.web_search.toolbox import WebSearchToolbox
-from responses.vectors.embedding import Account
+from responses.vectors.embedding import UsageAccount
 from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from tenants import directory
 from tenants.capabilities import Capabilities
@@ -71,20 +76,20 @@ class ToolRequest:
     tools: Sequence[Mapping[str, Any]]
     choice: Any
     items: Sequence[StoredItem]
-    servers: Sequence[Server] = ()
-    granted: Sequence[Granted] = ()
+    servers: Sequence[RemoteServer] = ()
+    granted: Sequence[GrantedApproval] = ()
     answers_http: bool = False
     search: SearchEngineSettings | None = None
     files: Sequence[StoreSearcher] = ()
-    containers: Sequence[tuple[Place, RunContainer]] = ()
-    account: Account
+    containers: Sequence[tuple[ContainerRequest, RunContainer]] = ()
+    account: UsageAccount
 
 
-def _mcp(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _mcp(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     if not request.servers:
         return []
     approved = [
-        Approved(
+        ApprovedCall(
             request_id=one.request_id,
             server_label=one.request.server_label,
             name=one.request.name,
@@ -93,11 +98,11 @@ def _mcp(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
         )
         for one in request.granted
     ]
-    sessions = Sessions(egress.default())
+    sessions = McpSessions(egress.default())
     return [McpToolbox(request.servers, sessions, approved=approved, answers_http=request.answers_http)]
 
 
-def _web_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _web_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     if request.search is None:
         return []
     make, public = ENGINES[request.search.kind]
@@ -106,23 +111,23 @@ def _web_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox
     shown = [
         tool for tool in request.tools if tool["type"] in SEARCHES and tool_offer.allows(request.choice, tool["type"])
     ]
-    return [WebSearchToolbox(tool, engine=engine, reader=Reader(egress.default())) for tool in shown]
+    return [WebSearchToolbox(tool, engine=engine, reader=PageReader(egress.default())) for tool in shown]
 
 
-def _file_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _file_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     return [FileSearchToolbox(searcher) for searcher in request.files]
 
 
-def _containers(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _containers(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     """The code interpreter and the shell, which may share a container."""
     return [
-        HostedShell(container) if place.kind == "shell" else CodeInterpreter(container, kind=place.kind)
-        for place, container in request.containers
-        if tool_offer.allows(request.choice, place.kind)
+        HostedShell(container) if wanted.kind == "shell" else CodeInterpreter(container, kind=wanted.kind)
+        for wanted, container in request.containers
+        if tool_offer.allows(request.choice, wanted.kind)
     ]
 
 
-def _images(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _images(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     account = request.account
     return [
         ImageToolbox(
@@ -133,13 +138,13 @@ def _images(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
     ]
 
 
-def _tool_search(request: ToolRequest, before: Sequence[Toolbox]) -> list[Toolbox]:
+def _tool_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     """It comes last: it finds the deferred tools of the others."""
-    deferred_tools = [box for box in before if isinstance(box, DeferredTools)]
+    deferred_tools = [toolbox for toolbox in earlier if isinstance(toolbox, DeferredTools)]
     return [*searches([{**tool} for tool in request.tools], request.choice, request.items, deferred_tools)]
 
 
-KINDS: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (
+TOOLBOX_FACTORIES: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (
     _mcp,
     _file_search,
     _web_search,
@@ -149,12 +154,12 @@ KINDS: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (
 )
 
 
-async def hosted(
+async def create_tools(
     *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
 ) -> RunTools:
     """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
     _require_tools(principal, body.tools or ())
-    answers = approvals.answered(input_items(body), items)
+    answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
         _refuse_approval(answers)
         return RunTools(toolbox=NoTools())
@@ -163,31 +168,31 @@ async def hosted(
     tools = body.tools or []
     servers = await mcp.servers(tools, principal=principal)
     approvals.check_labels(answers, [server.label for server in servers])
-    search = await _searching(principal, tools)
+    search = await _find_search_engine(principal, tools)
     shown, choice = [tool.shown() for tool in tools], tool_offer.public_tool_choice(body)
     await check_containers(shown, principal=principal)
-    account = Account(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
+    account = UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
     await _check_images(principal, tools)
-    files = await _files(account, tools, shown, choice)
-    take = partial(approvals.take, team_id=principal.team_id, response_id=response_id, answers=answers)
-    word = await in_db_thread(take) if answers else approvals.Word()
+    files = await _store_searchers(account, tools, shown, choice)
+    record = partial(approvals.record_answers, team_id=principal.team_id, response_id=response_id, answers=answers)
+    outcome = await in_db_thread(record) if answers else approvals.ApprovalOutcome()
     request = ToolRequest(
         tools=shown,
         choice=choice,
         items=items,
         servers=servers,
-        granted=word.granted,
+        granted=outcome.granted,
         answers_http=answers_http,
         search=search,
         files=files,
         containers=run_containers(shown, team_id=principal.team_id, key_id=principal.key_id),
         account=account,
     )
-    secrets = mcp.sealed(servers) if servers and body.background else ""
-    return RunTools(toolbox=_toolbox(request), calls=word.calls, secrets=secrets)
+    secrets = mcp.encrypt_servers(servers) if servers and body.background else ""
+    return RunTools(toolbox=_toolbox(request), calls=outcome.calls, secrets=secrets)
 
 
-_KINDS = {
+_PERMISSIONS = {
     "mcp": ToolKind.MCP,
     "file_search": ToolKind.FILE_SEARCH,
     "code_interpreter": ToolKind.CODE_INTERPRETER,
@@ -199,18 +204,20 @@ _KINDS = {
 def _require_tools(principal: Principal, tools: Sequence[ToolParam]) -> None:
     """Refuse what the team or the key may not use."""
     for index, tool in enumerate(tools):
-        if (kind := _kind_of(tool)) is not None:
+        if (kind := _required_permission(tool)) is not None:
             principal.require_tool(kind, param=f"tools[{index}].type")
 
 
-def _kind_of(tool: ToolParam) -> ToolKind | None:
+def _required_permission(tool: ToolParam) -> ToolKind | None:
     """What has to be allowed; None: a tool that the client runs."""
     if is_built_in(tool):
         return ToolKind.CODE_INTERPRETER
-    return ToolKind.SHELL if places([tool.shown()]) and tool.type == "shell" else _KINDS.get(tool.type)
+    return (
+        ToolKind.SHELL if container_requests([tool.shown()]) and tool.type == "shell" else _PERMISSIONS.get(tool.type)
+    )
 
 
-async def _searching(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
+async def _find_search_engine(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
     """The search engine of the team, where the request needs one."""
     wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
     if not wanted:
@@ -238,8 +245,8 @@ async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> Non
                 await TeamAttachments(principal.team_id).require(own, can=Capabilities(inline_images=True))
 
 
-async def _files(
-    account: Account, tools: Sequence[ToolParam], shown: Sequence[Mapping[str, Any]], choice: Any
+async def _store_searchers(
+    account: UsageAccount, tools: Sequence[ToolParam], shown: Sequence[Mapping[str, Any]], choice: Any
 ) -> list[StoreSearcher]:
     """What searches the vector stores that the request names; one that cannot be searched is refused."""
     if not any(tool.type == "file_search" for tool in tools):
@@ -252,20 +259,20 @@ async def _files(
     return await in_db_thread(find)
 
 
-def _refuse_approval(answers: Sequence[Answered]) -> None:
+def _refuse_approval(answers: Sequence[ApprovalAnswer]) -> None:
     if any(answer.approve for answer in answers):
         message = "A call cannot be approved of by a request with 'generate' false: no run would make it."
         raise InvalidValue(message, param="generate")
 
 
-def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
+def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     """The tools of a run that is taken over; servers whose secrets were not kept cannot be called any more."""
     tools = response.parameters["tools"]
-    servers = mcp.unsealed(response.secrets, tools)
-    granted = approvals.granted_in(response.pk, items)
+    servers = mcp.decrypt_servers(response.secrets, tools)
+    granted = approvals.granted_approvals(response.pk, items)
     choice = response.parameters["tool_choice"]
     search = directory.search_engine(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
-    account = Account(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
+    account = UsageAccount(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(
         ToolRequest(
             tools=tools,
@@ -282,7 +289,7 @@ def restored(response: Response, items: Sequence[StoredItem]) -> Toolbox:
 
 
 def _toolbox(request: ToolRequest) -> Toolbox:
-    boxes: list[Toolbox] = []
-    for kind in KINDS:
-        boxes += kind(request, boxes)
-    return combined(boxes)
+    toolboxes: list[Toolbox] = []
+    for kind in TOOLBOX_FACTORIES:
+        toolboxes += kind(request, toolboxes)
+    return combined(toolboxes)

@@ -21,16 +21,18 @@ from tenants.models import Team
 from tenants.principal import Principal
 
 Vector = list[float]
-_AT_ONCE = 64
-_UNCONFIGURED = (
+_BATCH_SIZE = 64
+_NO_EMBEDDING_MODEL = (
     "This server has no model that makes embeddings for vector stores: its operator has to name one as the team's "
     "embedding model in the admin, or as EMBEDDING_MODEL in the server's configuration."
 )
-_STRANGE = Failure(code="server_error", message="The embedding model's server sent something that is no embedding.")
+_MALFORMED_ANSWER = Failure(
+    code="server_error", message="The embedding model's server sent something that is no embedding."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class UsageAccount:
     """In whose name and for which object vectors are made: the rows of the ledger say so."""
 
     team_id: str
@@ -60,19 +62,19 @@ def model_of_team(team_id: str) -> str:
     """The model that a team's new stores are embedded with; raises the 400 of none."""
     model = Team.objects.values_list("embedding_model", flat=True).get(pk=team_id) or settings.EMBEDDING_MODEL
     if not model:
-        raise UnsupportedValue(_UNCONFIGURED)
+        raise UnsupportedValue(_NO_EMBEDDING_MODEL)
     return model
 
 
-async def embed(texts: Sequence[str], *, model: str, account: Account) -> list[Vector]:
+async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> list[Vector]:
     """A vector of length 1 for each text. Raises `UpstreamFailed`, or `ModelNotFound` where nothing answers for it."""
     route = await directory.aroute(account.principal(), model)
     vectors: list[Vector] = []
-    for first in range(0, len(texts), _AT_ONCE):
+    for first in range(0, len(texts), _BATCH_SIZE):
         call = RoutedCall(
             principal=account.principal(), route=route, endpoint="embeddings", request_id=account.request_id
         )
-        vectors += await _call(call, texts[first : first + _AT_ONCE], account.object_id)
+        vectors += await _call(call, texts[first : first + _BATCH_SIZE], account.object_id)
     return vectors
 
 
@@ -103,15 +105,15 @@ def _vectors(answer: dict[str, Any], count: int) -> list[Vector]:
     """The vectors in the order of their texts."""
     try:
         entries = sorted(answer["data"], key=lambda entry: entry["index"])
-        vectors = [_unit([float(value) for value in entry["embedding"]]) for entry in entries]
+        vectors = [_normalized([float(value) for value in entry["embedding"]]) for entry in entries]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UpstreamFailed(_STRANGE) from error
+        raise UpstreamFailed(_MALFORMED_ANSWER) from error
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1:
-        raise UpstreamFailed(_STRANGE)
+        raise UpstreamFailed(_MALFORMED_ANSWER)
     return vectors
 
 
-def _unit(vector: Vector) -> Vector:
+def _normalized(vector: Vector) -> Vector:
     length = math.hypot(*vector)
     if not math.isfinite(length) or not length:
         raise ValueError(length)

@@ -14,13 +14,13 @@ Condition = tuple[str, list[Any]]
 _ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
-def condition(given: ComparisonFilter | CompoundFilter | None, *, column: str) -> Condition:
+def sql_condition(given: ComparisonFilter | CompoundFilter | None, *, column: str) -> Condition:
     """An SQL condition with its parameters; `column` holds the attributes."""
     match given:
         case None:
             return "true", []
         case CompoundFilter(type=how, filters=filters):
-            parts = [condition(one, column=column) for one in filters]
+            parts = [sql_condition(one, column=column) for one in filters]
             joined = f" {how.upper()} ".join(sql for sql, _ in parts)
             return f"({joined})", [value for _, values in parts for value in values]
         case ComparisonFilter(type="eq" | "ne" as how, key=key, value=value):

@@ -26,17 +26,17 @@ from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbed
 from responses.providers.clients import UpstreamFailed
 from responses.vectors import embedding
 from responses.vectors.chunking import passages
-from responses.vectors.embedding import Account, Vector
+from responses.vectors.embedding import UsageAccount, Vector
 from tenants import scope
 
 logger = logging.getLogger(__name__)
 _LEASE = timedelta(seconds=60)
 _RENEW_SECONDS = 15.0
-_MOST_ATTEMPTS = 5
-_MOST_READERS = 2
-_PAUSES = (2, 10, 30, 60)
-_BYTES_OF_A_NUMBER = 2
-_WRITE_AT_ONCE = 500
+_MAX_ATTEMPTS = 5
+_MAX_LOOPS = 2
+_RETRY_PAUSES = (2, 10, 30, 60)
+_BYTES_PER_COMPONENT = 2
+_BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Claim:
     model: str
 
 
-class _Unreadable(Exception):
+class _IngestionError(Exception):
     """The file will never be searched; a code of the wire, and why."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -58,21 +58,21 @@ class _Unreadable(Exception):
         super().__init__(message)
 
 
-class _Readers:
+class _IngestionLoops:
     """The coroutines of this process that read files: a few, whatever the number of tasks that ask for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
 
-    def wake(self) -> None:
+    def start_ingestion(self) -> None:
         with self._lock:
-            if self._count == _MOST_READERS:
+            if self._count == _MAX_LOOPS:
                 return
             self._count += 1
-        worker_loop.submit(self._read())
+        worker_loop.submit(self._process())
 
-    async def _read(self) -> None:
+    async def _process(self) -> None:
         try:
             while await ingest_next():
                 pass
@@ -83,7 +83,7 @@ class _Readers:
                 self._count -= 1
 
 
-wake = _Readers().wake
+start_ingestion = _IngestionLoops().start_ingestion
 """Read the files that wait, in the loop of this worker."""
 
 
@@ -92,28 +92,28 @@ async def ingest_next() -> bool:
     claim = await in_db_thread(_claim)
     if claim is None:
         return False
-    if (sorry := await _read(claim)) is not None:
-        await in_db_thread(sorry)
+    if (record_failure := await _process(claim)) is not None:
+        await in_db_thread(record_failure)
     return True
 
 
-async def _read(claim: _Claim) -> Callable[[], None] | None:
+async def _process(claim: _Claim) -> Callable[[], None] | None:
     """Read a file; where that did not work, what is to be noted of it."""
-    if claim.entry.attempt > _MOST_ATTEMPTS:
+    if claim.entry.attempt > _MAX_ATTEMPTS:
         # Whoever noted nothing before has died, perhaps of this file.
-        return partial(_fail, claim, _Unreadable("server_error", "The file could not be processed."))
+        return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
     try:
-        async with _renewed(claim):
+        async with _lease_renewed(claim):
             texts = await _passages(claim)
-            vectors = await _embedded(claim, texts)
+            vectors = await _embed(claim, texts)
         await in_db_thread(lambda: _finish(claim, texts, vectors))
-    except _Unreadable as why:
+    except _IngestionError as why:
         return partial(_fail, claim, why)
     except (ApiError, UpstreamFailed) as error:
-        return partial(_try_later, claim, error)
+        return partial(_retry_or_fail, claim, error)
     except Exception:
         logger.exception("a file of a vector store could not be read", extra={"file": claim.entry.file_id})
-        return partial(_fail, claim, _Unreadable("server_error", "The file could not be processed."))
+        return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
     return None
 
 
@@ -143,13 +143,13 @@ def _claim() -> _Claim | None:
 
 
 @asynccontextmanager
-async def _renewed(claim: _Claim) -> AsyncIterator[None]:
+async def _lease_renewed(claim: _Claim) -> AsyncIterator[None]:
     """Keep the lease while something is worked on."""
 
     async def renew() -> None:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
-            await in_db_thread(lambda: _advance(claim, lease_until=now() + _LEASE))
+            await in_db_thread(lambda: _update_claimed(claim, lease_until=now() + _LEASE))
 
     task = asyncio.create_task(renew())
     try:
@@ -169,21 +169,21 @@ async def _passages(claim: _Claim) -> list[str]:
             lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
         )
     except FileNotFoundError as gone:
-        raise _Unreadable("invalid_file", "The file was deleted.") from gone
+        raise _IngestionError("invalid_file", "The file was deleted.") from gone
     except UnsupportedFile as error:
-        raise _Unreadable("unsupported_file", error.message) from error
+        raise _IngestionError("unsupported_file", error.message) from error
     except (InvalidFile, FileTooLarge) as error:
-        raise _Unreadable("invalid_file", error.message) from error
+        raise _IngestionError("invalid_file", error.message) from error
     return await asyncio.to_thread(
         lambda: passages(text, most_tokens=entry.chunk_tokens, overlap_tokens=entry.overlap_tokens)
     )
 
 
-async def _embedded(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
+async def _embed(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
     entry = claim.entry
     if not claim.model:
-        raise _Unreadable("server_error", "This server has no model that makes embeddings for vector stores.")
-    account = Account(
+        raise _IngestionError("server_error", "This server has no model that makes embeddings for vector stores.")
+    account = UsageAccount(
         team_id=entry.team_id, key_id=entry.api_key_id or "", object_id=entry.store_id, request_id=entry.request_id
     )
     return await embedding.embed(texts, model=claim.model, account=account)
@@ -193,14 +193,14 @@ def _finish(claim: _Claim, texts: Sequence[str], vectors: Sequence[Vector]) -> N
     entry = claim.entry
     with scope.team(entry.team_id):
         store = VectorStore.objects.select_for_update(no_key=True).filter(pk=entry.store_id).first()
-        size = sum(len(text.encode()) for text in texts) + len(texts) * len(vectors[0]) * _BYTES_OF_A_NUMBER
-        if store is None or not _advance(
+        size = sum(len(text.encode()) for text in texts) + len(texts) * len(vectors[0]) * _BYTES_PER_COMPONENT
+        if store is None or not _update_claimed(
             claim, status=EntryStatus.COMPLETED, usage_bytes=size, chunks=len(texts), lease_until=None
         ):
             return
         if store.dimensions not in {None, len(vectors[0])} or store.embedding_model not in {"", claim.model}:
             message = "The embedding model makes other vectors than those that are in the store."
-            raise _Unreadable("server_error", message)
+            raise _IngestionError("server_error", message)
         store.embedding_model, store.dimensions = claim.model, len(vectors[0])
         store.save(update_fields=["embedding_model", "dimensions"])
         VectorChunk.objects.filter(entry=entry).delete()
@@ -211,33 +211,35 @@ def _write(entry: VectorStoreFile, texts: Sequence[str], vectors: Sequence[Vecto
     where = {"team_id": entry.team_id, "store_id": entry.store_id, "entry_id": entry.pk}
     chunks = VectorChunk.objects.bulk_create(
         (VectorChunk(**where, position=position, text=text) for position, text in enumerate(texts)),
-        batch_size=_WRITE_AT_ONCE,
+        batch_size=_BATCH_SIZE,
     )
     VectorEmbedding.objects.bulk_create(
         (
             VectorEmbedding(**where, chunk_id=chunk.pk, dimensions=len(vector), embedding=vector)
             for chunk, vector in zip(chunks, vectors, strict=True)
         ),
-        batch_size=_WRITE_AT_ONCE,
+        batch_size=_BATCH_SIZE,
     )
 
 
-def _try_later(claim: _Claim, error: ApiError | UpstreamFailed) -> None:
+def _retry_or_fail(claim: _Claim, error: ApiError | UpstreamFailed) -> None:
     """An upstream may be back soon; what it has refused, it will refuse again."""
     failure = error.failure if isinstance(error, UpstreamFailed) else None
     final = failure is None or failure.status == BadRequest.status
-    if final or claim.entry.attempt >= _MOST_ATTEMPTS:
-        _fail(claim, _Unreadable("server_error", f"No embeddings could be made of the file: {error}"))
+    if final or claim.entry.attempt >= _MAX_ATTEMPTS:
+        _fail(claim, _IngestionError("server_error", f"No embeddings could be made of the file: {error}"))
         return
-    pause = _PAUSES[min(claim.entry.attempt, len(_PAUSES)) - 1]
-    _advance(claim, lease_until=now() + timedelta(seconds=pause))
+    pause = _RETRY_PAUSES[min(claim.entry.attempt, len(_RETRY_PAUSES)) - 1]
+    _update_claimed(claim, lease_until=now() + timedelta(seconds=pause))
 
 
-def _fail(claim: _Claim, why: _Unreadable) -> None:
-    _advance(claim, status=EntryStatus.FAILED, error_code=why.code, error_message=why.message[:500], lease_until=None)
+def _fail(claim: _Claim, why: _IngestionError) -> None:
+    _update_claimed(
+        claim, status=EntryStatus.FAILED, error_code=why.code, error_message=why.message[:500], lease_until=None
+    )
 
 
-def _advance(claim: _Claim, **values: object) -> bool:
+def _update_claimed(claim: _Claim, **values: object) -> bool:
     """Change the file's row, unless somebody else has it by now."""
     with scope.team(claim.entry.team_id):
         mine = VectorStoreFile.objects.filter(

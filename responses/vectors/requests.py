@@ -13,30 +13,30 @@ from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, Hybrid
 MAX_BATCH = 2_000
 _MAX_QUERIES = 20
 _MAX_QUERY = 10_000
-_MAX_WORDS_OF_ATTRIBUTE = 512
+_MAX_ATTRIBUTE_LENGTH = 512
 Schema = TypeVar("Schema", bound=Wire)
 FileId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-def _short(attributes: dict[str, Any]) -> dict[str, Any]:
+def _check_value_lengths(attributes: dict[str, Any]) -> dict[str, Any]:
     for key, value in attributes.items():
-        if isinstance(value, str) and len(value) > _MAX_WORDS_OF_ATTRIBUTE:
-            message = f"the value of '{key}' is longer than {_MAX_WORDS_OF_ATTRIBUTE} characters."
+        if isinstance(value, str) and len(value) > _MAX_ATTRIBUTE_LENGTH:
+            message = f"the value of '{key}' is longer than {_MAX_ATTRIBUTE_LENGTH} characters."
             raise ValueError(message)
     return attributes
 
 
-ShortAttributes = Annotated[Attributes, AfterValidator(_short)]
+ShortAttributes = Annotated[Attributes, AfterValidator(_check_value_lengths)]
 
 
-class ExpiresAfter(Wire):
+class VectorStoreExpirationAfter(Wire):
     """After how many days without use a store expires."""
 
     anchor: Literal["last_active_at"]
     days: Annotated[int, Field(ge=1, le=365)]
 
 
-class StaticSizes(Wire):
+class StaticChunkSizes(Wire):
     """How long passages are at most, and how much of each the next one repeats."""
 
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)]
@@ -64,7 +64,7 @@ class StaticChunking(Wire):
     """Passages of a given length."""
 
     type: Literal["static"]
-    static: StaticSizes
+    static: StaticChunkSizes
 
     def sizes(self) -> tuple[int, int]:
         """Length and overlap, in tokens."""
@@ -84,7 +84,7 @@ class CreateStore(Wire):
     description: Annotated[str, Field(max_length=2048)] | None = None
     file_ids: Annotated[list[FileId], Field(max_length=MAX_BATCH)] | None = None
     metadata: Metadata | None = None
-    expires_after: ExpiresAfter | None = None
+    expires_after: VectorStoreExpirationAfter | None = None
     chunking_strategy: Chunking | None = None
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class UpdateStore(Wire):
 
     name: Annotated[str, Field(max_length=512)] | None = None
     metadata: Metadata | None = None
-    expires_after: ExpiresAfter | None = None
+    expires_after: VectorStoreExpirationAfter | None = None
 
 
 class AttachFile(Wire):
@@ -125,7 +125,7 @@ class AttachFiles(Wire):
     attributes: ShortAttributes | None = None
     chunking_strategy: Chunking | None = None
 
-    def every(self) -> list[AttachFile]:
+    def all_files(self) -> list[AttachFile]:
         """The files, each with its settings; raises the 400 of a request that names none, or names them twice."""
         if self.files is not None:
             for name in ("file_ids", "attributes", "chunking_strategy"):

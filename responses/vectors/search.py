@@ -23,21 +23,21 @@ from responses.models.vector_stores import HalfVectorField, VectorStore
 from responses.providers.clients import UpstreamFailed
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
 from responses.vectors import embedding, filters, schema, selectors
-from responses.vectors.embedding import Account, Vector
+from responses.vectors.embedding import UsageAccount, Vector
 from tenants import scope
 
 COMPARE_ALL = 10_000
 """Up to so many passages each is compared."""
-_CANDIDATES = 100
-_WITH_ALL_WORDS = 200
-_WITH_ANY_WORD = 1_000
+_MIN_NEAREST = 100
+_MAX_WITH_ALL_WORDS = 200
+_MAX_WITH_ANY_WORD = 1_000
 _DEFAULT = HybridSearch(embedding_weight=0.7, text_weight=0.3)
-_MEANING_ALONE = HybridSearch(embedding_weight=1, text_weight=0)
+_VECTORS_ONLY = HybridSearch(embedding_weight=1, text_weight=0)
 _TOUCH_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SearchRequest:
     """What is searched for. `weights` None: those of this server."""
 
     queries: Sequence[str]
@@ -45,11 +45,11 @@ class Wanted:
     filters: ComparisonFilter | CompoundFilter | None = None
     threshold: float = 0.0
     weights: HybridSearch | None = None
-    by_meaning_alone: bool = False
+    vectors_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class SearchHit:
     """A passage that was found."""
 
     file_id: str
@@ -60,7 +60,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class CandidateSet:
     """The passages among which is searched: those of these files, in stores of one model."""
 
     store_ids: list[str]
@@ -69,7 +69,7 @@ class Field:
     dimensions: int
 
 
-async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) -> list[Hit]:
+async def search(*, account: UsageAccount, store_ids: Sequence[str], request: SearchRequest) -> list[SearchHit]:
     """The best passages of these stores. Raises the 404 or 400 of a store that cannot be searched, and the error of an
     embedding model that gives none."""
     stores = await in_db_thread(lambda: open_stores(team_id=account.team_id, store_ids=store_ids))
@@ -79,22 +79,24 @@ async def search(*, account: Account, store_ids: Sequence[str], wanted: Wanted) 
             alike.setdefault((store.embedding_model, store.dimensions), []).append(store)
     scores: dict[int, float] = {}
     for searched in alike.values():
-        scores |= await _search_alike(account, searched, wanted)
-    found = ((score, -chunk) for chunk, score in scores.items() if max(score, 0.0) >= wanted.threshold)
-    kept = {-negative: min(max(score, 0.0), 1.0) for score, negative in sorted(found, reverse=True)[: wanted.limit]}
-    return await in_db_thread(lambda: _hits(account.team_id, kept)) if kept else []
+        scores |= await _search_same_model(account, searched, request)
+    found = ((score, -chunk) for chunk, score in scores.items() if max(score, 0.0) >= request.threshold)
+    kept = {-negative: min(max(score, 0.0), 1.0) for score, negative in sorted(found, reverse=True)[: request.limit]}
+    return await in_db_thread(lambda: _load_hits(account.team_id, kept)) if kept else []
 
 
-async def _search_alike(account: Account, stores: Sequence[VectorStore], wanted: Wanted) -> dict[int, float]:
+async def _search_same_model(
+    account: UsageAccount, stores: Sequence[VectorStore], request: SearchRequest
+) -> dict[int, float]:
     """The scores in stores of one model."""
     try:
-        vectors = await embedding.embed(wanted.queries, model=stores[0].embedding_model, account=account)
+        vectors = await embedding.embed(request.queries, model=stores[0].embedding_model, account=account)
     except UpstreamFailed as failed:
         raise failed.failure.as_api_error() from failed
     if any(len(vector) != stores[0].dimensions for vector in vectors):
         message = f"The embedding model '{stores[0].embedding_model}' makes other vectors than those in the store."
         raise InvalidValue(message)
-    return await in_db_thread(lambda: scored(stores, wanted, vectors))
+    return await in_db_thread(lambda: score_passages(stores, request, vectors))
 
 
 def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = None) -> list[VectorStore]:
@@ -115,16 +117,18 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
         return list(found.values())
 
 
-def scored(stores: Sequence[VectorStore], wanted: Wanted, vectors: Sequence[Vector]) -> dict[int, float]:
+def score_passages(
+    stores: Sequence[VectorStore], request: SearchRequest, vectors: Sequence[Vector]
+) -> dict[int, float]:
     """The scores of the candidates of each query, the best counting."""
-    weights = _MEANING_ALONE if wanted.by_meaning_alone else wanted.weights or _DEFAULT
+    weights = _VECTORS_ONLY if request.vectors_only else request.weights or _DEFAULT
     scores: dict[int, float] = {}
     with scope.team(stores[0].team_id):
-        field = _field(stores, wanted.filters)
-        if not field.passages:
+        candidates = _candidates(stores, request.filters)
+        if not candidates.passages:
             return scores
-        for query, vector in zip(wanted.queries, vectors, strict=True):
-            for chunk, score in _ranked(field, query, vector, weights, wanted.limit).items():
+        for query, vector in zip(request.queries, vectors, strict=True):
+            for chunk, score in _rank(candidates, query, vector, weights, request.limit).items():
                 scores[chunk] = max(score, scores.get(chunk, score))
     return scores
 
@@ -137,11 +141,11 @@ AND file.state = 'ready' AND (file.expires_at IS NULL OR file.expires_at > %s)
 AND """
 
 
-def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> Field:
-    condition, values = filters.condition(narrow, column="entry.attributes")
+def _candidates(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> CandidateSet:
+    condition, values = filters.sql_condition(narrow, column="entry.attributes")
     store_ids = [store.pk for store in stores]
     found = _rows(_ENTRIES + condition, [store_ids, now(), *values])
-    return Field(
+    return CandidateSet(
         store_ids=store_ids,
         entry_ids=[entry for entry, _ in found],
         passages=sum(passages for _, passages in found),
@@ -149,62 +153,68 @@ def _field(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFil
     )
 
 
-def _ranked(field: Field, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
+def _rank(candidates: CandidateSet, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
     words: list[str] = []
     if weights.text_weight:
         ((words,),) = _rows("SELECT tsvector_to_array(to_tsvector('english', %s))", [query])
-    near = _near(field, vector, max(_CANDIDATES, 2 * limit))
-    holding = _holding(field, words) if words else []
-    return _weighed([*near, *holding], vector, words, weights)
+    near = _nearest(candidates, vector, max(_MIN_NEAREST, 2 * limit))
+    holding = _passages_with_words(candidates, words) if words else []
+    return _weighted_scores([*near, *holding], vector, words, weights)
 
 
 # -- by meaning --------------------------------------------------------------------------------------------------------
 
-_AMONG = f"FROM {schema.TABLE} WHERE store_id = ANY (%s) AND entry_id = ANY (%s)"
+_FROM_CANDIDATES = f"FROM {schema.TABLE} WHERE store_id = ANY (%s) AND entry_id = ANY (%s)"
 
 
-def _near(field: Field, vector: Vector, count: int) -> list[int]:
+def _nearest(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
     """The passages nearest to a vector."""
-    if field.passages > COMPARE_ALL and field.dimensions in schema.INDEXED:
-        found = nearest_by_index(field, vector, count)
-        if len(found) == min(count, field.passages):
+    if candidates.passages > COMPARE_ALL and candidates.dimensions in schema.INDEXED:
+        found = nearest_by_index(candidates, vector, count)
+        if len(found) == min(count, candidates.passages):
             return found
-    return nearest_of_all(field, vector, count)
+    return nearest_by_scan(candidates, vector, count)
 
 
-def nearest_of_all(field: Field, vector: Vector, count: int) -> list[int]:
+def nearest_by_scan(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
     """Compare each. The sum keeps PostgreSQL from taking an index for it."""
-    sql = f"SELECT chunk_id {_AMONG} ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s"
-    return [chunk for (chunk,) in _rows(sql, [field.store_ids, field.entry_ids, _text(vector), count])]
+    sql = f"SELECT chunk_id {_FROM_CANDIDATES} ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s"
+    return [
+        chunk for (chunk,) in _rows(sql, [candidates.store_ids, candidates.entry_ids, _vector_literal(vector), count])
+    ]
 
 
-def nearest_by_index(field: Field, vector: Vector, count: int) -> list[int]:
+def nearest_by_index(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
     """Let the index find them: it goes on until enough pass the filter, or it has looked at very many."""
-    size = field.dimensions
+    size = candidates.dimensions
     settings = {"iterative_scan": "strict_order", "ef_search": "200", "max_scan_tuples": "60000"}
     for name, value in settings.items():
         _execute(f"SET LOCAL hnsw.{name} = '{value}'")
     sql = (
-        f"SELECT chunk_id {_AMONG} AND dimensions = {size} "
+        f"SELECT chunk_id {_FROM_CANDIDATES} AND dimensions = {size} "
         f"ORDER BY embedding::halfvec({size}) <=> %s::halfvec({size}) LIMIT %s"
     )
-    return [chunk for (chunk,) in _rows(sql, [field.store_ids, field.entry_ids, _text(vector), count])]
+    return [
+        chunk for (chunk,) in _rows(sql, [candidates.store_ids, candidates.entry_ids, _vector_literal(vector), count])
+    ]
 
 
 # -- by words ----------------------------------------------------------------------------------------------------------
 
-_HOLDING = """
+_WITH_WORDS = """
 SELECT id FROM responses_vectorchunk
 WHERE store_id = ANY (%s) AND entry_id = ANY (%s) AND words @@ %s::tsquery LIMIT %s
 """
 
 
-def _holding(field: Field, words: Sequence[str]) -> list[int]:
+def _passages_with_words(candidates: CandidateSet, words: Sequence[str]) -> list[int]:
     """Passages that hold all of the words, or else any; a bounded number, for some words stand everywhere."""
     quoted = [_quoted(word) for word in words]
-    found = _rows(_HOLDING, [field.store_ids, field.entry_ids, " & ".join(quoted), _WITH_ALL_WORDS])
-    if len(found) < _WITH_ALL_WORDS and len(words) > 1:
-        found += _rows(_HOLDING, [field.store_ids, field.entry_ids, " | ".join(quoted), _WITH_ANY_WORD])
+    found = _rows(_WITH_WORDS, [candidates.store_ids, candidates.entry_ids, " & ".join(quoted), _MAX_WITH_ALL_WORDS])
+    if len(found) < _MAX_WITH_ALL_WORDS and len(words) > 1:
+        found += _rows(
+            _WITH_WORDS, [candidates.store_ids, candidates.entry_ids, " | ".join(quoted), _MAX_WITH_ANY_WORD]
+        )
     return [chunk for (chunk,) in found]
 
 
@@ -215,7 +225,7 @@ def _quoted(word: str) -> str:
 
 # -- together ----------------------------------------------------------------------------------------------------------
 
-_WEIGH = """
+_SCORES = """
 SELECT chunk.id, 1 - (vector.embedding <=> %s::halfvec),
     (SELECT count(*) FROM unnest(%s::text[]) AS word WHERE chunk.words @@ word::tsquery)
 FROM responses_vectorchunk AS chunk JOIN responses_vectorembedding AS vector ON vector.chunk_id = chunk.id
@@ -223,19 +233,21 @@ WHERE chunk.id = ANY (%s)
 """
 
 
-def _weighed(chunks: Sequence[int], vector: Vector, words: Sequence[str], weights: HybridSearch) -> dict[int, float]:
+def _weighted_scores(
+    chunks: Sequence[int], vector: Vector, words: Sequence[str], weights: HybridSearch
+) -> dict[int, float]:
     quoted = [_quoted(word) for word in words]
     by_words = weights.text_weight if words else 0.0
     # A query of nothing but little words has its meaning alone.
     by_meaning = weights.embedding_weight if words or weights.embedding_weight else 1.0
     scores = {}
-    for chunk, similarity, held in _rows(_WEIGH, [_text(vector), quoted, sorted(set(chunks))]):
+    for chunk, similarity, held in _rows(_SCORES, [_vector_literal(vector), quoted, sorted(set(chunks))]):
         share = held / len(words) if words else 0.0
         scores[chunk] = (by_meaning * similarity + by_words * share) / (by_meaning + by_words)
     return scores
 
 
-_SHOWN = """
+_PASSAGES = """
 SELECT chunk.id, file.id, file.filename, entry.attributes::text, chunk.text
 FROM responses_vectorchunk AS chunk
 JOIN responses_vectorstorefile AS entry ON entry.id = chunk.entry_id
@@ -244,19 +256,19 @@ WHERE chunk.id = ANY (%s)
 """
 
 
-def _hits(team_id: str, scores: dict[int, float]) -> list[Hit]:
+def _load_hits(team_id: str, scores: dict[int, float]) -> list[SearchHit]:
     """The passages, the best first. What was deleted meanwhile is not among them."""
     with scope.team(team_id):
-        found = {row[0]: row[1:] for row in _rows(_SHOWN, [list(scores)])}
+        found = {row[0]: row[1:] for row in _rows(_PASSAGES, [list(scores)])}
     return [
-        Hit(file_id=file_id, filename=filename, attributes=orjson.loads(attributes), score=score, text=text)
+        SearchHit(file_id=file_id, filename=filename, attributes=orjson.loads(attributes), score=score, text=text)
         for chunk, score in scores.items()
         if chunk in found
         for file_id, filename, attributes, text in [found[chunk]]
     ]
 
 
-def _text(vector: Vector) -> str:
+def _vector_literal(vector: Vector) -> str:
     return HalfVectorField().get_prep_value(vector) or ""
 
 

@@ -26,7 +26,7 @@ INGEST_TASK = "responses.tasks.ingest_files"
 def create_store(*, principal: Principal, body: CreateStore, request_id: str) -> VectorStore:
     """Make a store, with files where there are any."""
     with scope.team(principal.team_id):
-        _require(principal.team_id)
+        _require_embeddings(principal.team_id)
         store = VectorStore.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
@@ -35,10 +35,10 @@ def create_store(*, principal: Principal, body: CreateStore, request_id: str) ->
             metadata=body.metadata or {},
             expires_after_days=body.expires_after.days if body.expires_after else None,
         )
-        wanted = [
+        files = [
             AttachFile(file_id=file_id, chunking_strategy=body.chunking_strategy) for file_id in body.file_ids or ()
         ]
-        _attach(principal, store, wanted, request_id=request_id)
+        _attach(principal, store, files, request_id=request_id)
         return selectors.get_store(principal=principal, store_id=store.pk)
 
 
@@ -71,19 +71,19 @@ def delete_store(*, principal: Principal, store_id: str, request_id: str) -> Non
 def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
     """Put a file into a store; one that is there already is read again."""
     with scope.team(principal.team_id):
-        store = _usable(principal, store_id)
+        store = _get_usable_store(principal, store_id)
         _attach(principal, store, [body], request_id=request_id)
         return selectors.get_entry(principal=principal, store_id=store_id, file_id=body.file_id)
 
 
 def attach_batch(
-    *, principal: Principal, store_id: str, wanted: Sequence[AttachFile], request_id: str
+    *, principal: Principal, store_id: str, files: Sequence[AttachFile], request_id: str
 ) -> VectorStoreBatch:
     """Put several files into a store."""
     with scope.team(principal.team_id):
-        store = _usable(principal, store_id)
+        store = _get_usable_store(principal, store_id)
         batch = VectorStoreBatch.objects.create(team_id=principal.team_id, store=store)
-        _attach(principal, store, wanted, request_id=request_id, batch=batch)
+        _attach(principal, store, files, request_id=request_id, batch=batch)
         return selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch.pk)
 
 
@@ -115,7 +115,7 @@ def detach_file(*, principal: Principal, store_id: str, file_id: str) -> None:
         VectorStoreFile.objects.filter(pk=entry.pk).delete()
 
 
-def empty_expired() -> int:
+def clear_expired_stores() -> int:
     """Take what was made of their files from stores that have expired, a bounded number; returns how many."""
     emptied = 0
     with scope.every_team():
@@ -127,7 +127,7 @@ def empty_expired() -> int:
     return emptied
 
 
-def wake_workers() -> None:
+def notify_workers() -> None:
     """Tell workers that there is something to read; without a broker the schedule will."""
     try:
         current_app.send_task(INGEST_TASK, expires=60, retry=False)
@@ -135,15 +135,15 @@ def wake_workers() -> None:
         logger.warning("the workers could not be told of files to read", exc_info=True)
 
 
-def _usable(principal: Principal, store_id: str) -> VectorStore:
+def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:
     store = selectors.get_store(principal=principal, store_id=store_id)
     if selectors.has_expired(store):
         raise InvalidValue(f"Vector store '{store_id}' has expired.", param="vector_store_id")
-    _require(principal.team_id)
+    _require_embeddings(principal.team_id)
     return store
 
 
-def _require(team_id: str) -> None:
+def _require_embeddings(team_id: str) -> None:
     """Refuse what nobody could ever read."""
     schema.require_vectors()
     embedding.model_of_team(team_id)
@@ -152,15 +152,15 @@ def _require(team_id: str) -> None:
 def _attach(
     principal: Principal,
     store: VectorStore,
-    wanted: Sequence[AttachFile],
+    files: Sequence[AttachFile],
     *,
     request_id: str,
     batch: VectorStoreBatch | None = None,
 ) -> None:
-    if not wanted:
+    if not files:
         return
-    rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in wanted}
-    _refuse_unknown(principal, rows)
+    rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in files}
+    _require_known_files(principal, rows)
     # The store first, then its files: in this order the workers that read them lock both, too.
     VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     VectorStoreFile.objects.bulk_create(
@@ -175,27 +175,27 @@ def _attach(
     # Who reads one of them now, as it was before, is too late.
     again = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
     again.update(lease_token=F("lease_token") + 1)
-    transaction.on_commit(wake_workers)
+    transaction.on_commit(notify_workers)
 
 
 def _row(
-    principal: Principal, store: VectorStore, wanted: AttachFile, request_id: str, batch: VectorStoreBatch | None
+    principal: Principal, store: VectorStore, files: AttachFile, request_id: str, batch: VectorStoreBatch | None
 ) -> VectorStoreFile:
-    most, overlap = wanted.chunking_strategy.sizes() if wanted.chunking_strategy else selectors.AUTO_SIZES
+    most, overlap = files.chunking_strategy.sizes() if files.chunking_strategy else selectors.AUTO_SIZES
     return VectorStoreFile(
         team_id=principal.team_id,
         store=store,
-        file_id=wanted.file_id,
+        file_id=files.file_id,
         batch=batch,
         api_key_id=principal.key_id,
-        attributes=wanted.attributes or {},
+        attributes=files.attributes or {},
         chunk_tokens=most,
         overlap_tokens=overlap,
         request_id=request_id,
     )
 
 
-def _refuse_unknown(principal: Principal, rows: dict[str, VectorStoreFile]) -> None:
+def _require_known_files(principal: Principal, rows: dict[str, VectorStoreFile]) -> None:
     known = storage.existing(team_id=principal.team_id, file_ids=rows)
     for file_id in rows:
         if file_id not in known:

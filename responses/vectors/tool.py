@@ -7,34 +7,34 @@ from responses.models.vector_stores import VectorStore
 from responses.requests import tool_offer
 from responses.schema.file_search import DEFAULT_RESULTS, FileSearchToolParam, RankingOptions
 from responses.vectors import search
-from responses.vectors.embedding import Account
-from responses.vectors.search import Hit, Wanted
+from responses.vectors.embedding import UsageAccount
+from responses.vectors.search import SearchHit, SearchRequest
 from tenants import scope
 
 
 class StoreSearcher:
     """Searches the stores of one tool, in the name of a team. `shown` is the tool as the response echoes it."""
 
-    def __init__(self, account: Account, shown: Mapping[str, Any]) -> None:
+    def __init__(self, account: UsageAccount, shown: Mapping[str, Any]) -> None:
         self._account = account
         self._tool = FileSearchToolParam.model_validate({**shown})
-        self.about = _about(account.team_id, self._tool.vector_store_ids)
+        self.description = _description_of(account.team_id, self._tool.vector_store_ids)
 
     async def search(self, queries: Sequence[str]) -> list[dict[str, Any]]:
         """The best passages, as an item's `results`; raises `ApiError` where there is no searching."""
         ranking = self._tool.ranking_options or RankingOptions()
-        wanted = Wanted(
+        request = SearchRequest(
             queries=queries,
             limit=self._tool.max_num_results or DEFAULT_RESULTS,
             filters=self._tool.filters,
             threshold=ranking.score_threshold or 0.0,
             weights=ranking.hybrid_search,
         )
-        hits = await search.search(account=self._account, store_ids=self._tool.vector_store_ids, wanted=wanted)
+        hits = await search.search(account=self._account, store_ids=self._tool.vector_store_ids, request=request)
         return [_result(hit) for hit in hits]
 
 
-def searchers(account: Account, tools: Sequence[Mapping[str, Any]], choice: Any) -> list[StoreSearcher]:
+def searchers(account: UsageAccount, tools: Sequence[Mapping[str, Any]], choice: Any) -> list[StoreSearcher]:
     """What searches for the tools of a run, which `choice` may leave out; tools and choice are as they are shown."""
     shown = [tool for tool in tools if tool["type"] == "file_search" and tool_offer.allows(choice, "file_search")]
     return [StoreSearcher(account, tool) for tool in shown]
@@ -49,7 +49,7 @@ def refuse_unusable(team_id: str, tools: Sequence[Any]) -> None:
             )
 
 
-def _result(hit: Hit) -> dict[str, Any]:
+def _result(hit: SearchHit) -> dict[str, Any]:
     return {
         "file_id": hit.file_id,
         "filename": hit.filename,
@@ -59,7 +59,7 @@ def _result(hit: Hit) -> dict[str, Any]:
     }
 
 
-def _about(team_id: str, store_ids: Sequence[str]) -> str:
+def _description_of(team_id: str, store_ids: Sequence[str]) -> str:
     """What their names and descriptions say of the stores; a model that knows searches better."""
     with scope.team(team_id):
         found = VectorStore.objects.filter(pk__in=store_ids, team_id=team_id).order_by("created_at")

@@ -82,7 +82,7 @@ def test_an_expired_store_says_so_and_is_emptied(api: Api, library: Library) -> 
         VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
     assert ok(api.get(library.path))["status"] == "expired"
     assert error(api.post(f"{library.path}/search", {"query": "cats"}))[0] == 400
-    assert services.empty_expired() >= 1
+    assert services.clear_expired_stores() >= 1
     assert ok(api.get(library.path))["file_counts"] == NOTHING
 
 

@@ -12,7 +12,7 @@ from kernel.egress_policy import AllowList
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
-from responses.tools.web_search.pages import Reader, Unreadable, places
+from responses.tools.web_search.pages import PageReader, UnreadablePage, places
 from responses.tools.web_search.toolbox import WebSearchToolbox
 from tests.support import documents
 from tests.support.search_engine import SearchServer, search_server
@@ -57,7 +57,7 @@ async def test_pages_are_read_in_what_they_are_written_in(
 ) -> None:
     words = {"/header": "Größe", "/windows": "“Größe” €", "/meta": "日本語", "/equiv": "Привет"}.get(path, "Größe 日本")
     served.more[path] = (html(words, head).encode(encoding), kind)
-    page = await Reader(egress()).page(f"{served.url}{path}")
+    page = await PageReader(egress()).page(f"{served.url}{path}")
     assert words in page.text
     if path != "/plain":
         assert page.title == words
@@ -65,21 +65,21 @@ async def test_pages_are_read_in_what_they_are_written_in(
 
 async def test_a_document_is_read_as_it_is(served: SearchServer) -> None:
     served.more["/document"] = (documents.pdf("Herons nest in old oaks."), "application/pdf; charset=utf-8")
-    assert "Herons nest" in (await Reader(egress()).page(f"{served.url}/document")).text
+    assert "Herons nest" in (await PageReader(egress()).page(f"{served.url}/document")).text
 
 
 async def test_a_page_of_five_megabytes_is_read_and_a_larger_one_is_not(served: SearchServer) -> None:
     served.more["/large"] = (f"<html><body>{'words ' * 800_000}</body></html>".encode(), "text/html")
     served.more["/larger"] = (b"x" * 5_000_001, "text/plain")
-    assert len((await Reader(egress()).page(f"{served.url}/large")).text) > 4_700_000
-    with pytest.raises(Unreadable, match="larger than 5000000 bytes"):
-        await Reader(egress()).page(f"{served.url}/larger")
+    assert len((await PageReader(egress()).page(f"{served.url}/large")).text) > 4_700_000
+    with pytest.raises(UnreadablePage, match="larger than 5000000 bytes"):
+        await PageReader(egress()).page(f"{served.url}/larger")
 
 
 async def test_a_page_that_redirects_for_ever_is_told_so(served: SearchServer) -> None:
     served.redirects["/loop"] = "/loop"
-    with pytest.raises(Unreadable, match="too many redirects"):
-        await Reader(egress()).page(f"{served.url}/loop")
+    with pytest.raises(UnreadablePage, match="too many redirects"):
+        await PageReader(egress()).page(f"{served.url}/loop")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def opened(served: SearchServer, url: str) -> ToolResult:
         "filters": {"allowed_domains": ["cats.example"]},
     }
     engine = SearXNG(base_url=served.url, egress=egress())
-    box = WebSearchToolbox(shown, engine=engine, reader=Reader(egress()))
+    box = WebSearchToolbox(shown, engine=engine, reader=PageReader(egress()))
     return await box.call(
         Call(item_id="fc_1", call_id="call_1", name="open_page", arguments=orjson.dumps({"url": url}).decode())
     )

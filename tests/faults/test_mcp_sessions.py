@@ -7,8 +7,8 @@ import pytest
 
 from kernel.egress import Egress
 from kernel.egress_policy import AllowList
-from responses.tools.mcp.servers import Server
-from responses.tools.mcp.sessions import ServerFailed, Sessions, Timeouts
+from responses.tools.mcp.servers import RemoteServer
+from responses.tools.mcp.sessions import McpSessions, ServerFailed, Timeouts
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
 
 OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
@@ -22,16 +22,16 @@ def served(request: pytest.FixtureRequest) -> Iterator[McpServer]:
 
 
 @pytest.fixture
-async def sessions() -> AsyncIterator[Sessions]:
+async def sessions() -> AsyncIterator[McpSessions]:
     """The sessions of a run, closed at its end."""
-    sessions = Sessions(OPEN)
+    sessions = McpSessions(OPEN)
     yield sessions
     await sessions.close()
 
 
-def named(running: McpServer, **headers: str) -> Server:
+def named(running: McpServer, **headers: str) -> RemoteServer:
     """The server as a request names it."""
-    return Server(label="test", url=running.url, headers=headers)
+    return RemoteServer(label="test", url=running.url, headers=headers)
 
 
 async def failure(work: object) -> dict[str, object]:
@@ -41,7 +41,7 @@ async def failure(work: object) -> dict[str, object]:
     return raised.value.shown()
 
 
-async def test_it_lists_and_calls(served: McpServer, sessions: Sessions) -> None:
+async def test_it_lists_and_calls(served: McpServer, sessions: McpSessions) -> None:
     tools = await sessions.list_tools(named(served))
     assert [tool.name for tool in tools][:2] == ["add", "note"]
     assert (tools[0].read_only, tools[1].read_only) == (True, False)
@@ -50,23 +50,23 @@ async def test_it_lists_and_calls(served: McpServer, sessions: Sessions) -> None
     assert (served.lists, served.names()) == (1, ["add"])
 
 
-async def test_calls_of_one_session_overlap(served: McpServer, sessions: Sessions) -> None:
+async def test_calls_of_one_session_overlap(served: McpServer, sessions: McpSessions) -> None:
     both = [sessions.call(named(served), "meet", {}) for _ in range(2)]
     results = await asyncio.gather(*both)
     assert [result.is_error for result in results] == [False, False]
 
 
-async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: Sessions) -> None:
+async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: McpSessions) -> None:
     assert (await sessions.call(named(served), "fail", {})).is_error
 
 
-async def test_an_error_of_the_protocol_says_what_the_server_said(served: McpServer, sessions: Sessions) -> None:
+async def test_an_error_of_the_protocol_says_what_the_server_said(served: McpServer, sessions: McpSessions) -> None:
     said = await failure(sessions.call(named(served), "refuse", {}))
     assert said == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
 
 
 async def test_a_server_that_dies_in_the_middle_fails_the_call_and_is_connected_anew(
-    served: McpServer, sessions: Sessions
+    served: McpServer, sessions: McpSessions
 ) -> None:
     said = await failure(sessions.call(named(served), "die", {}))
     assert said == {"type": "http_error", "code": 502, "message": "The connection to it failed."}
@@ -75,7 +75,7 @@ async def test_a_server_that_dies_in_the_middle_fails_the_call_and_is_connected_
 
 
 async def test_a_slow_server_is_given_up(served: McpServer) -> None:
-    sessions = Sessions(OPEN, Timeouts(call=0.5))
+    sessions = McpSessions(OPEN, Timeouts(call=0.5))
     await sessions.list_tools(named(served))
     said = await failure(sessions.call(named(served), "wait", {}))
     assert said == {"type": "http_error", "code": 504, "message": "It did not answer within 0.5 seconds."}
@@ -83,7 +83,7 @@ async def test_a_slow_server_is_given_up(served: McpServer) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_it_needs_the_token(sessions: Sessions, *, legacy: bool) -> None:
+async def test_it_needs_the_token(sessions: McpSessions, *, legacy: bool) -> None:
     with mcp_server(legacy=legacy, token="open-sesame") as running:
         said = await failure(sessions.list_tools(named(running)))
         assert said == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
@@ -91,20 +91,20 @@ async def test_it_needs_the_token(sessions: Sessions, *, legacy: bool) -> None:
     assert len(tools) == 9
 
 
-async def test_it_reads_every_page(sessions: Sessions) -> None:
+async def test_it_reads_every_page(sessions: McpSessions) -> None:
     with mcp_server(paged=True) as running:
         tools = await sessions.list_tools(named(running))
     assert (len(tools), tools[-1].name) == (209, "tool_199")
 
 
-async def test_it_takes_five_megabytes_and_an_image(sessions: Sessions) -> None:
+async def test_it_takes_five_megabytes_and_an_image(sessions: McpSessions) -> None:
     with mcp_server() as running:
         result = await sessions.call(named(running), "picture", {})
     assert [block.type for block in result.content] == ["image", "text"]
     assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
 
 
-async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(sessions: Sessions) -> None:
+async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
         said = await failure(sessions.call(named(running), "picture", {}))
         assert said == {"type": "http_error", "code": 502, "message": "Its answer is too large."}
@@ -113,13 +113,13 @@ async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(se
 
 async def test_nothing_is_sent_where_egress_may_not_go() -> None:
     with mcp_server() as running:
-        sessions = Sessions(Egress())
+        sessions = McpSessions(Egress())
         said = await failure(sessions.list_tools(named(running)))
         await sessions.close()
     assert (said["code"], running.headers) == (403, [])
 
 
-async def test_a_server_that_is_not_there_is_said_so(sessions: Sessions) -> None:
+async def test_a_server_that_is_not_there_is_said_so(sessions: McpSessions) -> None:
     with mcp_server() as running:
         gone = named(running)
     said = await failure(sessions.list_tools(gone))

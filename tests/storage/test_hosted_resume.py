@@ -12,7 +12,7 @@ import pytest
 from kernel.db_threads import in_db_thread
 from responses.containers import services
 from responses.containers.models import DATA
-from responses.containers.services import Wanted
+from responses.containers.services import ContainerSpec
 from responses.engine.calls.port import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
@@ -43,7 +43,7 @@ SEARCHES: Turns = (
 class Drawer:
     """Passages that are found by their words; `asked` is what was looked for."""
 
-    about = ""
+    description = ""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -112,7 +112,7 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
     turns = (calls(code_interpreter=program), calls(shell=commands), text("Done."))
     outcomes = set()
     for cut in itertools.count():
-        container = await services.create_container(team_id=caller.team.pk, key_id=None, wanted=Wanted(name="log"))
+        container = await services.create_container(team_id=caller.team.pk, key_id=None, spec=ContainerSpec(name="log"))
         shown: list[Json] = [
             {"type": "code_interpreter", "container": container.pk},
             {"type": "shell", "environment": {"type": "container_reference", "container_id": container.pk}},

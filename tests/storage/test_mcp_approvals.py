@@ -14,7 +14,7 @@ from responses.lifecycle.create import delete_response
 from responses.models import Approval
 from responses.runs.ledger import RequestInfo
 from responses.tools import approvals
-from responses.tools.approvals import Answered
+from responses.tools.approvals import ApprovalAnswer
 from tenants import directory, scope
 from tests.support.api import Caller
 from tests.support.stored import Begun, begin, response_of
@@ -39,15 +39,15 @@ def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
 
 def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: int) -> bool:
     """Whether this request's word counted."""
-    answer = Answered(request=item, request_id=item.id or "", approve=True)
+    answer = ApprovalAnswer(request=item, request_id=item.id or "", approve=True)
     together.wait()
     try:
-        word = approvals.take(team_id=caller.team.pk, response_id=f"resp_{number}", answers=[answer])
+        outcome = approvals.record_answers(team_id=caller.team.pk, response_id=f"resp_{number}", answers=[answer])
     except BadRequest:
         return False
     finally:
         connection.close()
-    return len(word.granted) == 1
+    return len(outcome.granted) == 1
 
 
 def test_of_requests_that_race_one_is_taken_at_its_word(caller: Caller) -> None:

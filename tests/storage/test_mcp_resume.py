@@ -20,10 +20,10 @@ from responses.models import Approval, Response
 from responses.runs.recorder import Recorder
 from responses.tools import approvals
 from responses.tools.mcp import request as mcp
-from responses.tools.mcp.catalogue import Known
-from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, Server
-from responses.tools.mcp.sessions import Sessions
-from responses.tools.mcp.toolbox import Approved, McpToolbox
+from responses.tools.mcp.catalogue import AvailableTool
+from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
+from responses.tools.mcp.sessions import McpSessions
+from responses.tools.mcp.toolbox import ApprovedCall, McpToolbox
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -61,7 +61,7 @@ TURNS = [called(("box__add", '{"a":1}'), ("box__add", '{"a":2}')), called(("box_
 class Life:
     """All processes that have had a hand in one response. Each knows of the servers what the row says."""
 
-    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[Approved, ...] = ()) -> None:
+    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[ApprovedCall, ...] = ()) -> None:
         self.begun = begun
         self.turns = turns
         self.approved = approved
@@ -79,8 +79,8 @@ class Life:
     def _tools(self) -> McpToolbox:
         with scope.team(self.begun.who.team_id):
             row = Response.objects.get(pk=self.begun.who.response_id)
-        servers = mcp.unsealed(row.secrets, row.parameters["tools"])
-        tools = McpToolbox(servers, Sessions(OPEN), approved=self.approved)
+        servers = mcp.decrypt_servers(row.secrets, row.parameters["tools"])
+        tools = McpToolbox(servers, McpSessions(OPEN), approved=self.approved)
         # Of calls at the same time one may be under way when another one's step is cut: nobody knows how far it got.
         tools.concurrency = 1
         return tools
@@ -107,11 +107,11 @@ class Life:
 async def begin(caller: Caller, running: McpServer) -> Begun:
     """A response whose row keeps the server, as that of a background run would."""
     begun = await abegin(caller, input="Go.", tools=[tool(running)])
-    sealed = mcp.sealed([Server(label="box", url=running.url, headers={"X-Key": "secret-in-row"})])
+    secrets = mcp.encrypt_servers([RemoteServer(label="box", url=running.url, headers={"X-Key": "secret-in-row"})])
 
     def keep() -> None:
         with scope.team(begun.who.team_id):
-            Response.objects.filter(pk=begun.who.response_id).update(secrets=sealed)
+            Response.objects.filter(pk=begun.who.response_id).update(secrets=secrets)
 
     await in_db_thread(keep)
     return begun
@@ -163,8 +163,8 @@ async def test_the_secrets_are_gone_once_the_run_has_ended(database: None, calle
 
 async def test_an_approved_call_is_made_once_or_not_at_all(database: None, caller: Caller, served: McpServer) -> None:
     note = ListedTool(name="note", **_described(served, "note"))
-    definition = Known(server=Server(label="box", url=served.url), tool=note).definition
-    one = Approved(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
+    definition = AvailableTool(server=RemoteServer(label="box", url=served.url), tool=note).definition
+    one = ApprovedCall(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
     outcomes = set()
     for cut in itertools.count():
         life = Life(await begin(caller, served), [text("Done.")], approved=(one,))
@@ -189,7 +189,7 @@ async def test_a_successor_knows_what_was_granted(database: None, caller: Caller
     begun = await abegin(caller, input="Go.")
     item = McpApprovalRequest(id="mcpr_granted", server_label="box", name="note", arguments="{}")
 
-    def granted() -> list[approvals.Granted]:
+    def granted() -> list[approvals.GrantedApproval]:
         with scope.team(caller.team.pk):
             Approval.objects.create(
                 id="mcpr_granted",
@@ -201,7 +201,7 @@ async def test_a_successor_knows_what_was_granted(database: None, caller: Caller
                 state="granted",
                 answered_in=begun.who.response_id,
             )
-            return approvals.granted_in(begun.who.response_id, [item])
+            return approvals.granted_approvals(begun.who.response_id, [item])
 
     found = await in_db_thread(granted)
     assert [(one.request_id, one.request.name, one.definition) for one in found] == [("mcpr_granted", "note", "d")]

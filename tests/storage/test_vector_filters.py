@@ -8,7 +8,7 @@ from django.db import connection
 from pydantic import TypeAdapter
 
 from responses.schema.file_search import Filter
-from responses.vectors.filters import condition
+from responses.vectors.filters import sql_condition
 
 KEYS = ["a", "b", 'c"\\', "d'%s"]
 VALUES: list[Any] = [0, 1, 1.0, -3, 2.5, 1e20, True, False, "", "1", "true", "a", "B", "ä", "x'y%", "\N{GRINNING FACE}"]
@@ -58,7 +58,7 @@ def holds(given: dict[str, Any], attributes: dict[str, Any]) -> bool:
 
 
 def found_by_sql(given: dict[str, Any], rows: list[dict[str, Any]]) -> list[int]:
-    sql, values = condition(ADAPTER.validate_python(given), column="row.attributes")
+    sql, values = sql_condition(ADAPTER.validate_python(given), column="row.attributes")
     table = (
         "SELECT number - 1, attributes FROM jsonb_array_elements(%s::jsonb) WITH ORDINALITY AS r (attributes, number)"
     )

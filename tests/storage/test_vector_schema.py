@@ -62,8 +62,8 @@ def test_the_index_finds_what_comparing_all_finds_and_other_stores_do_not_get_be
     with scope.team(caller.team.pk), connection.cursor() as cursor:
         fill(caller, [query] * 300)
         entry = fill(caller, [unit(dice) for _ in range(60)])
-        field = search.Field(store_ids=[entry.store_id], entry_ids=[entry.pk], passages=60, dimensions=256)
-        expected = search.nearest_of_all(field, query, 10)
+        field = search.CandidateSet(store_ids=[entry.store_id], entry_ids=[entry.pk], passages=60, dimensions=256)
+        expected = search.nearest_by_scan(field, query, 10)
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
         cursor.execute("SET LOCAL enable_sort = off")
@@ -76,6 +76,6 @@ def test_what_is_unlike_a_query_has_an_order_too(caller: Caller) -> None:
         entry = fill(caller, unlike)
         store = VectorStore.objects.get(pk=entry.store_id)
         places = dict(VectorChunk.objects.filter(entry=entry).values_list("pk", "position"))
-    wanted = search.Wanted(queries=["words"], limit=3, by_meaning_alone=True)
-    scores = search.scored([store], wanted, [[1.0, *[0.0] * 255]])
+    wanted = search.SearchRequest(queries=["words"], limit=3, vectors_only=True)
+    scores = search.score_passages([store], wanted, [[1.0, *[0.0] * 255]])
     assert [places[chunk] for chunk in sorted(scores, key=lambda chunk: -scores[chunk])] == [3, 1, 4, 0, 2]

@@ -3,8 +3,8 @@
 from typing import Any
 
 from conversations.items import McpListTools, ToolSearchOutput
-from responses.tools.mcp.catalogue import Catalogue
-from responses.tools.mcp.servers import Server
+from responses.tools.mcp.catalogue import ToolCatalogue
+from responses.tools.mcp.servers import RemoteServer
 
 SHOWN = {"type": "mcp", "server_label": "box", "server_url": "https://box.test", "allowed_tools": None}
 LISTED: list[dict[str, Any]] = [
@@ -12,15 +12,15 @@ LISTED: list[dict[str, Any]] = [
 ]
 
 
-def knowing(*found: dict[str, Any], **fields: Any) -> Catalogue:
+def knowing(*found: dict[str, Any], **fields: Any) -> ToolCatalogue:
     """The catalogue of a run whose context has the listing, and these tools as found by a search."""
-    catalogue = Catalogue([Server(label="box", url="https://box.test/mcp", shown={**SHOWN, **fields})])
+    catalogue = ToolCatalogue([RemoteServer(label="box", url="https://box.test/mcp", shown={**SHOWN, **fields})])
     search = ToolSearchOutput.model_validate({"type": "tool_search_output", "tools": list(found)})
-    catalogue.recall([search, McpListTools.model_validate({"server_label": "box", "tools": LISTED})])
+    catalogue.restore([search, McpListTools.model_validate({"server_label": "box", "tools": LISTED})])
     return catalogue
 
 
-def offered(catalogue: Catalogue, choice: Any = "auto") -> list[str]:
+def offered(catalogue: ToolCatalogue, choice: Any = "auto") -> list[str]:
     return [function.name for function in catalogue.functions(choice, first_turn=True)]
 
 
@@ -31,7 +31,7 @@ def test_a_server_that_is_not_deferred_offers_everything() -> None:
 def test_a_deferred_server_offers_what_was_found() -> None:
     catalogue = knowing({**SHOWN, "allowed_tools": ["note"]}, defer_loading=True)
     assert offered(catalogue) == ["box__note"]
-    assert list(catalogue.unloaded("auto")) == ["box__add"]
+    assert list(catalogue.deferred_tools("auto")) == ["box__add"]
 
 
 def test_a_search_may_find_a_whole_server() -> None:
@@ -45,4 +45,4 @@ def test_what_was_found_of_another_server_is_no_concern() -> None:
 def test_what_a_choice_does_not_allow_cannot_be_found() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "box", "name": "add"}]}
     catalogue = knowing(defer_loading=True)
-    assert (offered(catalogue, choice), list(catalogue.unloaded(choice))) == ([], ["box__add"])
+    assert (offered(catalogue, choice), list(catalogue.deferred_tools(choice))) == ([], ["box__add"])

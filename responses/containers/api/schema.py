@@ -30,7 +30,7 @@ class NetworkDisabled(Wire):
     type: Literal["disabled"]
 
 
-class ExpiresAfter(Wire):
+class ContainerExpirationAfter(Wire):
     """How long a container stays that nobody uses."""
 
     anchor: Literal["last_active_at"]
@@ -41,7 +41,7 @@ class CreateContainer(Wire):
     """A new container."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
-    expires_after: ExpiresAfter | None = None
+    expires_after: ContainerExpirationAfter | None = None
     file_ids: FileIds | None = None
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkDisabled | None = None
@@ -62,7 +62,7 @@ class NewFile:
     content: bytes = b""
 
 
-def refuse_reach(values: Mapping[str, Any], *, prefix: str = "") -> None:
+def refuse_unsupported(values: Mapping[str, Any], *, prefix: str = "") -> None:
     """Name what containers of this server have not got: skills, and a way out."""
     if values.get("skills"):
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{prefix}skills")
@@ -75,7 +75,7 @@ def refuse_reach(values: Mapping[str, Any], *, prefix: str = "") -> None:
 def read_container(body: bytes) -> CreateContainer:
     """Validate the body of a new container."""
     values: dict[str, Any] = parse_json(body)
-    refuse_reach(values)
+    refuse_unsupported(values)
     values.pop("skills", None)
     try:
         return validate_without_nulls(CreateContainer, values)
@@ -86,7 +86,7 @@ def read_container(body: bytes) -> CreateContainer:
 def read_file(body: bytes, content_type: str) -> NewFile:
     """A new file: a form with the file or its id, or JSON with its id."""
     if content_type.startswith("multipart/form-data"):
-        return _of_form(body, content_type)
+        return _parse_form(body, content_type)
     try:
         given = validate_without_nulls(CreateContainerFile, parse_json(body) if body else {})
     except ValidationError as error:
@@ -96,12 +96,12 @@ def read_file(body: bytes, content_type: str) -> NewFile:
     return NewFile(file_id=given.file_id)
 
 
-def _of_form(body: bytes, content_type: str) -> NewFile:
+def _parse_form(body: bytes, content_type: str) -> NewFile:
     meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(len(body))}
-    keeper = MemoryFileUploadHandler()
-    keeper.activated = True
+    upload_handler = MemoryFileUploadHandler()
+    upload_handler.activated = True
     try:
-        fields, files = MultiPartParser(meta, cast("Any", BytesIO(body)), [keeper], "utf-8").parse()
+        fields, files = MultiPartParser(meta, cast("Any", BytesIO(body)), [upload_handler], "utf-8").parse()
     except (MultiPartParserError, SuspiciousOperation) as error:
         raise InvalidMultipart from error
     file, file_id = files.get("file"), fields.get("file_id")

@@ -23,7 +23,7 @@ from kernel.views import ApiView
 from responses.containers import access, selectors, services
 from responses.containers.api.schema import read_container, read_file
 from responses.containers.models import Container, ContainerFile
-from responses.containers.services import Wanted
+from responses.containers.services import ContainerSpec
 from sandbox.client import OperationFailed
 from tenants import scope
 from tenants.authentication import authenticate
@@ -68,10 +68,10 @@ async def create_container(request: ASGIRequest) -> HttpResponse:
     files = await in_db_thread(
         lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
     )
-    wanted = Wanted(name=body.name, memory=memory, files=files)
+    spec = ContainerSpec(name=body.name, memory=memory, files=files)
     if body.expires_after is not None:
-        wanted = Wanted(name=body.name, memory=memory, files=files, minutes=body.expires_after.minutes)
-    made = await services.create_container(team_id=principal.team_id, key_id=principal.key_id, wanted=wanted)
+        spec = ContainerSpec(name=body.name, memory=memory, files=files, minutes=body.expires_after.minutes)
+    made = await services.create_container(team_id=principal.team_id, key_id=principal.key_id, spec=spec)
     return _json(selectors.public_container(made))
 
 

@@ -12,149 +12,158 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id
-from responses.containers.services import Outcome, Wanted
+from responses.containers.services import ContainerExecution, ContainerSpec
 from sandbox.client import SandboxInfo, SandboxUnavailable
 from tenants import scope
 from tenants.principal import Principal
 
 Shown = Mapping[str, Any]
-CODE = "code_interpreter"
-_NAME = "Made for a response"
+CODE_INTERPRETER = "code_interpreter"
+_CONTAINER_NAME = "Made for a response"
 _MOST_FILES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where one tool of a request works. `named` is the container that the request names, None: any; `param` is where
-    the request says so."""
+class ContainerRequest:
+    """The container that one tool of a request asks for.
+
+    `container_id` is the container that the request names, or None for an automatic one. `kind` is the type of the
+    tool, and `param` the parameter to report in errors.
+    """
 
     kind: str
-    named: str | None
+    container_id: str | None
     param: str
     memory: str = "1g"
     file_ids: Sequence[str] = ()
 
 
-def places(tools: Sequence[Shown]) -> list[Place]:
+def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
     """The tools that work in containers, as the response shows them."""
     found = []
     for index, tool in enumerate(tools):
         match tool:
             case {"type": "code_interpreter", "container": str() as named}:
-                found.append(Place(kind=CODE, named=named, param=f"tools[{index}].container"))
+                found.append(
+                    ContainerRequest(kind=CODE_INTERPRETER, container_id=named, param=f"tools[{index}].container")
+                )
             case {"type": "code_interpreter", "container": dict() as auto}:
-                found.append(_auto(CODE, auto, f"tools[{index}].container"))
+                found.append(_auto(CODE_INTERPRETER, auto, f"tools[{index}].container"))
             case {"type": "shell", "environment": {"type": "container_reference", "container_id": named}}:
-                found.append(Place(kind="shell", named=named, param=f"tools[{index}].environment.container_id"))
+                found.append(
+                    ContainerRequest(kind="shell", container_id=named, param=f"tools[{index}].environment.container_id")
+                )
             case {"type": "shell", "environment": {"type": "container_auto"} as auto}:
                 found.append(_auto("shell", auto, f"tools[{index}].environment"))
             case {"type": "mcp", "server_label": "code_interpreter", "server_url": None, "connector_id": None}:
-                found.append(Place(kind="mcp", named=None, param=f"tools[{index}].server_label"))
+                found.append(ContainerRequest(kind="mcp", container_id=None, param=f"tools[{index}].server_label"))
     return found
 
 
-def _auto(kind: str, auto: Shown, param: str) -> Place:
-    return Place(kind=kind, named=None, param=param, memory=auto["memory_limit"], file_ids=auto["file_ids"])
+def _auto(kind: str, auto: Shown, param: str) -> ContainerRequest:
+    return ContainerRequest(
+        kind=kind, container_id=None, param=param, memory=auto["memory_limit"], file_ids=auto["file_ids"]
+    )
 
 
-async def check(tools: Sequence[Shown], *, principal: Principal) -> None:
+async def check_containers(tools: Sequence[Shown], *, principal: Principal) -> None:
     """Refuse a request whose tools cannot work: no sandbox, unknown containers or files."""
-    for place in places(tools):
-        await services.check_ability(place.memory, param=place.param, memory_param=f"{place.param}.memory_limit")
-        await in_db_thread(partial(_look, place, principal))
+    for request in container_requests(tools):
+        await services.check_ability(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
+        await in_db_thread(partial(_check_request, request, principal))
 
 
-def _look(place: Place, principal: Principal) -> None:
-    if place.named is not None:
+def _check_request(request: ContainerRequest, principal: Principal) -> None:
+    if request.container_id is not None:
         with scope.team(principal.team_id):
-            access.get_running_container(principal=principal, container_id=place.named, param=place.param)
-    services.find_files(team_id=principal.team_id, file_ids=place.file_ids, param=f"{place.param}.file_ids")
+            access.get_running_container(principal=principal, container_id=request.container_id, param=request.param)
+    services.find_files(team_id=principal.team_id, file_ids=request.file_ids, param=f"{request.param}.file_ids")
 
 
 class RunContainer:
     """The container of one run, for one or several tools. Its id is known before it is made."""
 
-    def __init__(self, place: Place, *, team_id: str, key_id: str | None) -> None:
-        self._place = place
+    def __init__(self, request: ContainerRequest, *, team_id: str, key_id: str | None) -> None:
+        self._request = request
         self._team_id = team_id
         self._key_id = key_id
         self._lock = asyncio.Lock()
         self._container: Container | None = None
-        self._settled = False
-        self.container_id = place.named or container_id()
+        self._reuse_decided = False
+        self.container_id = request.container_id or container_id()
         self.ability: SandboxInfo | None = None
 
-    async def settle(self, items: Iterable[StoredItem]) -> None:
+    async def reuse_recent(self, items: Iterable[StoredItem]) -> None:
         """Go on with the container of these items that was used last, if it is still there and large enough."""
-        if self._settled:
+        if self._reuse_decided:
             return
-        self._settled = True
+        self._reuse_decided = True
         try:
             self.ability = await services.service().ability()
         except SandboxUnavailable:
             return  # the first call says so
-        used = [found for item in items if (found := _used(item)) is not None]
-        if self._place.named is None and used:
-            last = await in_db_thread(lambda: self._last(used))
+        used = [found for item in items if (found := _container_id_of(item)) is not None]
+        if self._request.container_id is None and used:
+            last = await in_db_thread(lambda: self._most_recent(used))
             self.container_id = last or self.container_id
 
-    def _last(self, used: Sequence[str]) -> str | None:
+    def _most_recent(self, used: Sequence[str]) -> str | None:
         with scope.team(self._team_id):
             for name in dict.fromkeys(reversed(used)):
                 found = selectors.find_container(team_id=self._team_id, container_id=name)
-                if found and found.runs_at(now()) and found.memory_limit == self._place.memory:
+                if found and found.runs_at(now()) and found.memory_limit == self._request.memory:
                     return found.pk
         return None
 
-    async def run(self, code: str) -> Outcome:
+    async def run(self, code: str) -> ContainerExecution:
         """Execute a cell. Raises ApiError or Unavailable."""
         async with self._lock:
             container = await self._open()
-            return await self._kept(services.run_code(container=container, code=code, seconds=self.seconds))
+            return await self._or_forget(services.run_code(container=container, code=code, seconds=self.seconds))
 
-    async def shell(self, command: str, *, seconds: float | None) -> Outcome:
+    async def shell(self, command: str, *, seconds: float | None) -> ContainerExecution:
         """Execute a command. Raises ApiError or Unavailable."""
         async with self._lock:
             container = await self._open()
             most = self.seconds if seconds is None else min(seconds, self.seconds)
-            return await self._kept(services.run_command(container=container, command=command, seconds=most))
+            return await self._or_forget(services.run_command(container=container, command=command, seconds=most))
 
     @property
     def seconds(self) -> int:
         """How long one call may take."""
         return self.ability.seconds if self.ability else 60
 
-    async def _kept(self, doing: Awaitable[Outcome]) -> Outcome:
+    async def _or_forget(self, execution: Awaitable[ContainerExecution]) -> ContainerExecution:
         """What is done in a container that is no more leaves the next call to another one, where that may be."""
         try:
-            return await doing
+            return await execution
         except ContainerExpired:
             self._container = None
-            if self._place.named is None:
+            if self._request.container_id is None:
                 self.container_id = container_id()
             raise
 
     async def _open(self) -> Container:
         if self._container is None:
-            self._container = await self._found()
+            self._container = await self._find_or_create()
         return self._container
 
-    async def _found(self) -> Container:
+    async def _find_or_create(self) -> Container:
         """The container of our id; made now, if it is not there yet."""
 
         def look() -> tuple[Container | None, list[Any]]:
             with scope.team(self._team_id):
                 row = selectors.find_container(team_id=self._team_id, container_id=self.container_id)
-            ids = self._place.file_ids
+            ids = self._request.file_ids
             return row, services.find_files(team_id=self._team_id, file_ids=ids, param="file_ids")
 
         row, files = await in_db_thread(look)
         if row is None:
-            if self._place.named is not None:
+            if self._request.container_id is not None:
                 raise selectors.unknown_container(self.container_id)
-            wanted = Wanted(name=_NAME, memory=self._place.memory, files=files)
+            spec = ContainerSpec(name=_CONTAINER_NAME, memory=self._request.memory, files=files)
             return await services.create_container(
-                team_id=self._team_id, key_id=self._key_id, wanted=wanted, name=self.container_id
+                team_id=self._team_id, key_id=self._key_id, spec=spec, name=self.container_id
             )
         if not row.runs_at(now()):
             raise ContainerExpired
@@ -163,27 +172,29 @@ class RunContainer:
         return row
 
 
-def run_containers(tools: Sequence[Shown], *, team_id: str, key_id: str | None) -> list[tuple[Place, RunContainer]]:
+def run_containers(
+    tools: Sequence[Shown], *, team_id: str, key_id: str | None
+) -> list[tuple[ContainerRequest, RunContainer]]:
     """A room for each tool; those that name no container share one."""
-    found = places(tools)
-    free = [place for place in found if place.named is None]
+    found = container_requests(tools)
+    free = [request for request in found if request.container_id is None]
     shared = None
     if free:
-        memory = max((place.memory for place in free), key=lambda size: int(size.removesuffix("g")))
-        file_ids = [*dict.fromkeys(file_id for place in free for file_id in place.file_ids)]
+        memory = max((request.memory for request in free), key=lambda size: int(size.removesuffix("g")))
+        file_ids = [*dict.fromkeys(file_id for request in free for file_id in request.file_ids)]
         shared = RunContainer(replace(free[0], memory=memory, file_ids=file_ids), team_id=team_id, key_id=key_id)
     return [
         (
-            place,
+            request,
             shared
-            if shared is not None and place.named is None
-            else RunContainer(place, team_id=team_id, key_id=key_id),
+            if shared is not None and request.container_id is None
+            else RunContainer(request, team_id=team_id, key_id=key_id),
         )
-        for place in found
+        for request in found
     ]
 
 
-def _used(item: StoredItem) -> str | None:
+def _container_id_of(item: StoredItem) -> str | None:
     match item:
         case CodeInterpreterCall():
             return item.container_id
@@ -192,17 +203,17 @@ def _used(item: StoredItem) -> str | None:
     return None
 
 
-def trouble(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Why a call could not be made, for the model."""
     if isinstance(error, ContainerExpired):
         return "error: the container has ended, and everything in it is lost"
     return f"error: {error.message if isinstance(error, ApiError) else error}"
 
 
-def written_files(outcome: Outcome) -> list[dict[str, Any]]:
+def file_references(execution: ContainerExecution) -> list[dict[str, Any]]:
     """What was made, and what was removed, for the item of the call."""
-    found = [(file, False) for file in outcome.files] + [(file, True) for file in outcome.removed]
+    found = [(file, False) for file in execution.files] + [(file, True) for file in execution.removed]
     return [
-        {"container_id": outcome.container_id, "file_id": file.pk, "path": file.path, "gone": gone}
+        {"container_id": execution.container_id, "file_id": file.pk, "path": file.path, "gone": gone}
         for file, gone in found[:_MOST_FILES]
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.containers.models import ContainerFile
-from responses.containers.services import Outcome
+from responses.containers.services import ContainerExecution
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
@@ -15,7 +15,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.run_container import CODE, RunContainer, trouble, written_files
+from responses.tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 PYTHON = "python"
@@ -37,11 +37,11 @@ class CodeInterpreter:
     def __init__(self, container: RunContainer, *, kind: str) -> None:
         self._container = container
         self._kind = kind
-        self._name = upstream_name(CODE, PYTHON) if kind == "mcp" else CODE
+        self._name = upstream_name(CODE_INTERPRETER, PYTHON) if kind == "mcp" else CODE_INTERPRETER
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
-        await self._container.settle([*context.items, *state.context_items()])
+        await self._container.reuse_recent([*context.items, *state.context_items()])
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
@@ -85,7 +85,7 @@ class CodeInterpreter:
                 "id": new_id("mcp"),
                 "type": "mcp_call",
                 "status": "in_progress",
-                "server_label": CODE,
+                "server_label": CODE_INTERPRETER,
                 "name": PYTHON,
                 "arguments": "",
                 "approval_request_id": None,
@@ -103,9 +103,9 @@ class CodeInterpreter:
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
         """The program is known as a whole by now."""
-        return before_result({**body, **self._asked(call)}, output_index=output_index)
+        return before_result({**body, **self._input_fields(call)}, output_index=output_index)
 
-    def _asked(self, call: Call) -> Body:
+    def _input_fields(self, call: Call) -> Body:
         if self._kind == "mcp":
             return {"arguments": call.arguments}
         return {"code": _code(call) or ""}
@@ -118,11 +118,11 @@ class CodeInterpreter:
         try:
             return _result(await self._container.run(code))
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
-            return ToolResult(output=trouble(error), error="failed")
+            return ToolResult(output=error_text(error), error="failed")
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with what the program wrote, drew and made."""
-        item = {**body, **self._asked(call), "status": "failed" if result.error else "completed"}
+        item = {**body, **self._input_fields(call), "status": "failed" if result.error else "completed"}
         if self._kind == "mcp":
             error = {"type": "mcp_tool_execution_error", "content": result.output} if result.error else None
             item |= {"output": None if result.error else result.output, "error": error}
@@ -147,19 +147,19 @@ def _code(call: Call) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def _result(outcome: Outcome) -> ToolResult:
-    logs, files = written(outcome.ran), outcome.files
-    images = [file for file in files if PurePosixPath(file.path).name in outcome.ran.images]
+def _result(execution: ContainerExecution) -> ToolResult:
+    logs, files = output_text(execution.ran), execution.files
+    images = [file for file in files if PurePosixPath(file.path).name in execution.ran.images]
     fields = {
         "logs": logs,
-        "container_id": outcome.container_id,
+        "container_id": execution.container_id,
         "images": [content_url(file) for file in images],
-        "files": written_files(outcome),
+        "files": file_references(execution),
     }
-    return ToolResult(output=told(logs, [file.path for file in files]), fields=fields)
+    return ToolResult(output=model_output(logs, [file.path for file in files]), fields=fields)
 
 
-def written(ran: ExecutionResult) -> str:
+def output_text(ran: ExecutionResult) -> str:
     """All that a program said, in one text."""
     stopped = f"The program was stopped: {ran.stopped}. Its variables are lost." if ran.stopped else ""
     parts = (ran.stdout, ran.stderr, ran.value or "", ran.error or "", stopped)
@@ -167,7 +167,7 @@ def written(ran: ExecutionResult) -> str:
     return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _CUT
 
 
-def told(logs: str, paths: Sequence[str]) -> str:
+def model_output(logs: str, paths: Sequence[str]) -> str:
     """What the model reads of a call."""
     files = f"Files written: {', '.join(paths)}" if paths else ""
     return "\n".join(part for part in (logs, files) if part) or "(no output)"

@@ -40,7 +40,7 @@ class Searcher(Protocol):
     """Searches the stores of one tool."""
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """What is in the stores, as far as their names tell."""
         ...
 
@@ -65,7 +65,7 @@ class FileSearchToolbox:
 
     def functions(self) -> tuple[FunctionTool, ...]:
         """The search."""
-        words = f"Searches in files that the user has provided.{self._searcher.about} {HOW_TO_CITE}"
+        words = f"Searches in files that the user has provided.{self._searcher.description} {HOW_TO_CITE}"
         return (FunctionTool(name=NAME, description=words, parameters={**_PARAMETERS}, form=CallForm.HOSTED),)
 
     def kind(self, name: str) -> str | None:

@@ -12,7 +12,7 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.run_container import RunContainer, trouble, written_files
+from responses.tools.code_interpreter.run_container import RunContainer, error_text, file_references
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 NAME = "shell"
@@ -35,7 +35,7 @@ class HostedShell:
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Nothing comes first; a run goes on in the container that was used last."""
-        await self._container.settle([*context.items, *state.context_items()])
+        await self._container.reuse_recent([*context.items, *state.context_items()])
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
@@ -92,11 +92,11 @@ class HostedShell:
         outputs, files = [], []
         try:
             for command in commands:
-                outcome = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
-                outputs.append(_output(outcome.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
-                files += written_files(outcome)
+                execution = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
+                outputs.append(_output(execution.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
+                files += file_references(execution)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
-            outputs.append(_failed(trouble(error)))
+            outputs.append(_failed(error_text(error)))
         fields = {"outputs": outputs, "files": files}
         return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
 

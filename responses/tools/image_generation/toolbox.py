@@ -19,7 +19,7 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageRequest
-from responses.schema.images import FORWARDED, MOST_PICTURES
+from responses.schema.images import FORWARDED, MAX_EDIT_IMAGES
 
 NAME = "image_generation"
 _SECONDS = 600.0
@@ -35,7 +35,7 @@ class ImageGenerator(Protocol):
         ...
 
 
-class _Wrong(Exception):
+class _InvalidImageCall(Exception):
     """The call cannot be made like this; the message is for the model."""
 
 
@@ -110,7 +110,7 @@ class ImageToolbox:
         try:
             order = await self._order(call)
             picture = await self._generator.generate(order, lambda index, part: self._partial(call, index, part))
-        except _Wrong as error:
+        except _InvalidImageCall as error:
             return _failed(str(error), code="invalid_request")
         except ApiError as error:
             return _failed(error.message, code=error.code or "server_error")
@@ -136,12 +136,12 @@ class ImageToolbox:
     async def _order(self, call: Call) -> ImageRequest:
         prompt = _prompt(call)
         if prompt is None:
-            raise _Wrong("'prompt' has to be a text")
+            raise _InvalidImageCall("'prompt' has to be a text")
         pictures: Sequence[str] = ()
         if self._action_of(call) == "edit":
             pictures = await self._pictures()
             if not pictures:
-                raise _Wrong("there is no image here that could be changed")
+                raise _InvalidImageCall("there is no image here that could be changed")
         return ImageRequest(
             prompt=prompt,
             settings=self._settings,
@@ -171,7 +171,7 @@ class ImageToolbox:
                         urls.append(url)
                     case None if part.image_url and part.image_url.startswith("data:"):
                         urls.append(part.image_url)
-        return urls[-MOST_PICTURES:]
+        return urls[-MAX_EDIT_IMAGES:]
 
     async def _mask_url(self) -> str | None:
         if not self._mask:
@@ -182,7 +182,7 @@ class ImageToolbox:
         message = InputMessage(role="user", content=[part])
         found = (await self._content.load([message], files=False, inline_images=True)).get(name)
         if not isinstance(found, AttachmentImage):
-            raise _Wrong("the mask of the image cannot be had any more")
+            raise _InvalidImageCall("the mask of the image cannot be had any more")
         return found.url
 
     def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:

@@ -11,14 +11,14 @@ import orjson
 from conversations.items import McpListTools, ToolSearchOutput
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.turn import CallForm, FunctionTool
-from responses.tools.mcp.servers import ListedTool, Server, ToolFilter
+from responses.tools.mcp.servers import ListedTool, RemoteServer, ToolFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class AvailableTool:
     """A tool that can be called."""
 
-    server: Server
+    server: RemoteServer
     tool: ListedTool
 
     @property
@@ -29,7 +29,7 @@ class Known:
         return hashlib.sha256(orjson.dumps([where, self.tool.shown()], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
-    def found(self) -> dict[str, Any]:
+    def search_result(self) -> dict[str, Any]:
         """The server with this tool alone, as a search shows what it has found."""
         return {**self.server.shown, "allowed_tools": [self.tool.name]}
 
@@ -44,39 +44,39 @@ class Known:
         )
 
 
-class Catalogue:
+class ToolCatalogue:
     """The tools of some servers, as far as they are known."""
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[RemoteServer]) -> None:
         self.servers = {server.label: server for server in servers}
         self._listed: dict[str, list[ListedTool]] = {}
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, AvailableTool] = {}
         # By server: what searches have found of those whose loading is deferred.
         self._found: dict[str, list[ToolFilter]] = {}
 
-    def recall(self, items: Iterable[Any]) -> None:
+    def restore(self, items: Iterable[Any]) -> None:
         """Learn what servers have said before in this context, and searches found; they need not be asked again."""
         for item in items:
             if isinstance(item, ToolSearchOutput):
                 self._recall_found(item)
             if isinstance(item, McpListTools) and item.error is None and item.server_label in self.servers:
                 tools = [ListedTool.parse(tool.model_dump()) for tool in item.tools]
-                self.learn(self.servers[item.server_label], tools)
+                self.add_listing(self.servers[item.server_label], tools)
 
-    def learn(self, server: Server, tools: Iterable[ListedTool]) -> list[ListedTool]:
+    def add_listing(self, server: RemoteServer, tools: Iterable[ListedTool]) -> list[ListedTool]:
         """Take in what a server offers; returns those that the request allows."""
         allowed = [tool for tool in tools if server.offers(tool)]
         self._listed[server.label] = allowed
         self._known = {name: known for name, known in self._known.items() if known.server.label != server.label}
         for tool in allowed:
-            self._known[upstream_name(server.label, tool.name)] = Known(server=server, tool=tool)
+            self._known[upstream_name(server.label, tool.name)] = AvailableTool(server=server, tool=tool)
         return allowed
 
-    def unlisted(self) -> list[Server]:
+    def unlisted(self) -> list[RemoteServer]:
         """The servers that have to be asked."""
         return [server for server in self.servers.values() if server.label not in self._listed]
 
-    def find(self, upstream_name: str) -> Known | None:
+    def find(self, upstream_name: str) -> AvailableTool | None:
         """The tool that the upstream calls so."""
         return self._known.get(upstream_name)
 
@@ -89,7 +89,7 @@ class Catalogue:
             if self.is_offered(known, choice, first_turn=first_turn)
         )
 
-    def unloaded(self, choice: Any) -> dict[str, Known]:
+    def deferred_tools(self, choice: Any) -> dict[str, AvailableTool]:
         """The tools that a search has to find before a turn is offered them."""
         return {
             name: known
@@ -108,11 +108,11 @@ class Catalogue:
                 found = ToolFilter.parse(tool.get("allowed_tools")) or ToolFilter()
                 self._found.setdefault(label, []).append(found)
 
-    def _is_loaded(self, known: Known) -> bool:
+    def _is_loaded(self, known: AvailableTool) -> bool:
         found = self._found.get(known.server.label, ())
         return not known.server.is_deferred or any(one.matches(known.tool) for one in found)
 
-    def is_offered(self, known: Known, choice: Any, *, first_turn: bool) -> bool:
+    def is_offered(self, known: AvailableTool, choice: Any, *, first_turn: bool) -> bool:
         """Whether a turn is told of the tool."""
         match choice:
             case {"type": "mcp"} if first_turn:
@@ -120,13 +120,13 @@ class Catalogue:
         return _is_allowed(known, choice) and self._is_loaded(known)
 
 
-def _is_allowed(known: Known, choice: Any) -> bool:
+def _is_allowed(known: AvailableTool, choice: Any) -> bool:
     match choice:
         case {"type": "allowed_tools", "tools": tools}:
             return any(_names(tool, known) for tool in tools)
     return True
 
 
-def _names(choice: dict[str, Any], known: Known) -> bool:
+def _names(choice: dict[str, Any], known: AvailableTool) -> bool:
     is_server = choice["type"] == "mcp" and choice["server_label"] == known.server.label
     return is_server and choice.get("name") in {None, known.tool.name}

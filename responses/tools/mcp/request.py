@@ -9,12 +9,12 @@ from kernel import egress
 from kernel.crypto import decrypt, encrypt
 from kernel.errors import EgressRefused, InvalidValue
 from responses.schema.mcp import McpToolParam
-from responses.tools.mcp.servers import ApprovalPolicy, Server, ToolFilter
+from responses.tools.mcp.servers import ApprovalPolicy, RemoteServer, ToolFilter
 from tenants import directory
 from tenants.principal import Principal
 
 
-async def servers(tools: Sequence[object], *, principal: Principal) -> list[Server]:
+async def servers(tools: Sequence[object], *, principal: Principal) -> list[RemoteServer]:
     """The servers that a request names, with everything that its echo leaves out; the first defect is raised."""
     return [
         await _server(tool, principal=principal, param=f"tools[{index}]")
@@ -23,23 +23,23 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Serv
     ]
 
 
-def sealed(found: Sequence[Server]) -> str:
+def encrypt_servers(found: Sequence[RemoteServer]) -> str:
     """The servers as one encrypted text, for the row of a run that others may have to go on with."""
     return encrypt(orjson.dumps([_kept(server) for server in found]).decode())
 
 
-def unsealed(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Server]:
-    """The servers out of `sealed`, with what the response itself shows of them."""
+def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[RemoteServer]:
+    """The servers out of `encrypt_servers`, with what the response itself shows of them."""
     tools = {tool["server_label"]: tool for tool in shown if tool["type"] == "mcp"}
     kept = orjson.loads(decrypt(text)) if text else []
     return [_as_shown(tools[one.pop("label")], **one) for one in kept]
 
 
-def _kept(server: Server) -> dict[str, Any]:
+def _kept(server: RemoteServer) -> dict[str, Any]:
     return {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
 
 
-async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Server:
+async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:
     url, token = tool.server_url or "", None
     if tool.connector_id is not None:
         connector = await directory.aconnector(principal, tool.connector_id)
@@ -73,8 +73,8 @@ def _check(url: str, check: Callable[[str], object], *, param: str) -> None:
         raise EgressRefused(refused.message, param=param) from refused
 
 
-def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str], vouched: bool) -> Server:
-    return Server(
+def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str], vouched: bool) -> RemoteServer:
+    return RemoteServer(
         label=shown["server_label"],
         url=url,
         headers=headers,

@@ -7,7 +7,7 @@ import orjson
 
 from kernel.storable_json import without_nul
 from responses.engine.calls.outcomes import ToolResult
-from responses.tools.mcp.servers import Server
+from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import ServerFailed
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 
-def returned(result: "CallToolResult", server: Server) -> ToolResult:
+def from_result(result: "CallToolResult", server: RemoteServer) -> ToolResult:
     """The result of a call that came to the tool. Of images the text says that they are there."""
-    text = cut(server.hushed("\n".join(_words(block) for block in result.content) or _structured(result)))
+    text = truncate(server.redact("\n".join(_words(block) for block in result.content) or _structured(result)))
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
         return ToolResult(output=text, error="mcp_tool_execution_error", fields={"error": error})
     return ToolResult(output=text, parts=_images(result.content))
 
 
-def failed(failure: ServerFailed) -> ToolResult:
+def from_failure(failure: ServerFailed) -> ToolResult:
     """The result of a call that its server did not make."""
-    said = ServerFailed(cut(failure.message), code=failure.code, kind=failure.kind)
+    said = ServerFailed(truncate(failure.message), code=failure.code, kind=failure.kind)
     return ToolResult(output=f"error: {said.message}", error=said.kind, fields={"error": said.shown()})
 
 
@@ -44,7 +44,7 @@ def item_error(result: ToolResult) -> dict[str, Any] | None:
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": result.output}]}
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """The text as it can be stored, or the beginning of it and a sentence that says so."""
     text = without_nul(text)
     if len(text) <= MAX_CHARACTERS:

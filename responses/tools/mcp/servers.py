@@ -105,7 +105,7 @@ class ListedTool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class RemoteServer:
     """A server with everything that a run needs of it. `headers` are secrets: they stay in memory.
 
     `vouched`: an operator has chosen where it is, and it may be at a private address. `shown` is the tool as the
@@ -126,7 +126,7 @@ class Server:
         """Whether the model hears of its tools only once a search has found them."""
         return bool(self.shown.get("defer_loading"))
 
-    def hushed(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """What the server said, without the credentials that it was sent: some servers repeat them in their errors."""
         for name, value in self.headers.items():
             if _SECRET.search(name):

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from kernel.egress import Egress
 from kernel.errors import ApiError
 from kernel.storable_json import without_nul
-from responses.tools.mcp.servers import ListedTool, Server
-from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, Heard, http_client, listening
+from responses.tools.mcp.servers import ListedTool, RemoteServer
+from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -70,22 +70,22 @@ class ServerFailed(Exception):
         return {"type": self.kind, "code": self.code, "message": self.message}
 
 
-class Sessions:
+class McpSessions:
     """The sessions of one run, by server."""
 
     def __init__(self, egress: Egress, timeouts: Timeouts | None = None) -> None:
         self._egress = egress
         self.timeouts = timeouts or Timeouts()
-        self._open: dict[str, _Session] = {}
+        self._open: dict[str, _McpSession] = {}
         # Of no use for another call; but calls may still be under way in them.
-        self._retired: list[_Session] = []
+        self._retired: list[_McpSession] = []
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def list_tools(self, server: Server) -> list[ListedTool]:
+    async def list_tools(self, server: RemoteServer) -> list[ListedTool]:
         """All tools of the server, page by page."""
-        return await _within(self.timeouts.listing, self._listed(server))
+        return await _within(self.timeouts.listing, self._list_tools(server))
 
-    async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+    async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. A session that the server has forgotten is opened anew: it then refused the call unread."""
         return await _within(self.timeouts.call, self._called(server, name, arguments))
 
@@ -96,7 +96,7 @@ class Sessions:
         self._retired.clear()
         await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
 
-    async def _listed(self, server: Server) -> list[ListedTool]:
+    async def _list_tools(self, server: RemoteServer) -> list[ListedTool]:
         session = await self._session(server)
         tools: list[ListedTool] = []
         cursor: str | None = None
@@ -113,7 +113,7 @@ class Sessions:
                 return tools
         raise ServerFailed(f"It lists more than {MAX_TOOLS} tools.", code=502)
 
-    async def _called(self, server: Server, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+    async def _called(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         session = await self._session(server)
         try:
             return await session.call(name, arguments)
@@ -124,13 +124,13 @@ class Sessions:
                 raise
         return await (await self._session(server)).call(name, arguments)
 
-    async def _session(self, server: Server) -> "_Session":
+    async def _session(self, server: RemoteServer) -> "_McpSession":
         async with self._locks.setdefault(server.label, asyncio.Lock()):
             session = self._open.get(server.label)
             if session is not None and not session.is_over:
                 return session
             egress = self._egress.trusting(server.url) if server.vouched else self._egress
-            session = self._open[server.label] = _Session(server, egress, self.timeouts.call + 5)
+            session = self._open[server.label] = _McpSession(server, egress, self.timeouts.call + 5)
             try:
                 await session.open()
             except BaseException:
@@ -138,15 +138,15 @@ class Sessions:
                 raise
             return session
 
-    def _retire(self, server: Server, session: "_Session") -> None:
+    def _retire(self, server: RemoteServer, session: "_McpSession") -> None:
         if self._open.get(server.label) is session:
             self._retired.append(self._open.pop(server.label))
 
 
-class _Session:
+class _McpSession:
     """One session, and the task that holds it open."""
 
-    def __init__(self, server: Server, egress: Egress, read_seconds: float) -> None:
+    def __init__(self, server: RemoteServer, egress: Egress, read_seconds: float) -> None:
         self._server = server
         self._egress = egress
         self._read_seconds = read_seconds
@@ -226,15 +226,15 @@ class _Session:
     # -- the task ------------------------------------------------------------------------------------------------------
 
     async def _connect(self, transport: Any) -> None:
-        heard = Heard()
-        token = listening.set(heard)
+        failure_below = TransportFailure()
+        token = transport_failure.set(failure_below)
         try:
             self._task = asyncio.get_running_loop().create_task(self._hold(transport))
             # What it ended with is said to whoever waits for an answer; nobody else is to log its traceback.
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await self._ask(self._ready.wait(), heard)
+            await self._ask(self._ready.wait(), failure_below)
         finally:
-            listening.reset(token)
+            transport_failure.reset(token)
 
     async def _hold(self, transport: Any) -> None:
         from mcp import Client
@@ -265,18 +265,18 @@ class _Session:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, work: Coroutine[Any, Any, _Answer], heard: Heard | None = None) -> _Answer:
+    async def _ask(self, work: Coroutine[Any, Any, _Answer], failure_below: TransportFailure | None = None) -> _Answer:
         """Wait for an answer, or for the session to break; every way to fail becomes a `ServerFailed`."""
-        heard = heard or Heard()
-        token = listening.set(heard)
+        failure_below = failure_below or TransportFailure()
+        token = transport_failure.set(failure_below)
         try:
             return await self._or_broken(asyncio.ensure_future(work))
         except Exception as error:
-            failure = _failure(await self._cause(error), heard)
-            said = self._server.hushed(failure.message)
+            failure = _failure(await self._cause(error), failure_below)
+            said = self._server.redact(failure.message)
             raise ServerFailed(said, code=failure.code, kind=failure.kind) from error
         finally:
-            listening.reset(token)
+            transport_failure.reset(token)
 
     async def _cause(self, error: Exception) -> BaseException:
         """Behind a connection that was lost may stand what the session itself has just broken on."""
@@ -316,16 +316,16 @@ async def _within(seconds: float, work: Awaitable[_Answer]) -> _Answer:
         raise ServerFailed(f"It did not answer within {seconds:g} seconds.", code=504) from None
 
 
-def _failure(error: BaseException, heard: Heard) -> ServerFailed:
+def _failure(error: BaseException, failure_below: TransportFailure) -> ServerFailed:
     """What a caller is told. The words of exceptions stay here: they may hold URLs."""
-    if isinstance(heard.error, ApiError):
-        return ServerFailed(heard.error.message, code=403)
+    if isinstance(failure_below.error, ApiError):
+        return ServerFailed(failure_below.error.message, code=403)
     if said := _said(_first(error)):
         return said
-    if heard.status is not None:
-        phrase = httpx2.codes.get_reason_phrase(heard.status)
-        return ServerFailed(f"Http status code: {heard.status} ({phrase})", code=heard.status)
-    if isinstance(heard.error, httpx2.TimeoutException):
+    if failure_below.status is not None:
+        phrase = httpx2.codes.get_reason_phrase(failure_below.status)
+        return ServerFailed(f"Http status code: {failure_below.status} ({phrase})", code=failure_below.status)
+    if isinstance(failure_below.error, httpx2.TimeoutException):
         return ServerFailed("It did not answer in time.", code=504)
     return ServerFailed("The connection to it failed.", code=502)
 

@@ -25,9 +25,9 @@ from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import ToolOffer
 from responses.tools.mcp import results
-from responses.tools.mcp.catalogue import Catalogue, Known
-from responses.tools.mcp.servers import ListedTool, Server
-from responses.tools.mcp.sessions import ServerFailed, Sessions
+from responses.tools.mcp.catalogue import AvailableTool, ToolCatalogue
+from responses.tools.mcp.servers import ListedTool, RemoteServer
+from responses.tools.mcp.sessions import McpSessions, ServerFailed
 
 KIND = "mcp"
 _UNAUTHORIZED = 401
@@ -36,7 +36,7 @@ _GONE = "The call was not made: its server no longer offers the tool."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Approved:
+class ApprovedCall:
     """A call that waited for approval, and has got it. `definition` is the digest of what was approved of."""
 
     request_id: str
@@ -62,13 +62,13 @@ class McpToolbox:
 
     def __init__(
         self,
-        servers: Sequence[Server],
-        sessions: Sessions,
+        servers: Sequence[RemoteServer],
+        sessions: McpSessions,
         *,
-        approved: Sequence[Approved] = (),
+        approved: Sequence[ApprovedCall] = (),
         answers_http: bool = False,
     ) -> None:
-        self._catalogue = Catalogue(servers)
+        self._catalogue = ToolCatalogue(servers)
         self._sessions = sessions
         self._approved = {one.request_id: one for one in approved}
         self._answers_http = answers_http
@@ -81,15 +81,15 @@ class McpToolbox:
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """List what is not known yet, all at once, and tell of it in the order of the tools."""
         self._state, self._choice = state, context.parameters.get("tool_choice")
-        self._catalogue.recall([*context.items, *state.context_items()])
+        self._catalogue.restore([*context.items, *state.context_items()])
         missing = self._catalogue.unlisted()
         asked = {server.label: asyncio.create_task(self._ask(server)) for server in missing}
         try:
             for server in missing:
-                body, index = _opened_list(server), state.next_output_index
+                body, index = _new_list_item(server), state.next_output_index
                 opened = OutputItemAdded(output_index=index, item=body)
                 yield Emitted([opened, *before_result(body, output_index=index)])
-                yield self._listed(server, body, await asked[server.label], index)
+                yield self._finish_list(server, body, await asked[server.label], index)
         finally:
             for task in asked.values():
                 task.cancel()
@@ -98,22 +98,24 @@ class McpToolbox:
         if calls or missing_choice:
             yield ToolsPrepared(events=[], calls=calls, failure=missing_choice)
 
-    async def _ask(self, server: Server) -> list[ListedTool] | ServerFailed:
+    async def _ask(self, server: RemoteServer) -> list[ListedTool] | ServerFailed:
         try:
             return await self._sessions.list_tools(server)
         except ServerFailed as failure:
             return failure
 
-    def _listed(self, server: Server, body: Body, answer: list[ListedTool] | ServerFailed, index: int) -> ToolsPrepared:
+    def _finish_list(
+        self, server: RemoteServer, body: Body, answer: list[ListedTool] | ServerFailed, index: int
+    ) -> ToolsPrepared:
         failure = None
         if isinstance(answer, ServerFailed):
-            words = results.cut(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
+            words = results.truncate(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
             body = {**body, "error": words}
             if answer.code == _UNAUTHORIZED and self._answers_http:
                 failure = Failure(code="server_error", message=words, param="tools", status=_UNAUTHORIZED)
         else:
             self._fresh[server.label] = answer
-            body = {**body, "tools": [tool.shown() for tool in self._catalogue.learn(server, answer)]}
+            body = {**body, "tools": [tool.shown() for tool in self._catalogue.add_listing(server, answer)]}
         done = OutputItemDone(output_index=index, item=body)
         return ToolsPrepared(
             events=[*after_result(body, output_index=index), done], items=[OutputItem(body=body)], failure=failure
@@ -149,8 +151,10 @@ class McpToolbox:
     def deferred(self) -> list[ToolOffer]:
         """The tools that a search may find."""
         return [
-            ToolOffer(tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.found)
-            for name, known in self._catalogue.unloaded(self._choice).items()
+            ToolOffer(
+                tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.search_result
+            )
+            for name, known in self._catalogue.deferred_tools(self._choice).items()
         ]
 
     def load(self, names: Iterable[str]) -> None:
@@ -194,7 +198,9 @@ class McpToolbox:
     def open_item(self, call: Call) -> Body:
         """An `mcp_call` item."""
         approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
-        label, name = _place(approved, known.server.label if known else "", known.tool.name if known else call.name)
+        label, name = _label_and_name(
+            approved, known.server.label if known else "", known.tool.name if known else call.name
+        )
         return {
             "id": new_id("mcp"),
             "type": "mcp_call",
@@ -220,8 +226,8 @@ class McpToolbox:
             arguments = parse_object(call.arguments) or {}
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
-            return results.failed(failure)
-        return results.returned(result, known.server)
+            return results.from_failure(failure)
+        return results.from_result(result, known.server)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
         """The item with the output, or with the error."""
@@ -235,18 +241,18 @@ class McpToolbox:
         }
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
-    def _existing(self, name: str) -> Known:
+    def _existing(self, name: str) -> AvailableTool:
         known = self._catalogue.find(name)
         if known is None:
             raise ServerFailed(_GONE, code=-32602, kind="mcp_protocol_error")
         return known
 
-    async def _check_unchanged(self, approved: Approved) -> None:
+    async def _check_unchanged(self, approved: ApprovedCall) -> None:
         """Whoever approved has read what the server said then; it is asked once more, unless it just was."""
         server = self._catalogue.servers[approved.server_label]
         if server.label not in self._fresh:
             self._fresh[server.label] = await self._sessions.list_tools(server)
-            self._catalogue.learn(server, self._fresh[server.label])
+            self._catalogue.add_listing(server, self._fresh[server.label])
         known = self._catalogue.find(approved.call.name)
         if known is not None and known.definition != approved.definition:
             raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
@@ -256,7 +262,7 @@ class McpToolbox:
         await self._sessions.close()
 
 
-def _opened_list(server: Server) -> Body:
+def _new_list_item(server: RemoteServer) -> Body:
     return {
         "id": new_id("mcpl"),
         "type": "mcp_list_tools",
@@ -266,5 +272,5 @@ def _opened_list(server: Server) -> Body:
     }
 
 
-def _place(approved: Approved | None, label: str, name: str) -> tuple[str, str]:
+def _label_and_name(approved: ApprovedCall | None, label: str, name: str) -> tuple[str, str]:
     return (approved.server_label, approved.name) if approved else (label, name)

@@ -1,7 +1,8 @@
-"""The HTTP client under a session: guarded by `kernel.egress`, bounded, and noting what the SDK keeps to itself.
+"""The HTTP client of an MCP session: goes through `kernel.egress`, bounds messages and records transport failures.
 
-The SDK turns every refusal of a server into the same words. `Heard` keeps the status behind them, for the request that
-is being made: the SDK sends in the context of the task that asked.
+The SDK reports every HTTP error of a server with the same message. `TransportFailure` records the status code for the
+request in progress. A context variable is enough for that, since the SDK sends a request in the context of the task
+that makes it.
 """
 
 from collections.abc import AsyncGenerator
@@ -13,24 +14,24 @@ from typing_extensions import override
 
 from kernel.egress import Egress
 from kernel.errors import ApiError
-from responses.tools.mcp.servers import Server
+from responses.tools.mcp.servers import RemoteServer
 
 # Of one event or one JSON body; the SDK bounds events only, and decodes what it has got as a whole.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Heard:
+class TransportFailure:
     """What went wrong below the protocol while one thing was asked of a server."""
 
     status: int | None = None
     error: Exception | None = None
 
 
-listening: ContextVar[Heard | None] = ContextVar("mcp_heard", default=None)
+transport_failure: ContextVar[TransportFailure | None] = ContextVar("mcp_heard", default=None)
 
 
-def http_client(server: Server, egress: Egress, *, read_seconds: float) -> httpx2.AsyncClient:
+def http_client(server: RemoteServer, egress: Egress, *, read_seconds: float) -> httpx2.AsyncClient:
     """A client that carries the server's credentials. The SDK follows redirects within the origin."""
     return httpx2.AsyncClient(
         transport=_Noting(egress.transport()),
@@ -47,14 +48,14 @@ class _Noting(httpx2.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        heard = listening.get() or Heard()
+        failure_below = transport_failure.get() or TransportFailure()
         try:
             response = await self._inner.handle_async_request(request)
         except (ApiError, httpx2.HTTPError) as error:
-            heard.error = error
+            failure_below.error = error
             raise
         if response.status_code >= httpx2.codes.BAD_REQUEST:
-            heard.status = response.status_code
+            failure_below.status = response.status_code
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if not is_stream and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream, request)

@@ -25,14 +25,14 @@ class Query:
     domains: tuple[str, ...] = ()
 
     @property
-    def narrowed(self) -> str:
+    def text_with_sites(self) -> str:
         """The words, for engines that know domains only as words."""
         sites = " OR ".join(f"site:{domain}" for domain in self.domains[:10])
         return f"{self.words} ({sites})" if sites else self.words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class EngineResult:
     """A page that an engine names."""
 
     url: str
@@ -43,7 +43,7 @@ class Found:
 class Engine(Protocol):
     """A search engine."""
 
-    async def search(self, query: Query) -> list[Found]:
+    async def search(self, query: Query) -> list[EngineResult]:
         """The pages, the best first. Raises `EgressFailed` when the engine cannot say."""
         ...
 
@@ -74,33 +74,33 @@ class _Rest:
 class SearXNG(_Rest):
     """A SearXNG of the operator's own, whose settings allow the format `json`."""
 
-    async def search(self, query: Query) -> list[Found]:
+    async def search(self, query: Query) -> list[EngineResult]:
         """Ask `/search`."""
-        answer = await self._get("/search", {"q": query.narrowed, "format": "json", "safesearch": 1}, {})
-        return _found(answer, ("results",), text="content", most=query.most)
+        answer = await self._get("/search", {"q": query.text_with_sites, "format": "json", "safesearch": 1}, {})
+        return _results(answer, ("results",), text="content", most=query.most)
 
 
 class Tavily(_Rest):
     """Tavily's API."""
 
-    async def search(self, query: Query) -> list[Found]:
+    async def search(self, query: Query) -> list[EngineResult]:
         """Ask `/search`."""
         body = {"query": query.words, "max_results": query.most, "include_domains": [*query.domains]}
         answer = await self._post("/search", body, {"authorization": f"Bearer {self.key}"})
-        return _found(answer, ("results",), text="content", most=query.most)
+        return _results(answer, ("results",), text="content", most=query.most)
 
 
 class Brave(_Rest):
     """Brave's API."""
 
-    async def search(self, query: Query) -> list[Found]:
+    async def search(self, query: Query) -> list[EngineResult]:
         """Ask `/res/v1/web/search`."""
-        parameters = {"q": query.narrowed[:400], "count": min(query.most, 20), "text_decorations": "false"}
+        parameters = {"q": query.text_with_sites[:400], "count": min(query.most, 20), "text_decorations": "false"}
         if query.country:
             parameters["country"] = query.country.upper()
         headers = {"x-subscription-token": self.key}
         answer = await self._get("/res/v1/web/search", parameters, headers)
-        return _found(answer, ("web", "results"), text="description", most=query.most)
+        return _results(answer, ("web", "results"), text="description", most=query.most)
 
 
 ENGINES: Mapping[str, tuple[type[SearXNG] | type[Tavily] | type[Brave], str]] = {
@@ -118,17 +118,17 @@ def _read(answer: Fetched) -> Any:
         raise EgressFailed("The search engine sent something that is no JSON.") from error
 
 
-def _found(answer: Any, path: Sequence[str], *, text: str, most: int) -> list[Found]:
+def _results(answer: Any, path: Sequence[str], *, text: str, most: int) -> list[EngineResult]:
     """The results in an engine's answer; what is no result is left out."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None
     pages = [page for page in answer or () if isinstance(page, dict)] if isinstance(answer, list) else []
     return [
-        Found(url=page["url"], title=_words(page.get("title")), text=_words(page.get(text)))
+        EngineResult(url=page["url"], title=_stripped(page.get("title")), text=_stripped(page.get(text)))
         for page in pages
         if isinstance(page.get("url"), str) and page["url"].startswith(("http://", "https://"))
     ][:most]
 
 
-def _words(value: Any) -> str:
+def _stripped(value: Any) -> str:
     return value.strip() if isinstance(value, str) else ""

@@ -22,7 +22,7 @@ _MOST_PLACES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class WebPage:
     """A page that was read."""
 
     url: str
@@ -30,38 +30,38 @@ class Page:
     text: str
 
 
-class Unreadable(Exception):
+class UnreadablePage(Exception):
     """The page cannot be had, or has no words; the message says why."""
 
 
-class Reader:
+class PageReader:
     """Reads pages for one run, each of them once."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
-        self._read: dict[str, Page] = {}
+        self._read: dict[str, WebPage] = {}
 
-    async def page(self, url: str) -> Page:
-        """The page at a URL. Raises `Unreadable`."""
+    async def page(self, url: str) -> WebPage:
+        """The page at a URL. Raises `UnreadablePage`."""
         if url not in self._read:
             self._read[url] = await self._fetch(url)
         return self._read[url]
 
-    async def _fetch(self, url: str) -> Page:
+    async def _fetch(self, url: str) -> WebPage:
         try:
             got = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
             return await asyncio.to_thread(_page, got)
         except ApiError as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadablePage(str(error)) from error
 
 
-def _page(got: Fetched) -> Page:
-    content = in_utf8(got.content, charset=got.charset)
+def _page(got: Fetched) -> WebPage:
+    content = to_utf8(got.content, charset=got.charset)
     text = extract_text(content, content_type=got.content_type)
-    return Page(url=got.url, title=_title(content) or got.url, text=text)
+    return WebPage(url=got.url, title=_title(content) or got.url, text=text)
 
 
-def in_utf8(content: bytes, *, charset: str) -> bytes:
+def to_utf8(content: bytes, *, charset: str) -> bytes:
     """A page in UTF-8, if its server or the page itself says what it is in, as browsers take it; else as it came."""
     if b"%PDF-" in content[:1024]:
         return content

@@ -20,8 +20,8 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.schema.web_search import STEPS
-from responses.tools.web_search.engines import Engine, Found, Query
-from responses.tools.web_search.pages import Page, Reader, Unreadable, places
+from responses.tools.web_search.engines import Engine, EngineResult, Query
+from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, places
 
 _SEARCH, _OPEN, _FIND = STEPS
 _MOST_QUERIES = 4
@@ -41,7 +41,7 @@ class _Size:
 _SIZES = {"low": _Size(5, 300, 8_000), "medium": _Size(8, 600, 20_000), "high": _Size(12, 1_500, 50_000)}
 
 
-class _Wrong(Exception):
+class _InvalidStep(Exception):
     """The call cannot be made like this; the message is for the model."""
 
 
@@ -50,7 +50,7 @@ class WebSearchToolbox:
 
     concurrency = 4
 
-    def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: Reader) -> None:
+    def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: PageReader) -> None:
         self._kind: str = shown["type"]
         self._size = _SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
@@ -109,7 +109,7 @@ class WebSearchToolbox:
         steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
         try:
             results = await steps[call.name](arguments)
-        except (_Wrong, Unreadable) as error:
+        except (_InvalidStep, UnreadablePage) as error:
             return ToolResult(
                 output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
             )
@@ -132,7 +132,7 @@ class WebSearchToolbox:
     async def _search(self, arguments: Mapping[str, Any]) -> list[Body]:
         queries = _queries(arguments)
         if not queries:
-            raise _Wrong("'queries' has to be a list of texts")
+            raise _InvalidStep("'queries' has to be a list of texts")
         asked = [self._engine.search(self._query(words)) for words in queries]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for wrong in answers:
@@ -140,15 +140,15 @@ class WebSearchToolbox:
                 raise wrong
         lists = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not lists:
-            raise _Wrong(f"the search engine could not be asked: {answers[0]}")
+            raise _InvalidStep(f"the search engine could not be asked: {answers[0]}")
         return [_result(one.url, one.title, one.text[: self._size.characters]) for one in self._best(lists)]
 
     def _query(self, words: str) -> Query:
         return Query(words=words, most=self._size.results, country=self._location.get("country"), domains=self._domains)
 
-    def _best(self, lists: Sequence[Sequence[Found]]) -> list[Found]:
+    def _best(self, lists: Sequence[Sequence[EngineResult]]) -> list[EngineResult]:
         """The first results of all queries, then the second ones, each page once."""
-        best: dict[str, Found] = {}
+        best: dict[str, EngineResult] = {}
         for rank in range(max(map(len, lists), default=0)):
             for one in (found[rank] for found in lists if rank < len(found)):
                 if self._is_allowed(one.url):
@@ -162,19 +162,19 @@ class WebSearchToolbox:
     async def _find(self, arguments: Mapping[str, Any]) -> list[Body]:
         pattern = arguments.get("pattern")
         if not isinstance(pattern, str) or not pattern.strip():
-            raise _Wrong("'pattern' has to be a text")
+            raise _InvalidStep("'pattern' has to be a text")
         page = await self._page(arguments)
         return [_result(page.url, page.title, place) for place in places(page.text, pattern.strip())]
 
-    async def _page(self, arguments: Mapping[str, Any]) -> Page:
+    async def _page(self, arguments: Mapping[str, Any]) -> WebPage:
         url = arguments.get("url")
         if not isinstance(url, str) or not url:
-            raise _Wrong("'url' has to be a text")
+            raise _InvalidStep("'url' has to be a text")
         if not self._is_allowed(url):
-            raise _Wrong("this page is of a domain that is not allowed here")
+            raise _InvalidStep("this page is of a domain that is not allowed here")
         page = await self._reader.page(url)
         if not self._is_allowed(page.url):
-            raise _Wrong("this page leads to a domain that is not allowed here")
+            raise _InvalidStep("this page leads to a domain that is not allowed here")
         return page
 
     def _is_allowed(self, url: str) -> bool:
