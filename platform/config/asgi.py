@@ -1,6 +1,6 @@
-"""The ASGI application: the API's shell with its streams and views, and the site for everything else.
+"""ASGI application: the API with its streams and views under /v1, and the site for everything else.
 
-The same URL answers as JSON or as a stream, whatever `stream` in its body says; the switch is here, in one place.
+A URL responds with JSON or with a stream, depending on `stream` in the request; only this module decides which.
 """
 
 import os
@@ -9,6 +9,7 @@ import re
 import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+# Before the imports below: they import models, which need the app registry.
 django.setup()
 
 import orjson
@@ -27,12 +28,12 @@ from tenants.authentication import authenticate
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
-_created: dict[str, App] = {
+_stream_consumers: dict[str, App] = {
     "/v1/responses": ResponseStream.as_asgi(),
     "/v1/chat/completions": ChatStream.as_asgi(),
 }
-_replayed: App = ResponseReplay.as_asgi()
-_ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+")
+_replay_consumer: App = ResponseReplay.as_asgi()
+_RESPONSE_PATH = re.compile(r"/v1/responses/[^/]+")
 
 
 async def _api(scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,18 +41,18 @@ async def _api(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _stream(scope: Scope) -> App | None:
-    """The consumer of a request that asks for a stream."""
+    """Return the consumer for a request that asks for a stream, None for other requests."""
     path = scope["path"]
     match scope["method"]:
-        case "POST" if path in _created and _wants_stream(scope["body"]):
-            return _created[path]
-        case "GET" if b"stream=true" in scope["query_string"].split(b"&") and _ONE_RESPONSE.fullmatch(path):
-            return _replayed
+        case "POST" if path in _stream_consumers and _wants_stream(scope["body"]):
+            return _stream_consumers[path]
+        case "GET" if b"stream=true" in scope["query_string"].split(b"&") and _RESPONSE_PATH.fullmatch(path):
+            return _replay_consumer
     return None
 
 
 def _wants_stream(body: bytes) -> bool:
-    """Broken bodies go to the views, which say what is wrong with them."""
+    # A quick search spares most bodies from being parsed twice. Invalid ones go to the views, which report the error.
     if b'"stream"' not in body:
         return False
     try:
@@ -62,7 +63,7 @@ def _wants_stream(body: bytes) -> bool:
 
 
 def is_upload(scope: Scope) -> bool:
-    """Whether a request brings a file: it goes to disk, never whole into memory."""
+    """Return true for requests that upload a file; their bodies are written to disk instead of memory."""
     return (scope["method"], scope["path"]) == ("POST", "/v1/files") or brings_part(scope)
 
 
@@ -70,7 +71,7 @@ async def _admit(scope: Scope) -> None:
     await authenticate(header(scope, b"authorization"))
 
 
-_shell = ApiShell(
+_api_shell = ApiShell(
     _api,
     admit=_admit,
     max_body_bytes=settings.MAX_BODY_BYTES,
@@ -80,27 +81,31 @@ _shell = ApiShell(
 
 
 async def _http(scope: Scope, receive: Receive, send: Send) -> None:
-    await (_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
+    await (_api_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
 
 
-_live: dict[str, App] = {"/admin/live/socket": LiveSocket.as_asgi(), "/admin/live/follow": FollowSocket.as_asgi()}
-_responses: App = ResponseSocket.as_asgi()
+_page_sockets: dict[str, App] = {
+    "/admin/live/socket": LiveSocket.as_asgi(),
+    "/admin/live/follow": FollowSocket.as_asgi(),
+}
+_response_socket: App = ResponseSocket.as_asgi()
 
 
 async def _websocket(scope: Scope, receive: Receive, send: Send) -> None:
-    # Those of pages come with the cookie of a session, which a page of somebody else's could send along.
+    # Sockets of the admin authenticate with the session cookie, which browsers also send from pages of other sites:
+    # these need a check of the Origin header. Sockets of the API authenticate with a key.
     if scope["path"].startswith("/admin/"):
-        await _pages(scope, receive, send)
+        await _checked_page_socket(scope, receive, send)
     else:
-        await _responses(scope, receive, send)
+        await _response_socket(scope, receive, send)
 
 
 async def _page_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    await _live.get(scope["path"], _NOWHERE)(scope, receive, send)
+    await _page_sockets.get(scope["path"], _denied)(scope, receive, send)
 
 
-_NOWHERE: App = WebsocketDenier.as_asgi()
-_pages: App = AllowedHostsOriginValidator(_page_socket)
+_denied: App = WebsocketDenier.as_asgi()
+_checked_page_socket: App = AllowedHostsOriginValidator(_page_socket)
 _proxies = settings.TRUSTED_PROXIES
 application = ProtocolTypeRouter(
     {

@@ -1,4 +1,4 @@
-"""The Celery application that workers, beat and every `.delay` share."""
+"""Celery application shared by workers, the scheduler and every call of `.delay`."""
 
 from celery import Celery
 

@@ -1,4 +1,4 @@
-"""The frame of the admin: its name, colours, files and navigation, as Unfold's setting."""
+"""Frame of the admin (title, colours, static files, navigation) as the setting of django-unfold."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,16 +18,16 @@ def _static(name: str) -> Callable[[HttpRequest], str]:
 
 
 def _files(kind: str) -> list[Callable[[HttpRequest], str]]:
-    """All of our style sheets or scripts: the one that others lean on first, then by name."""
+    # console.css and console.js come first: the others override or use them.
     names = sorted((path.name for path in _FILES.glob(f"*.{kind}")), key=lambda name: (name != f"console.{kind}", name))
     return [_static(name) for name in names]
 
 
-def _rows(title: str, icon: str, model: str) -> dict[str, Any]:
-    """An entry of the sidebar that leads to the list of a model, for those who may see it."""
+def _model_list(title: str, icon: str, model: str) -> dict[str, Any]:
+    """Return a sidebar entry for the list of a model, shown to users who have permission to view it."""
 
     def may_see(request: HttpRequest) -> bool:
-        # Unfold puts a site of its own in the place of Django's once the apps are loaded.
+        # Looked up on each call: Unfold replaces Django's admin site once the apps are loaded.
         return admin.site.get_model_admin(apps.get_model(model)).has_view_permission(request)
 
     name = model.lower().replace(".", "_")
@@ -35,9 +35,10 @@ def _rows(title: str, icon: str, model: str) -> dict[str, Any]:
 
 
 def _page(title: str, icon: str, name: str) -> dict[str, Any]:
-    """An entry of the sidebar that leads to a page of our own (`tenants.console.site`)."""
+    """Return a sidebar entry for a page registered in `tenants.console.site`."""
 
     def may_see(request: HttpRequest) -> bool:
+        # Imported late: this module is part of the settings, which models cannot be imported from.
         from tenants.console.site import may_open
 
         return may_open(request, name)
@@ -65,57 +66,57 @@ _NAVIGATION = [
     {
         "items": [
             {"title": "Home", "icon": "home", "link": reverse_lazy("admin:index")},
-            _rows("Responses", "swap_vert", "responses.Response"),
-            _rows("Conversations", "forum", "conversations.Conversation"),
-            _rows("Tool calls", "construction", "responses.ToolCall"),
+            _model_list("Responses", "swap_vert", "responses.Response"),
+            _model_list("Conversations", "forum", "conversations.Conversation"),
+            _model_list("Tool calls", "construction", "responses.ToolCall"),
             _page("Running jobs", "play_circle", "live"),
             _page("Usage", "bar_chart", "usage"),
             _page("Search", "manage_search", "search"),
             _page("Playground", "experiment", "playground"),
-            _rows("Prompts", "edit_note", "responses.PromptTemplate"),
+            _model_list("Prompts", "edit_note", "responses.PromptTemplate"),
         ],
     },
     {
         "title": "Access",
         "separator": True,
         "items": [
-            _rows("Teams", "groups", "tenants.Team"),
-            _rows("API keys", "key", "tenants.ApiKey"),
-            _rows("Members", "badge", "tenants.Membership"),
-            _rows("Webhooks", "webhook", "responses.WebhookEndpoint"),
-            _rows("Guardrails", "shield", "tenants.Guardrail"),
+            _model_list("Teams", "groups", "tenants.Team"),
+            _model_list("API keys", "key", "tenants.ApiKey"),
+            _model_list("Members", "badge", "tenants.Membership"),
+            _model_list("Webhooks", "webhook", "responses.WebhookEndpoint"),
+            _model_list("Guardrails", "shield", "tenants.Guardrail"),
         ],
     },
     {
         "title": "Routing",
         "separator": True,
         "items": [
-            _rows("Models", "neurology", "tenants.Model"),
-            _rows("Upstreams", "dns", "tenants.Upstream"),
-            _rows("Connectors", "cable", "tenants.Connector"),
-            _rows("Search engines", "travel_explore", "tenants.SearchEngine"),
+            _model_list("Models", "neurology", "tenants.Model"),
+            _model_list("Upstreams", "dns", "tenants.Upstream"),
+            _model_list("Connectors", "cable", "tenants.Connector"),
+            _model_list("Search engines", "travel_explore", "tenants.SearchEngine"),
         ],
     },
     {
         "title": "Storage",
         "separator": True,
         "items": [
-            _rows("Batches", "stacks", "responses.Batch"),
-            _rows("Vector stores", "database", "responses.VectorStore"),
-            _rows("Files", "draft", "conversations.File"),
-            _rows("Containers", "deployed_code", "containers.Container"),
-            _rows("Chat completions", "chat", "responses.ChatCompletion"),
+            _model_list("Batches", "stacks", "responses.Batch"),
+            _model_list("Vector stores", "database", "responses.VectorStore"),
+            _model_list("Files", "draft", "conversations.File"),
+            _model_list("Containers", "deployed_code", "containers.Container"),
+            _model_list("Chat completions", "chat", "responses.ChatCompletion"),
         ],
     },
     {
         "title": "Records",
         "separator": True,
         "items": [
-            _rows("Usage ledger", "receipt_long", "tenants.UsageRecord"),
-            _rows("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
-            _rows("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
-            _rows("Audit log", "policy", "tenants.AuditEvent"),
-            _rows("Users", "person", "auth.User"),
+            _model_list("Usage ledger", "receipt_long", "tenants.UsageRecord"),
+            _model_list("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
+            _model_list("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
+            _model_list("Audit log", "policy", "tenants.AuditEvent"),
+            _model_list("Users", "person", "auth.User"),
             _page("System", "monitor_heart", "system"),
         ],
     },
@@ -133,12 +134,12 @@ UNFOLD: dict[str, Any] = {
     "LOGIN": {"image": _static("login.svg")},
     "DASHBOARD_CALLBACK": "responses.admin.home.page.dashboard",
     "SHOW_VIEW_ON_SITE": False,
-    "SHOW_HISTORY": False,  # the audit log is the history
+    "SHOW_HISTORY": False,  # the audit log replaces Django's history
     "COLORS": _COLORS,
     "SIDEBAR": {"navigation": _NAVIGATION, "show_search": True, "command_search": True},
     "ACCOUNT": {
         "navigation": [
-            {"title": "Passkeys and second factor", "link": reverse_lazy("mfa_index")},
+            {"title": "Passkeys and two-factor authentication", "link": reverse_lazy("mfa_index")},
             {"title": "Sessions", "link": reverse_lazy("usersessions_list")},
         ],
     },

@@ -1,7 +1,7 @@
-"""Large bodies under daphne: uploads stay on the disk where Twisted has put them, nobody fills that disk or the memory.
+"""Large bodies under daphne: uploads stay in Twisted's temporary file, and the use of disk and memory is bounded.
 
-daphne reads a whole body before it calls the application, queues all of it in memory, and then takes whatever the
-application sends, however slowly the client reads.
+Unmodified, daphne reads a whole body before it calls the application, copies all of it into memory, and buffers whatever
+the application sends, however slowly the client reads.
 """
 
 import asyncio
@@ -16,52 +16,54 @@ from typing_extensions import override
 from kernel.asgi import Message, Scope
 
 
-class _Valve:
-    """What Twisted tells when the client's connection has taken enough, and when it can take more."""
+class _FlowControl:
+    """Twisted producer that records whether the connection's send buffer can take more."""
 
     def __init__(self) -> None:
-        self.is_open = asyncio.Event()
-        self.is_open.set()
+        self.can_write = asyncio.Event()
+        self.can_write.set()
 
     def pauseProducing(self) -> None:  # noqa: N802 - Twisted's interface
-        self.is_open.clear()
+        self.can_write.clear()
 
     def resumeProducing(self) -> None:  # noqa: N802
-        self.is_open.set()
+        self.can_write.set()
 
     def stopProducing(self) -> None:  # noqa: N802
-        self.is_open.set()
+        # The connection is lost: waiting writers continue, and their writes have no effect.
+        self.can_write.set()
 
 
 class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
-    """daphne's request, with an end to what it stores and a valve for what it sends."""
+    """daphne's request with a limit for the stored body and flow control for the response."""
 
-    valve: _Valve | None = None
+    flow_control: _FlowControl | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        # Twisted would read forms into memory and parse them, for nobody; just looking for one, with the
-        # e-mail package, takes a quarter of a small request's time.
+        # Twisted would parse forms in memory, though nothing uses the result. The check for a form alone, which uses
+        # the e-mail package, takes a quarter of a small request's time.
         super().__init__(*args, parsePOSTFormSubmission=False, **options)
 
     @override
     def handleContentChunk(self, data: bytes) -> None:
-        """Keep one byte more than is allowed at most: the shell sees that it was too much, and the disk does not."""
-        # The channel knows the path already, the request only once the whole body is there.
+        """Store a part of the body, up to one byte beyond its limit."""
+        # The extra byte lets `ApiShell` see that the body is too large, while the rest of it is never stored. The path
+        # is taken from the channel: the request has none before the whole body has arrived.
         path = getattr(self.channel, "_path", b"")
-        room = self.server.most_bytes(path) + 1 - self.content.tell()
-        if room > 0:
-            super().handleContentChunk(data[:room])
+        remaining = self.server.max_bytes(path) + 1 - self.content.tell()
+        if remaining > 0:
+            super().handleContentChunk(data[:remaining])
 
     async def drained(self) -> None:
-        """Wait until the client has taken most of what was sent, or has gone."""
-        if self.valve is not None:
-            await self.valve.is_open.wait()
+        """Wait until the client has received most of what was sent, or has disconnected."""
+        if self.flow_control is not None:
+            await self.flow_control.can_write.wait()
 
-    def watch(self) -> None:
-        """Begin to hear of a client that reads slowly."""
-        if self.valve is None and not self.finished and self.channel is not None:
-            self.valve = _Valve()
-            self.registerProducer(self.valve, streaming=True)
+    def start_flow_control(self) -> None:
+        """Register with the connection, which reports slow readers from then on; idempotent."""
+        if self.flow_control is None and not self.finished and self.channel is not None:
+            self.flow_control = _FlowControl()
+            self.registerProducer(self.flow_control, streaming=True)
 
     @override
     def finish(self) -> None:
@@ -71,36 +73,41 @@ class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne 
 
     @override
     def connectionLost(self, reason: Any) -> None:
-        if self.valve is not None:
-            self.valve.stopProducing()
+        if self.flow_control is not None:
+            self.flow_control.stopProducing()
         super().connectionLost(reason)
 
 
-# Its factory of connections has no parameter for this.
+# Patched, as daphne's connection factory has no parameter for the class of requests.
 daphne.http_protocol.WebRequest = Request
 
 
 class Server(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
-    """daphne's server, which hands uploads over as files and waits for slow clients."""
+    """daphne's server that passes uploads on as files and waits for slow clients.
+
+    `max_bytes` returns the limit of a body for a path.
+    """
 
     def __init__(
-        self, *, is_upload: Callable[[Scope], bool], most_bytes: Callable[[bytes], int], **options: Any
+        self, *, is_upload: Callable[[Scope], bool], max_bytes: Callable[[bytes], int], **options: Any
     ) -> None:
         super().__init__(**options)
         self.is_upload = is_upload
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
 
     @override
     def create_application(self, protocol: Any, scope: Scope) -> Any:
+        # Twisted keeps small bodies in memory; those are passed on as usual.
         if scope["type"] == "http" and self.is_upload(scope) and not isinstance(protocol.content, BytesIO):
             scope["spooled"], protocol.content = protocol.content, BytesIO()
         return super().create_application(protocol, scope)
 
     @override
     async def handle_reply(self, protocol: Any, message: Message) -> None:
-        goes_on = message.get("more_body", False)
-        if goes_on:
-            protocol.watch()
+        # A complete response is in memory as a whole already; flow control only helps with streams.
+        has_more = message.get("more_body", False)
+        if has_more:
+            protocol.start_flow_control()
         await super().handle_reply(protocol, message)
-        if goes_on:
+        if has_more:
             await protocol.drained()

@@ -1,4 +1,4 @@
-"""Probes and numbers for operators: `/livez`, `/readyz`, `/version`, `/metrics`. None of them ever calls a model."""
+"""Probes and metrics for operators: `/livez`, `/readyz`, `/version`, `/metrics`. None of them calls an upstream."""
 
 import time
 from typing import Any
@@ -14,51 +14,53 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.safety import powerful_role
 
+# Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0
 
 
-class _Known:
-    """What the last probes found, so that frequent ones cost nothing."""
+class _ProbeCache:
+    """Results of earlier probes in this process."""
 
     ready_at: float | None = None
     migrated: bool = False
 
 
 async def livez(_: HttpRequest) -> HttpResponse:
-    """200 as long as the event loop turns; asks nobody else."""
+    """Respond 200 while the event loop runs."""
+    # Checks no dependency: restarting this process would not repair a database.
     return JsonResponse({"status": "live"})
 
 
 def readyz(_: HttpRequest) -> HttpResponse:
-    """200 when requests can be served: database, migrations, Redis. 503 with the reasons otherwise."""
-    if _Known.ready_at is not None and time.monotonic() - _Known.ready_at < _READY_FOR_SECONDS:
+    """Respond 200 if database, migrations and Redis allow serving requests, otherwise 503 with the reasons."""
+    if _ProbeCache.ready_at is not None and time.monotonic() - _ProbeCache.ready_at < _READY_FOR_SECONDS:
         return JsonResponse({"status": "ready"})
     reasons = [reason for check in (_database, _broker) if (reason := check())]
     if reasons:
         return JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
-    _Known.ready_at = time.monotonic()
+    _ProbeCache.ready_at = time.monotonic()
     return JsonResponse({"status": "ready"})
 
 
 def version(_: HttpRequest) -> HttpResponse:
-    """The version that is running."""
+    """Respond with the running version."""
     return JsonResponse({"version": settings.VERSION})
 
 
 def metrics(_: HttpRequest) -> HttpResponse:
-    """This process's numbers in Prometheus' text format."""
+    """Respond with this process's metrics in Prometheus' text format."""
     return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
 
 def _database() -> str | None:
-    """Migrations are looked at until they are all applied: a running process cannot lose them."""
     try:
         if (reason := powerful_role()) is not None:
             return reason
-        pending = [] if _Known.migrated else _pending_migrations()
+        # Once applied, migrations are not checked again: a running process cannot lose them.
+        pending = [] if _ProbeCache.migrated else _pending_migrations()
     except (psycopg.OperationalError, DatabaseError):
-        return "the database does not answer"
-    _Known.migrated = not pending
+        return "the database is unreachable"
+    _ProbeCache.migrated = not pending
     return f"{len(pending)} migrations are not applied" if pending else None
 
 
@@ -72,5 +74,5 @@ def _broker() -> str | None:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as broker:
             broker.ping()
     except redis.RedisError:
-        return "Redis does not answer"
+        return "Redis is unreachable"
     return None

@@ -1,4 +1,4 @@
-"""What must hold before a process serves anybody."""
+"""Safety check of the database role, done before a process serves requests."""
 
 from contextlib import suppress
 
@@ -11,33 +11,33 @@ _CONNECT_SECONDS = 2
 
 
 def refuse_powerful_role() -> None:
-    """A superuser or a role with BYPASSRLS sees through row-level security: one forgotten filter would leak teams.
-
-    A database that does not answer yet is asked again by the probe of readiness.
-    """
+    """Raise `ImproperlyConfigured` if the application's role bypasses row-level security."""
+    # An unreachable database is no reason to exit: the readiness probe repeats the check.
     with suppress(psycopg.OperationalError):
         if (reason := powerful_role()) is not None:
             raise ImproperlyConfigured(reason)
 
 
 def powerful_role() -> str | None:
-    """Why the application's role must not serve; None when it may. Raises psycopg's error when nobody answers.
+    """Return the reason why the application's role must not be used, or None; raises `psycopg.OperationalError`.
 
-    Over a connection of its own: one of the pool would be waited for, however long the database is away.
+    A superuser or a role with BYPASSRLS ignores row-level security: one forgotten filter would leak rows between teams.
     """
-    given = settings.DATABASES["default"]
+    database = settings.DATABASES["default"]
+    # Not from the pool: while the database is unreachable, waiting for a pooled connection takes much longer.
     with psycopg.connect(
-        host=given["HOST"],
-        port=given["PORT"],
-        user=given["USER"],
-        password=given["PASSWORD"],
-        dbname=given["NAME"],
+        host=database["HOST"],
+        port=database["PORT"],
+        user=database["USER"],
+        password=database["PASSWORD"],
+        dbname=database["NAME"],
         connect_timeout=_CONNECT_SECONDS,
-    ) as database:
-        name, is_powerful = database.execute(_ROLE).fetchone() or ("", False)
+    ) as connection:
+        name, is_powerful = connection.execute(_ROLE).fetchone() or ("", False)
+    # Development databases often have a single role.
     if not is_powerful or settings.DEBUG:
         return None
     return (
-        f"DATABASE_URL names the role '{name}', which is a superuser or has BYPASSRLS: row-level security would "
-        "not hold. Name a role without either (docs/operations.md)."
+        f"DATABASE_URL uses the role '{name}', which is a superuser or has BYPASSRLS, so row-level security would have "
+        "no effect. Use a role with neither (docs/operations.md)."
     )

@@ -1,4 +1,4 @@
-"""How the web process listens: daphne with a few measured corrections, or uvicorn."""
+"""HTTP server of the web process: daphne, tuned by measurement, or uvicorn."""
 
 import asyncio
 import gc
@@ -9,19 +9,20 @@ import uvloop
 from django.conf import settings
 from typing_extensions import override
 
+# Daphne's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
 _STOP_SECONDS = 5
 
 
 def serve(server: str, *, host: str, port: int) -> None:
-    """Serve until a signal. Whatever runs at the end gets its stored terminal state before the process goes."""
+    """Serve until a signal arrives, then store a terminal state for every active run."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
-    _tell_of_itself(server)
+    _start_heartbeat(server)
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
 
-def _tell_of_itself(server: str) -> None:
+def _start_heartbeat(server: str) -> None:
     from kernel import heartbeats
     from responses.runs.runner import PROCESS, live_runs
 
@@ -29,19 +30,19 @@ def _tell_of_itself(server: str) -> None:
 
 
 def _daphne(host: str, port: int) -> None:
-    # The first of these installs Twisted's reactor on an asyncio loop of its own.
+    # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_bodies import Server  # isort: skip
     from twisted.internet import reactor
 
     from config.asgi import application, is_upload
 
-    settle()
-    # Its default backlog of 50 makes simultaneous connects wait for a second.
+    freeze_startup_objects()
+    # Colons separate the endpoint's fields, so those of an IPv6 address are escaped with a backslash, chr(92).
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
     instance = Server(
         application=application,
         is_upload=is_upload,
-        most_bytes=_most_bytes,
+        max_bytes=_max_bytes,
         endpoints=[endpoint],
         signal_handlers=True,
         http_timeout=None,
@@ -52,7 +53,7 @@ def _daphne(host: str, port: int) -> None:
         verbosity=0,
         server_name="platform",
     )
-    # Twisted's annotations take the module for the interface that it implements, `self` and all.
+    # Twisted's annotations treat the module `reactor` as the interface that it implements, including `self`.
     _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(_stop()))  # type: ignore[arg-type]
     instance.run()
     if instance.abort_start:
@@ -60,19 +61,20 @@ def _daphne(host: str, port: int) -> None:
         raise OSError(98, msg)
 
 
-def _most_bytes(path: bytes) -> int:
-    """The limit of a body, before anybody has looked at the request."""
+def _max_bytes(path: bytes) -> int:
+    # Coarser than the limits of `ApiShell`: only the path is known while the body arrives.
     return settings.MAX_UPLOAD_BODY_BYTES if path.startswith(b"/v1/files") else settings.MAX_BODY_BYTES
 
 
 def allow_many_sockets() -> None:
-    """A stream holds two sockets, and many systems allow a process 1,024 until it asks for more."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the soft limit of open files to the hard limit."""
+    # A stream uses two sockets, and many systems have a soft limit of 1,024 files for each process.
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 async def _stop() -> None:
-    """Give every run its stored end, then close the connections to upstreams."""
+    """Store the end of every run, then close the connections to upstreams."""
     from responses.providers.clients import close_clients
     from responses.runs.runner import cancel_all
 
@@ -80,8 +82,9 @@ async def _stop() -> None:
     await close_clients()
 
 
-def settle() -> None:
-    """What start-up left lives as long as the process: the garbage collector need not look at it again."""
+def freeze_startup_objects() -> None:
+    """Exclude the objects that exist after start-up from garbage collection."""
+    # Modules and settings live as long as the process; scanning them again and again causes pauses.
     gc.collect()
     gc.freeze()
 
@@ -103,7 +106,7 @@ def _uvicorn(host: str, port: int) -> None:
             await _stop()
             await super().shutdown(sockets)
 
-    settle()
+    freeze_startup_objects()
     config = uvicorn.Config(
         application,
         host=host,

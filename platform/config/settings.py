@@ -1,4 +1,4 @@
-"""Django's settings, all of them out of the environment; every variable has a line in docs/configuration.md."""
+"""Django settings, read from environment variables, each of which is described in docs/configuration.md."""
 
 import json
 import sys
@@ -21,34 +21,34 @@ VERSION = "0.1.0"
 DEBUG = env.flag("DEBUG", default=False)
 STATE_DIR = Path(env.text("STATE_DIR", ".run"))
 _HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/configuration.md)."
-SECRET_KEY = env.required("SECRET_KEY", why=_HINT)
-API_KEY_PEPPER = env.required("API_KEY_PEPPER", why=_HINT)
+SECRET_KEY = env.required("SECRET_KEY", hint=_HINT)
+API_KEY_PEPPER = env.required("API_KEY_PEPPER", hint=_HINT)
 ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
 PORT = env.integer("PORT", default=8000, minimum=0)
-# How many proxies of ours stand before the platform: so many entries of X-Forwarded-For are believed, from the right.
+# Number of our proxies in front of the platform: as many entries of X-Forwarded-For are trusted, from the right.
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
-# Embeds the files of vector stores, for teams without a model of their own for it.
+# Default model for embedding the files of vector stores.
 EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
-# Makes images, for teams without a model of their own for it.
+# Default model for generating images.
 IMAGE_MODEL = env.text("IMAGE_MODEL")
-# The search engine of teams that the admin gives no other.
+# Default search engine, for teams without one in the admin.
 SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")
 SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
-# Who signs in elsewhere: an OpenID Connect provider, whose issuer serves /.well-known/openid-configuration.
+# OpenID Connect provider for single sign-on; the issuer must serve /.well-known/openid-configuration.
 OIDC_ISSUER = env.text("OIDC_ISSUER").rstrip("/")
 OIDC_CLIENT_ID = env.text("OIDC_CLIENT_ID")
 OIDC_CLIENT_SECRET = env.text("OIDC_CLIENT_SECRET")
 OIDC_NAME = env.text("OIDC_NAME", "Single sign-on")
-# Whether somebody whom only the provider knows gets an account, without any role yet.
+# Creates accounts on the first sign-in through the provider, without any role.
 OIDC_SIGNUP = env.flag("OIDC_SIGNUP", default=False)
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR", default=False)
 EGRESS_ALLOW = AllowList.parse(env.names("EGRESS_ALLOW"))
 
-# -- who answers -------------------------------------------------------------------------------------------------------
+# -- apps and middleware -----------------------------------------------------------------------------------------------
 
 INSTALLED_APPS = [
     "unfold",
@@ -77,8 +77,8 @@ INSTALLED_APPS = [
     "responses",
 ]
 
-# The site: admin and pages. The API has a chain of its own (`config.asgi`): sessions, cookies and CSRF have no business
-# there, and each synchronous middleware would cost an asynchronous view a hop to another thread.
+# For the site only. API requests bypass the middleware (`config.asgi`): they have no sessions, cookies or CSRF tokens,
+# and each synchronous middleware would cost an asynchronous view a switch to another thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -125,32 +125,32 @@ REST_FRAMEWORK: dict[str, Any] = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 
-# Images and files come as base64 inside of JSON; Django's default of 2.5 MB would answer an HTML page.
+# Large, as images and files arrive as base64 in JSON. Beyond Django's default of 2.5 MB clients would get an HTML page.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 MAX_UPLOAD_BYTES = 512 * 1024 * 1024
-# The file and the form around it.
+# The file plus the multipart form around it.
 MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024
 
-# -- where things are kept ---------------------------------------------------------------------------------------------
+# -- storage -----------------------------------------------------------------------------------------------------------
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-_DATABASE_URL = env.required("DATABASE_URL", why=_HINT)
+_DATABASE_URL = env.required("DATABASE_URL", hint=_HINT)
 _DATABASE: dict[str, Any] = {
     "ENGINE": "django.db.backends.postgresql",
     "CONN_HEALTH_CHECKS": True,
     "DISABLE_SERVER_SIDE_CURSORS": True,
 }
 DATABASES: dict[str, dict[str, Any]] = {
-    # The application's role: neither superuser nor BYPASSRLS nor the owner of the tables. Pooled, since under ASGI each
-    # request of a synchronous view has a thread of its own, and a connection of its own would cost 4 ms.
+    # The application's role must not be a superuser, have BYPASSRLS or own the tables. Connections are pooled: under
+    # ASGI each request of a synchronous view runs in a new thread, and a new connection for it would take 4 ms.
     "default": {
         **_DATABASE,
         **env.postgres(_DATABASE_URL, name="DATABASE_URL"),
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "application_name": "platform",
-            # A database that vanishes without a word must not hold threads for as long as TCP tries.
+            # When the database's host vanishes without closing connections, TCP alone would block threads for minutes.
             "connect_timeout": 5,
             "tcp_user_timeout": 15_000,
             "pool": {
@@ -160,22 +160,21 @@ DATABASES: dict[str, dict[str, Any]] = {
             },
         },
     },
-    # The owner of the tables: migrations only.
+    # The owner of the tables, for migrations only.
     "owner": {
         **_DATABASE,
         **env.postgres(env.text("DATABASE_OWNER_URL") or _DATABASE_URL, name="DATABASE_OWNER_URL"),
         "OPTIONS": {"application_name": "platform-owner"},
     },
 }
-REDIS_URL = env.required("REDIS_URL", why=_HINT)
+REDIS_URL = env.required("REDIS_URL", hint=_HINT)
 
 CHANNEL_LAYERS = {
-    # The pubsub layer carries ten times what the core layer does; neither carries what must not be lost.
+    # The pubsub layer has ten times the throughput of the core layer. Both may lose messages, so nothing relies on it.
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}},
 }
 
-# Served by the web process, straight out of the packages and `static/`: nothing is built or collected beforehand.
-# Files of teams: in a folder that every process sees, or wherever a storage class of Django's interface keeps them.
+# Files of teams: in a directory that all processes share, or in any storage class with Django's interface.
 _LOCAL_FILES = {"location": STATE_DIR / "files", "file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
 _FILES_STORAGE = env.text("FILES_STORAGE")
 
@@ -202,29 +201,30 @@ STORAGES: dict[str, dict[str, Any]] = {
 }
 
 STATIC_URL = "/static/"
+# The web process serves static files directly from the packages and `static/`, so there is no build step.
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
-# A lease outlives a few missed renewals, and a dead process's runs are found soon after.
+# Long enough to survive a few missed renewals, short enough to find the runs of a dead process soon.
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
-# How many workers begin with a background run that the ones before did not live to end.
+# How often a background run is started, if each worker dies before it ends.
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
-# A worker that is told to stop lets its runs go on for so long, then it hands them on where they stand.
+# A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
-# Lines of one batch that are answered at once, in however many workers.
+# Lines of one batch that run at the same time, across all workers.
 BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
-# From the first failed attempt of a line to the second; each further pause is twice as long.
+# Time between the first and second attempt of a line; doubled for each further attempt.
 BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 
-# Deliveries that one worker process has under way; a worker with 0 makes none.
+# Deliveries in progress in one worker process; 0 disables deliveries in it.
 WEBHOOK_CONCURRENCY = env.integer("WEBHOOK_CONCURRENCY", default=200)
 WEBHOOK_TIMEOUT_SECONDS = env.integer("WEBHOOK_TIMEOUT_SECONDS", default=10, minimum=1)
-# From each failed attempt to the next; the last one repeats for as long as a delivery lives.
+# Times between failed attempts; the last one repeats until the delivery expires.
 WEBHOOK_RETRY_SECONDS = env.integers("WEBHOOK_RETRY_SECONDS", default=(5, 300, 1800, 7200, 18_000, 36_000))
 
 CELERY_BROKER_URL = REDIS_URL
@@ -233,7 +233,8 @@ CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-# A task is only a wake-up, so a short timeout costs nothing; kombu's defaults would take minutes to redeliver.
+# Tasks are only notifications and may run twice, so a short timeout is harmless. With kombu's defaults the tasks of a
+# dead worker would be redelivered after minutes.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 60,
     "unacked_restore_interval": 5,
@@ -253,7 +254,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }
 
-# -- safety ------------------------------------------------------------------------------------------------------------
+# -- security and sign-in ----------------------------------------------------------------------------------------------
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -262,31 +263,32 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-# Pages load nothing from elsewhere and run no script that stands in them; whatever a model wrote, it cannot phone home.
+# Pages show text written by models. No inline scripts and no external resources: such text can neither run code nor
+# send data to another server.
 _OIDC_ORIGIN = "{0.scheme}://{0.netloc}".format(urlsplit(OIDC_ISSUER)) if OIDC_ISSUER else ""
 CONTENT_SECURITY_POLICY = {
-    "EXCLUDE_URL_PREFIXES": ("/docs",),  # Redoc brings its styles and workers along
+    "EXCLUDE_URL_PREFIXES": ("/docs",),  # Redoc uses inline styles and workers
     "DIRECTIVES": {
         "default-src": ["'self'"],
-        "script-src": ["'self'", "'unsafe-eval'"],  # Alpine evaluates the attributes of templates
+        "script-src": ["'self'", "'unsafe-eval'"],  # Alpine evaluates expressions in attributes of our templates
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
         "object-src": ["'none'"],
         "base-uri": ["'none'"],
         "frame-ancestors": ["'none'"],
-        "form-action": ["'self'", *filter(None, [_OIDC_ORIGIN])],  # signing in goes on there
+        "form-action": ["'self'", *filter(None, [_OIDC_ORIGIN])],  # the sign-in form redirects there
     },
 }
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",
     "allauth.account.auth_backends.AuthenticationBackend",
 ]
-# Counts attempts to sign in, for all web processes together.
+# Holds the rate limits of sign-in attempts, which all web processes share.
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
 ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXIES
 ACCOUNT_ADAPTER = "tenants.sign_in.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
-ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]  # closed, see the adapter
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]  # required by allauth; the adapter disables sign-up
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_EMAIL_NOTIFICATIONS = False
 ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
@@ -301,7 +303,7 @@ MFA_TOTP_TOLERANCE = 1
 SOCIALACCOUNT_ADAPTER = "tenants.sign_in.ProviderAdapter"
 SOCIALACCOUNT_AUTO_SIGNUP = True
 SOCIALACCOUNT_LOGIN_ON_GET = False
-# The provider is the operator's own: an address that it calls verified names a person whom the platform knows.
+# The provider belongs to the operator, so its verified addresses are trusted to identify existing users.
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = True
 SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
 _OIDC_APP = {
@@ -316,7 +318,7 @@ SESSION_COOKIE_AGE = 8 * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_TLS = env.flag("SECURE_TLS", default=False)
-# Browsers let passkeys work without TLS on localhost only; the library wants to be told.
+# Without TLS browsers allow passkeys on localhost only, for which allauth needs this setting.
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SECURE_TLS
 if SECURE_TLS:
     SESSION_COOKIE_SECURE = True
@@ -325,7 +327,7 @@ if SECURE_TLS:
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = [r"^livez$", r"^readyz$", r"^metrics$"]  # probes come without TLS
+    SECURE_REDIRECT_EXEMPT = [r"^livez$", r"^readyz$", r"^metrics$"]  # probes bypass the TLS proxy
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 CSRF_TRUSTED_ORIGINS = env.names("CSRF_TRUSTED_ORIGINS")
 
@@ -334,7 +336,7 @@ TIME_ZONE = "UTC"
 USE_I18N = False
 USE_TZ = True
 
-# One JSON object a line, with whatever the call put into `extra`; for people (DEBUG) the same in colours.
+# One JSON object per line, including the call's `extra`; with DEBUG the same as coloured text.
 _SHARED_PROCESSORS = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
@@ -356,13 +358,13 @@ LOGGING: dict[str, Any] = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO")},
     "loggers": {
-        # These write prompts or a line per request below WARNING.
+        # Below WARNING these log prompts, or one line for each request.
         "httpx2": {"level": "WARNING"},
         "openai": {"level": "WARNING"},
-        # Tells everything that happens with a server of a caller's in tracebacks with its URL; failures are results.
+        # Logs a traceback with the URL for every failure of a client's MCP server, which is an ordinary tool result.
         "mcp": {"level": "CRITICAL"},
         "daphne": {"level": "WARNING"},
-        # Two lines for each task; most of them are wake-ups.
+        # Two lines for each task, most of which are notifications without work.
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},

@@ -1,4 +1,4 @@
-"""Every URL of the site and of the API. Streams are switched off to consumers in `config.asgi` before this is asked."""
+"""URLs of the site and of the API. Requests for streams never get here: `config.asgi` dispatches them to consumers."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -38,10 +38,10 @@ def test_probes_need_no_key_and_change_nothing(web: WebProcess, http: httpx2.Cli
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
-        ({"REDIS_URL": "redis://127.0.0.1:1/0"}, "Redis does not answer"),
+        ({"REDIS_URL": "redis://127.0.0.1:1/0"}, "Redis is unreachable"),
         pytest.param(
             {"DATABASE_URL": "postgresql://nobody:x@127.0.0.1:1/nothing"},
-            "the database does not answer",
+            "the database is unreachable",
             marks=pytest.mark.slow,
         ),
     ],

@@ -31,7 +31,7 @@ def test_a_file_stands_in_for_a_variable_that_is_not_set(monkeypatch: pytest.Mon
 def test_a_required_variable_says_why_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, "  ")
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} is not set: because"):
-        env.required(NAME, why="because")
+        env.required(NAME, hint="because")
 
 
 @pytest.mark.parametrize(("value", "read"), [("5", [5]), (" 0, 1,2 ", [0, 1, 2]), ("", [7, 8])])
@@ -43,7 +43,7 @@ def test_whole_numbers_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("value", ["x", "1,", "1 2", "3,-1", "1.5"])
 def test_other_lists_of_numbers_stop_the_start(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
-    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be whole numbers of at least 0"):
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be integers of at least 0"):
         env.integers(NAME, default=(7,))
 
 
@@ -71,7 +71,7 @@ def test_integers_are_read(monkeypatch: pytest.MonkeyPatch, value: str, read: in
 @pytest.mark.parametrize("value", ["2", "-1", "3.5", "many"])
 def test_an_integer_below_its_minimum_or_none_at_all_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
-    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be a whole number of at least 3, not '{value}'"):
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be an integer of at least 3, not '{value}'"):
         env.integer(NAME, default=7, minimum=3)
 
 

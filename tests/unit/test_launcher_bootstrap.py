@@ -138,7 +138,7 @@ def test_an_old_python_gets_one_clear_sentence() -> None:
     )
     asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert asked.returncode == 1
-    assert asked.stderr == "error: This needs Python 3.11 or newer, and this is Python 3.9.2.\n"
+    assert asked.stderr == "error: Python 3.11 or newer is required; this is Python 3.9.2.\n"
 
 
 def test_a_command_without_an_environment_says_how_to_make_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py api_coverage`: writes the tables of docs/api-coverage.md from the one in the code."""
+"""`manage.py api_coverage`: generates the tables of docs/api-coverage.md."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from responses.api.coverage import written_into
 
 
 class Command(BaseCommand):
-    """Brings the manual up to date."""
+    """Command that generates the tables of the manual."""
 
-    help = "Write the tables of docs/api-coverage.md from responses/api/coverage.py."
+    help = "Generate the tables of docs/api-coverage.md from responses/api/coverage.py."
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:

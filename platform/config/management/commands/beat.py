@@ -1,4 +1,4 @@
-"""`manage.py beat`: the clock that starts periodic tasks; one per installation."""
+"""`manage.py beat`: the scheduler of periodic tasks; run one per installation."""
 
 from typing import Any
 
@@ -11,26 +11,22 @@ from config.celery import app
 from kernel import heartbeats
 from kernel.clock import now
 
-_last: dict[str, Any] = {}
+_latest: dict[str, Any] = {}
 
 
 class Command(BaseCommand):
-    """Sends the scheduled tasks until it gets SIGTERM."""
+    """Command that sends scheduled tasks until it receives SIGTERM."""
 
     help = "Run the scheduler of periodic tasks."
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         settings.STATE_DIR.mkdir(parents=True, exist_ok=True)
-        before_task_publish.connect(_sent, weak=False)
-        heartbeats.start("beat", facts=_facts)
+        before_task_publish.connect(_note_task, weak=False)
+        # The heartbeat names the latest task, as a scheduler that is alive but sends nothing is as bad as none.
+        heartbeats.start("beat", facts=lambda: dict(_latest))
         app.Beat(schedule=str(settings.STATE_DIR / "beat-schedule"), loglevel="INFO", quiet=True).run()
 
 
-def _sent(sender: str = "", **_: Any) -> None:
-    _last.update(task=sender, sent_at=now().timestamp())
-
-
-def _facts() -> dict[str, Any]:
-    """Which task was sent last: a scheduler that lives and sends nothing is as good as none."""
-    return dict(_last)
+def _note_task(sender: str = "", **_: Any) -> None:
+    _latest.update(task=sender, sent_at=now().timestamp())

@@ -1,4 +1,4 @@
-"""`manage.py migrate`: Django's, through the owner of the tables, one at a time on however many nodes."""
+"""`manage.py migrate`: Django's command as the owner of the tables, one at a time across all nodes."""
 
 from typing import Any
 
@@ -6,14 +6,15 @@ from django.core.management.commands import migrate
 from django.db import connections
 from typing_extensions import override
 
-_LOCK = 7_265_737_001  # any number, the same on every node
+_LOCK = 7_265_737_001  # arbitrary, but the same on every node and in every version
 
 
 class Command(migrate.Command):
-    """Runs as the owner (DATABASE_OWNER_URL) and holds an advisory lock, so that two nodes cannot migrate at once."""
+    """Command that migrates as the owner (DATABASE_OWNER_URL), with an advisory lock against concurrent runs."""
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
+        # The application's role does not own the tables, so it cannot alter them.
         options["database"] = "owner"
         with connections["owner"].cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])

@@ -1,4 +1,4 @@
-"""`manage.py web`: the web process, on daphne or uvicorn."""
+"""`manage.py web`: the web process, served by daphne or uvicorn."""
 
 import sys
 from argparse import ArgumentParser
@@ -13,7 +13,7 @@ from config.server import serve
 
 
 class Command(BaseCommand):
-    """Serves the API and the admin until it gets SIGTERM or SIGINT."""
+    """Command that serves the API and the admin until it receives SIGTERM or SIGINT."""
 
     help = "Serve the API and the admin."
 

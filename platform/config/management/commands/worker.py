@@ -1,4 +1,4 @@
-"""`manage.py worker`: runs background responses, and Celery's tasks."""
+"""`manage.py worker`: the worker process, which runs background responses and Celery tasks."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from config.celery import app
 from config.safety import refuse_powerful_role
-from config.server import allow_many_sockets, settle
+from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import heartbeats
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import worker
@@ -23,43 +23,47 @@ from responses.lifecycle.notifier import send_notification
 from responses.runs.runner import PROCESS
 from responses.webhooks import delivery_worker
 
-# Tasks are short: what waits on networks runs on the worker's event loop.
+# Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
 _THREADS = 4
-_LAST_DELIVERIES_SECONDS = 1.0
-_LAST_MESSAGE_SECONDS = 1.0
+# Deliveries in progress may finish within this time. Those that do not are repeated by another worker.
+_FINAL_DELIVERIES_SECONDS = 1.0
+_FINAL_NOTIFICATION_SECONDS = 1.0
 
 
 class Command(BaseCommand):
-    """Works until it gets SIGTERM; then other workers go on with what it was at."""
+    """Command that works until it receives SIGTERM; other workers then resume its runs."""
 
     help = "Run background responses and periodic tasks."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--concurrency", type=int, default=200, help="how many responses it runs at once")
+        parser.add_argument(
+            "--concurrency", type=int, default=200, help="maximum number of responses to run at the same time"
+        )
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
         allow_many_sockets()
         slots = options["concurrency"]
-        # Celery waits for its own tasks first, and tells nobody else in time; and it takes a while until it listens.
+        # Runs start to drain with Celery's shutdown signal: `worker_main` returns only after Celery's own tasks have
+        # ended. Until Celery has installed its handlers, SIGTERM ends the process through `_exit`.
         worker_shutting_down.connect(_stop, weak=False)
         signal.signal(signal.SIGTERM, _exit)
         try:
             worker.start(slots=slots, components=[partial(BatchRunner, most_lines=max(1, slots // 2))])
             delivery_worker.start(slots=settings.WEBHOOK_CONCURRENCY)
             heartbeats.start("worker", name=PROCESS, facts=worker.load)
-            settle()
+            freeze_startup_objects()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
-            _hear_nothing()
+            _ignore_signals()
             if (stopped := worker.stop()) is not None:
                 stopped.result()
             if (delivering := delivery_worker.stop()) is not None:
-                wait([delivering], timeout=_LAST_DELIVERIES_SECONDS)
-            _notify_another_worker()
+                wait([delivering], timeout=_FINAL_DELIVERIES_SECONDS)
+            _notify_other_workers()
 
 
 def _stop(**_: Any) -> None:
@@ -68,19 +72,19 @@ def _stop(**_: Any) -> None:
 
 
 def _exit(*_: Any) -> NoReturn:
-    _hear_nothing()
+    _ignore_signals()
     sys.exit(0)
 
 
-def _notify_another_worker() -> None:
-    """Others have at once what was given back. Where Redis is away they look by themselves; sending would take long to
-    find that out."""
+def _notify_other_workers() -> None:
+    # Lets another worker claim the released runs immediately. In a thread with a limit: without Redis, Celery would
+    # retry for much longer, and the other workers poll the queue anyway.
     sending = threading.Thread(target=send_notification, name="notify-worker", daemon=True)
     sending.start()
-    sending.join(_LAST_MESSAGE_SECONDS)
+    sending.join(_FINAL_NOTIFICATION_SECONDS)
 
 
-def _hear_nothing() -> None:
-    """Who is told twice to stop must not stop handing its runs on."""
+def _ignore_signals() -> None:
+    # A second SIGTERM must not interrupt the release of the runs.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
