@@ -1,7 +1,7 @@
 """Large bodies under daphne: uploads stay in Twisted's temporary file, and the use of disk and memory is bounded.
 
-Unmodified, daphne reads a whole body before it calls the application, copies all of it into memory, and buffers whatever
-the application sends, however slowly the client reads.
+Unmodified, daphne reads a whole body before it calls the application, copies all of it into memory, and buffers
+everything that the application sends, however slowly the client reads.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The parts of the console that know no team: charts, Markdown, widgets of lists."""
+"""Parts of the admin that are independent of models: charts, Markdown, widgets of lists."""

@@ -1,8 +1,8 @@
-"""Charts of our own: stacked bars, lines and sparklines, as SVG that a template draws from what is counted out here.
+"""Charts: stacked bars, lines and sparklines. Geometry is computed here, templates render it as SVG.
 
-Positions are percents of the plot, so that a chart is as wide as its place. Each has a title, a description, a table
-with the same numbers, and bars or points that can be reached by keyboard and say their values. Knows nothing of what
-is drawn: names, colours (`tone`, a class of charts.css) and addresses come with the numbers.
+Positions are percentages of the plot, so charts adapt to the width of the page. For accessibility each chart has a
+title, a description, a table with the same values, and bars that are focusable by keyboard and announce their values.
+Callers provide values, names, URLs and colours (`tone`, a class of charts.css).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,14 @@ from console.widgets import compact, duration
 
 Value = float | None
 Format = Callable[[float], str]
-_LABELS = 7
-_WIDTH_SHARE = 0.76
+# More labels than this would overlap on a narrow screen.
+_MAX_LABELS = 7
+_BAR_SHARE = 0.76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A kind of thing that is drawn at each point: its name, colour, and the list of what it counts."""
+    """One of the quantities of a chart. `url`: a list of the objects that it counts."""
 
     name: str
     tone: str
@@ -30,8 +31,8 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A place on the axis of time: its name, a shorter one for the axis, a value for each series, and its list."""
+class ChartPoint:
+    """Values of all series at one point of time. `label`: short name for the axis; `url`: a list of objects."""
 
     name: str
     label: str
@@ -40,8 +41,8 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A piece of a bar, or a dot of a line; in percent of the plot, from the top."""
+class ChartMark:
+    """Segment of a bar, or dot of a line; positions in percent of the plot, from the top."""
 
     tone: str
     y: float
@@ -49,8 +50,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A point as it is drawn: where, of what parts, and the words for who cannot see it."""
+class ChartBar:
+    """Column of the plot with its marks; `hint` is the text for tooltips and screen readers."""
 
     x: float
     width: float
@@ -58,12 +59,12 @@ class Bar:
     label: str
     hint: str
     url: str
-    parts: Sequence[Part]
+    parts: Sequence[ChartMark]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """The pieces of a line: a gap in the values is a gap in the line."""
+class ChartLine:
+    """Polylines of one series, interrupted where values are missing."""
 
     tone: str
     paths: Sequence[str]
@@ -71,48 +72,53 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart that is ready to be drawn by its template."""
+    """Chart that is ready to be rendered by its template."""
 
     template: str
     title: str
     description: str
     series: Sequence[Series]
-    bars: Sequence[Bar]
+    bars: Sequence[ChartBar]
     scale: Sequence[tuple[float, str]]
     table: Sequence[tuple[str, Sequence[str]]]
-    lines: Sequence[Line] = ()
+    lines: Sequence[ChartLine] = ()
     zone: str = "UTC"
 
     @property
     def html(self) -> SafeString:
-        """The figure."""
+        """The chart as an HTML figure."""
         return render_to_string(self.template, {"chart": self})
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """True if no value is above zero."""
         return not self.scale
 
 
 def number(value: float) -> str:
-    """A count on a chart."""
+    """Format a count."""
     return compact(round(value)) if value >= 10 or value == round(value) else f"{value:.2f}"
 
 
 def milliseconds(value: float) -> str:
-    """A time on a chart."""
+    """Format a duration in milliseconds."""
     return duration(round(value))
 
 
 def percent(value: float) -> str:
-    """A share on a chart."""
+    """Format a percentage."""
     return f"{value:.1f} %"
 
 
 def stacked(
-    points: Sequence[Point], series: Sequence[Series], *, title: str, spoken: Format = number, zone: str = "UTC"
+    points: Sequence[ChartPoint],
+    series: Sequence[Series],
+    *,
+    title: str,
+    format_value: Format = number,
+    zone: str = "UTC",
 ) -> Chart:
-    """Bars of parts that add up, the first series at the bottom."""
+    """Return a chart of stacked bars, with the first series at the bottom."""
     top = ceiling(max((sum(value or 0 for value in point.values) for point in points), default=0))
     bars = []
     for place, point in enumerate(points):
@@ -121,55 +127,73 @@ def stacked(
             if value:
                 height = 100 * value / top
                 y -= height
-                parts.append(Part(tone=each.tone, y=round(y, 2), height=round(height, 2)))
-        bars.append(_bar(place, len(points), point, series, parts, spoken))
-    return _chart("console/charts/stacked.html", points, series, bars, top, title=title, spoken=spoken, zone=zone)
+                parts.append(ChartMark(tone=each.tone, y=round(y, 2), height=round(height, 2)))
+        bars.append(_bar(place, len(points), point, series, parts, format_value))
+    return _chart(
+        "console/charts/stacked.html", points, series, bars, top, title=title, format_value=format_value, zone=zone
+    )
 
 
 def lines(
-    points: Sequence[Point], series: Sequence[Series], *, title: str, spoken: Format = number, zone: str = "UTC"
+    points: Sequence[ChartPoint],
+    series: Sequence[Series],
+    *,
+    title: str,
+    format_value: Format = number,
+    zone: str = "UTC",
 ) -> Chart:
-    """A line for each series; where a value is None, its line has a gap."""
+    """Return a chart with a line for each series; None is a gap."""
     top = ceiling(max((value or 0 for point in points for value in point.values), default=0))
     bars = []
     for place, point in enumerate(points):
         dots = [
-            Part(tone=each.tone, y=round(100 - 100 * value / top, 2))
+            ChartMark(tone=each.tone, y=round(100 - 100 * value / top, 2))
             for each, value in zip(series, point.values, strict=True)
             if value is not None and top
         ]
-        bars.append(_bar(place, len(points), point, series, dots, spoken))
+        bars.append(_bar(place, len(points), point, series, dots, format_value))
     drawn = [
-        Line(tone=each.tone, paths=_paths([point.values[index] for point in points], top))
+        ChartLine(tone=each.tone, paths=_paths([point.values[index] for point in points], top))
         for index, each in enumerate(series)
     ]
     return _chart(
-        "console/charts/lines.html", points, series, bars, top, title=title, spoken=spoken, zone=zone, drawn=drawn
+        "console/charts/lines.html",
+        points,
+        series,
+        bars,
+        top,
+        title=title,
+        format_value=format_value,
+        zone=zone,
+        drawn=drawn,
     )
 
 
 def sparkline(values: Sequence[Value]) -> SafeString:
-    """A small line without words beside a number that says what matters."""
+    """Return a small line without labels, for display next to a number."""
     top = max((value or 0 for value in values), default=0)
     paths = _paths(values, top) if top else ()
     return render_to_string("console/charts/spark.html", {"paths": paths})
 
 
 def ceiling(highest: float) -> float:
-    """A round number at or above the highest value; 0 where there is nothing."""
+    """Return a round number at or above the highest value, the top of the axis; 0 if there are no values."""
     if highest <= 0:
         return 0
+    # The tolerance keeps sums of floats such as 0.30000000000000004 from raising the axis to the next step.
     unit: float = 10 ** floor(log10(highest))
     return next(step * unit for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * unit >= highest * 0.9999)
 
 
 def _paths(values: Sequence[Value], top: float) -> list[str]:
-    """What a polyline goes through, in a box of 100 by 100; a value between two gaps gets a short dash."""
+    """Return the points of each polyline, in a box of 100 by 100."""
     slot, paths, open_path = 100 / max(len(values), 1), [], list[str]()
+    # The None at the end closes the last path.
     for place, value in enumerate([*values, None]):
         if value is not None:
             open_path.append(f"{(place + 0.5) * slot:.2f},{100 - 100 * value / (top or 1):.2f}")
         elif open_path:
+            # A single point has no length and would be invisible, so it becomes a short dash.
             x, _, y = open_path[0].partition(",")
             dash = [f"{float(x) + slot / 4:.2f},{y}"] if len(open_path) == 1 else []
             paths.append(" ".join([*open_path, *dash]))
@@ -177,19 +201,26 @@ def _paths(values: Sequence[Value], top: float) -> list[str]:
     return paths
 
 
-def _bar(place: int, count: int, point: Point, series: Sequence[Series], parts: Sequence[Part], spoken: Format) -> Bar:
+def _bar(
+    place: int,
+    count: int,
+    point: ChartPoint,
+    series: Sequence[Series],
+    parts: Sequence[ChartMark],
+    format_value: Format,
+) -> ChartBar:
     slot = 100 / count
-    told = [
-        f"{spoken(value)} {each.name}".strip()
+    texts = [
+        f"{format_value(value)} {each.name}".strip()
         for each, value in zip(series, point.values, strict=True)
         if value is not None and value != 0
     ]
-    return Bar(
-        x=round(place * slot + slot * (1 - _WIDTH_SHARE) / 2, 3),
-        width=round(slot * _WIDTH_SHARE, 3),
+    return ChartBar(
+        x=round(place * slot + slot * (1 - _BAR_SHARE) / 2, 3),
+        width=round(slot * _BAR_SHARE, 3),
         middle=round((place + 0.5) * slot, 3),
-        label=point.label if place % max(1, -(-count // _LABELS)) == 0 else "",
-        hint=f"{point.name}: {', '.join(told) or 'nothing'}",
+        label=point.label if place % max(1, -(-count // _MAX_LABELS)) == 0 else "",
+        hint=f"{point.name}: {', '.join(texts) or 'no data'}",
         url=point.url,
         parts=parts,
     )
@@ -197,29 +228,30 @@ def _bar(place: int, count: int, point: Point, series: Sequence[Series], parts: 
 
 def _chart(
     template: str,
-    points: Sequence[Point],
+    points: Sequence[ChartPoint],
     series: Sequence[Series],
-    bars: Sequence[Bar],
+    bars: Sequence[ChartBar],
     top: float,
     *,
     title: str,
-    spoken: Format,
+    format_value: Format,
     zone: str,
-    drawn: Sequence[Line] = (),
+    drawn: Sequence[ChartLine] = (),
 ) -> Chart:
-    span = f"{points[0].name} to {points[-1].name}, {zone}" if points else "nothing"
+    span = f"{points[0].name} to {points[-1].name}, {zone}" if points else "no data"
     table = [
-        (point.name, ["–" if value is None else spoken(value) for value in point.values])
+        (point.name, ["–" if value is None else format_value(value) for value in point.values])
         for point in points
+        # Rows of zeros and gaps only would bury the others in the table.
         if any(point.values)
     ]
     return Chart(
         template=template,
         title=title,
-        description=f"{span}; highest {spoken(top)}. The same numbers stand in the table below.",
+        description=f"{span}; maximum {format_value(top)}. The table below contains the same data.",
         series=series,
         bars=bars,
-        scale=[(share, spoken(top * share / 100)) for share in (100, 50)] if top else [],
+        scale=[(share, format_value(top * share / 100)) for share in (100, 50)] if top else [],
         table=table,
         lines=drawn,
         zone=zone,

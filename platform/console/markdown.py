@@ -1,9 +1,9 @@
-"""Markdown that models and clients wrote, as HTML that a page can show.
+"""Rendering of untrusted Markdown, written by models and clients, as safe HTML.
 
-CommonMark with tables and code blocks. What comes out is made twice safe: the parser takes HTML for text and knows no
-images, and what it makes passes a strict allow-list. Nothing loads from anywhere: a picture becomes a line that says
-where it would have come from, since its address alone could carry words of the conversation out. A link shows the host
-that it leads to, so that its text cannot lie about that.
+Supports CommonMark with tables. There are two layers of protection: the parser treats HTML as text and renders no
+images, and its output passes a strict allow-list. No external resource is loaded: an image becomes a text with its
+host, because a request for its URL alone could carry parts of the conversation to another server. Each link is followed
+by its host, so that its text cannot be misleading.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 MAX_CHARACTERS = 64 * 1024
-"""Longer texts are shown as they are."""
+"""Longer texts are shown as plain text."""
 
 _SCHEMES = {"http", "https", "mailto"}
 _TAGS = {
@@ -39,19 +39,20 @@ _HIGHEST_NESTING = 20
 
 
 def render(text: str) -> SafeString:
-    """The text as HTML; one that is too long as it is."""
+    """Return the text as HTML; texts above `MAX_CHARACTERS` as plain text."""
+    # Parsing time grows with the length of the text, and a page may show dozens of texts.
     if len(text) > MAX_CHARACTERS:
         return plain(text)
     return _rendered(text)
 
 
 def plain(text: str) -> SafeString:
-    """The text as it is, in its lines."""
+    """Return the text without formatting, with its line breaks."""
     return format_html('<p class="c-text">{}</p>', text)
 
 
 def host_of(url: str) -> str:
-    """Where a link leads: the host, or the address of a mail; empty for what is no address that can be trusted."""
+    """Return the host or mail address of a link; empty for URLs that are invalid or could mislead."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -59,6 +60,7 @@ def host_of(url: str) -> str:
         return ""
     if parts.scheme == "mailto":
         return unquote(parts.path)
+    # `https://bank.example@evil.example` looks like the bank's; browsers read a backslash as a slash, parsers do not.
     if parts.scheme not in _SCHEMES or "@" in parts.netloc or "\\" in unquote(url):
         return ""
     return host
@@ -75,14 +77,14 @@ def _rendered(text: str) -> SafeString:
         url_schemes=_SCHEMES,
         attribute_filter=_checked,
         link_rel=_REL,
-        # A box that scrolls can be scrolled by keyboard.
+        # Focusable, so that a scrolling box can be scrolled by keyboard.
         set_tag_attribute_values={"a": {"target": "_blank"}, "div": {"tabindex": "0"}},
     )
-    return mark_safe(html)  # noqa: S308 - cleaned in the line above
+    return mark_safe(html)  # noqa: S308 - sanitised above
 
 
 def _checked(tag: str, name: str, value: str) -> str | None:
-    """An attribute that may stay; of links those that lead somewhere else, and say so."""
+    # Relative links would lead to pages of the admin.
     return None if name == "href" and not host_of(value) else value
 
 
@@ -90,7 +92,7 @@ def _checked(tag: str, name: str, value: str) -> str | None:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": _HIGHEST_NESTING})
     parser.enable(["table", "strikethrough"])
-    # Instances decide by this which links and images are made; what is refused stays as it was written.
+    # The parser leaves links and images that this function refuses as text.
     parser.validateLink = _is_link  # type: ignore[method-assign]  # the documented way to set it
     for name, rule in _RULES.items():
         parser.add_render_rule(name, rule)
@@ -102,16 +104,15 @@ def _is_link(url: str) -> bool:
 
 
 def _unloaded(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    """What stands in the place of an image."""
     token = tokens[index]
     host = host_of(str(token.attrGet("src") or ""))
     alt = token.content.strip()
-    told = f"image from {host}, not loaded" if host else "image, not loaded"
-    return f'<span class="c-unloaded">{escape(f"{alt} ({told})" if alt else told)}</span>'
+    note = f"image from {host}, not loaded" if host else "image, not loaded"
+    return f'<span class="c-unloaded">{escape(f"{alt} ({note})" if alt else note)}</span>'
 
 
 def _link_close(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    """The end of a link, and where it leads unless that is what it says."""
+    # The text of an autolink is its URL, so it needs no host.
     opening = next(tokens[at] for at in range(index - 1, -1, -1) if tokens[at].type == "link_open")
     if opening.markup == "autolink":
         return "</a>"
@@ -122,7 +123,7 @@ def _link_close(renderer: RendererHTML, tokens: Sequence[Token], index: int, opt
 def _heading_open(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """Headings are the page's own; those of a text only look like some."""
+    # Not real headings: these would disturb the outline of the page for screen readers.
     return f'<p class="c-{tokens[index].tag}">'
 
 
@@ -137,7 +138,7 @@ def _code(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: 
 
 
 def _table_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    """A table that is too wide scrolls in a box of its own."""
+    # Wide tables scroll in their own box instead of widening the page.
     return '<div class="c-scroll"><table>\n'
 
 

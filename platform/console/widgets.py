@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
-"""What the admin's pages share: badges, times and numbers as people read them, and logs that are read by time.
+"""Building blocks of the admin: badges, formatted times and numbers, and lists that are bounded by time.
 
-Knows no table; each app's `admin` builds its pages from it.
+Independent of models; each app's `admin` package builds its pages with them.
 """
 
 import json
@@ -30,24 +30,25 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from kernel.clock import now
 
 SHOWN_CHARACTERS = 64 * 1024
-"""How much of one payload a page shows."""
+"""Characters of one payload that a page shows."""
 
-# -- words and numbers -------------------------------------------------------------------------------------------------
+# -- text and numbers --------------------------------------------------------------------------------------------------
 
 
+# Cached: a list renders hundreds of badges, with few different texts.
 @lru_cache(maxsize=512)
 def badge(text: str, tone: str = "", hint: str = "") -> SafeString:
-    """A coloured label; `tone` is one of Unfold's (success, danger, warning, info, primary) or empty for grey."""
+    """Return a coloured label; `tone` is success, danger, warning, info, primary, or empty for grey."""
     return render_to_string("unfold/helpers/label.html", {"text": text, "type": tone, "label_title": hint})
 
 
 def copyable(text: str, *, href: str | None = None) -> SafeString:
-    """An id in a fixed-width font with a button that copies it."""
+    """Return an id in a fixed-width font with a copy button."""
     return render_to_string("console/copyable.html", {"text": text, "href": href})
 
 
 def when(moment: datetime | None) -> SafeString | str:
-    """A moment on two lines: its time (UTC; with the date unless it is today), and how long ago that is."""
+    """Return a time on two lines: UTC, with the date unless it is today, and relative to now."""
     if moment is None:
         return "–"
     at = moment.astimezone(UTC)
@@ -62,7 +63,7 @@ def when(moment: datetime | None) -> SafeString | str:
 
 
 def ago(moment: datetime) -> str:
-    """`5 minutes ago`, `in 3 days`: the one unit that matters."""
+    """Return `5 minutes ago` or `in 3 days`, in the largest unit only."""
     present = now()
     if abs(present - moment) < timedelta(minutes=1):
         return "just now" if moment <= present else "in a moment"
@@ -72,12 +73,12 @@ def ago(moment: datetime) -> str:
 
 
 def two_lines(first: str | SafeString, second: str | SafeString) -> SafeString:
-    """What a cell says, and smaller below it what belongs to that."""
+    """Return a cell with a main line and a smaller line below it."""
     return format_html('<span class="c-two"><span>{}</span><small>{}</small></span>', first, second)
 
 
 def duration(milliseconds: int | None) -> str:
-    """`340 ms`, `1.24 s`, `3 min 20 s`; a dash for what is not known."""
+    """Return `340 ms`, `1.24 s` or `3 min 20 s`; a dash for None."""
     if milliseconds is None:
         return "–"
     if milliseconds < 1000:
@@ -89,7 +90,7 @@ def duration(milliseconds: int | None) -> str:
 
 
 def size(count: int) -> str:
-    """`812 B`, `4.1 KB`, `2.0 MB`."""
+    """Return `812 B`, `4.1 KB` or `2.0 MB`, with decimal units."""
     if count < 1000:
         return f"{count} B"
     if count < 1_000_000:
@@ -98,7 +99,7 @@ def size(count: int) -> str:
 
 
 def compact(count: int) -> str:
-    """`950`, `12.4k`, `3.1M`: what fits on a tile."""
+    """Return `950`, `12.4k` or `3.1M`, short enough for a tile."""
     for limit, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k")):
         if count >= limit:
             scale = 1000 if unit == "k" else limit
@@ -108,24 +109,24 @@ def compact(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text as a page shows it: its beginning, and how many characters were left out."""
+    """Beginning of a text, and the number of characters that were left out."""
 
     text: str
     hidden: int = 0
 
     @property
     def note(self) -> str:
-        """What the page says under a text that was cut; empty for a whole one."""
-        return f"Cut here: {self.hidden:,} more characters are not shown." if self.hidden else ""
+        """Note below a truncated text; empty for a complete one."""
+        return f"Truncated: {self.hidden:,} more characters not shown." if self.hidden else ""
 
 
 def shown(text: str) -> Shown:
-    """The text, cut at 64 Ki characters."""
+    """Return the text, truncated to 64 Ki characters."""
     return Shown(text[:SHOWN_CHARACTERS], max(0, len(text) - SHOWN_CHARACTERS))
 
 
 def pretty(value: Any) -> Shown:
-    """A JSON value, or a string that may hold one, indented."""
+    """Return a JSON value, or a string that contains one, with indentation; other strings unchanged."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -135,13 +136,13 @@ def pretty(value: Any) -> Shown:
 
 
 def json_block(value: Any) -> SafeString:
-    """`pretty` as a field of a read-only form."""
+    """Return indented JSON as a field of a read-only form."""
     text = pretty(value)
     return render_to_string("console/code.html", {"code": text})
 
 
-def made_at(wire_id: str) -> datetime | None:
-    """When an id of `kernel.ids` was made; None for other strings."""
+def created_at_of(wire_id: str) -> datetime | None:
+    """Return the time in an id of `kernel.ids`; None for other strings."""
     _, _, digits = wire_id.partition("_")
     try:
         return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)
@@ -149,18 +150,18 @@ def made_at(wire_id: str) -> datetime | None:
         return None
 
 
-# -- reading by time ---------------------------------------------------------------------------------------------------
+# -- lists bounded by time ---------------------------------------------------------------------------------------------
 
 
 class Period(NamedTuple):
-    """A stretch of time that ends now. `length` None: since midnight, UTC."""
+    """Period that ends now. `length` None means since midnight, UTC."""
 
     name: str
     title: str
     length: timedelta | None
 
     def since(self, present: datetime) -> datetime:
-        """Its beginning."""
+        """Return the beginning of the period."""
         if self.length is None:
             return present.replace(hour=0, minute=0, second=0, microsecond=0)
         return present - self.length
@@ -174,26 +175,26 @@ PERIODS = (
     Period("30d", "30 days", timedelta(days=30)),
 )
 DEFAULT_PERIOD = "24h"
-_OPEN_START = timedelta(days=30)
+_DEFAULT_RANGE = timedelta(days=30)
 _BY_NAME = {period.name: period for period in PERIODS}
 
 
 class TimeForm(RangeDateTimeForm):
-    """A period that ends now, or a range of one's own."""
+    """Form of the time filter: a predefined period or a custom range."""
 
     fields: dict[str, forms.Field]
 
     def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)
-        choices = [("", "Last 24 hours"), *((p.name, _spoken(p)) for p in PERIODS if p.name != DEFAULT_PERIOD)]
+        choices = [("", "Last 24 hours"), *((p.name, _period_label(p)) for p in PERIODS if p.name != DEFAULT_PERIOD)]
         widget = UnfoldAdminSelectWidget(attrs={"aria-label": "Period"})
         self.fields = {"period": forms.ChoiceField(required=False, choices=choices, widget=widget), **self.fields}
 
 
 class TimeFilter(admin.FieldListFilter):
-    """Bounds a list by time, always: a range if one is given, else a period, else the last 24 hours.
+    """Filter that always bounds a list by time: by a custom range, a period, or by default the last 24 hours.
 
-    A search by id looks everywhere, since it needs no scan. A range without a beginning begins 30 days before its end.
+    A search is not bounded. A range without a beginning starts 30 days before its end.
     """
 
     template = "unfold/filters/filters_datetime_range.html"
@@ -232,11 +233,12 @@ class TimeFilter(admin.FieldListFilter):
 
     @property
     def period(self) -> str:
-        """The period that is in force; empty for a range of one's own, or a search."""
+        """Name of the active period; empty for a custom range or a search."""
         return "" if self.until or self.since is None else self._name()
 
     def links(self, changelist: ChangeList) -> list[dict[str, Any]]:
-        """A link for each period that keeps the other filters."""
+        """Return a link for each period that keeps the other filters."""
+        # "p", the page number, is dropped as well: the new list may be shorter.
         ranges = [name for name in self.expected_parameters() if name and name != "period"]
         return [
             {
@@ -248,9 +250,10 @@ class TimeFilter(admin.FieldListFilter):
         ]
 
     def _bounds(self, present: datetime, *, is_search: bool) -> tuple[datetime | None, datetime | None]:
-        since, until = self._moment("from", "00:00:00"), self._moment("to", "23:59:59")
+        since, until = self._range_end("from", "00:00:00"), self._range_end("to", "23:59:59")
         if since or until:
-            return since or (until or present) - _OPEN_START, until or present
+            return since or (until or present) - _DEFAULT_RANGE, until or present
+        # A search looks up ids in an index, so it needs no bounds to be fast.
         if is_search and not self._given("period"):
             return None, None
         return _BY_NAME[self._name()].since(present), None
@@ -263,7 +266,7 @@ class TimeFilter(admin.FieldListFilter):
         values = self.used_parameters.get(name) or [""]
         return str(values[-1] if isinstance(values, list) else values)
 
-    def _moment(self, end: str, default_time: str) -> datetime | None:
+    def _range_end(self, end: str, default_time: str) -> datetime | None:
         date, time = (self._given(f"{self.field_path}_{end}_{part}") for part in (0, 1))
         try:
             return datetime.fromisoformat(f"{date}T{time or default_time}").replace(tzinfo=UTC)
@@ -271,17 +274,18 @@ class TimeFilter(admin.FieldListFilter):
             return None
 
 
-def _spoken(period: Period) -> str:
+def _period_label(period: Period) -> str:
     return period.title if period.length is None else f"Last {period.title}"
 
 
 def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
-    """A filter with a text box that wants the exact value of a column."""
+    """Return a filter with a text field for the exact value of a column."""
 
     class Exact(TextFilter):
         parameter_name = name
 
         def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+            # PostgreSQL raises an error for NUL characters.
             value = (self.value() or "").replace("\x00", "").strip()
             return queryset.filter(**{lookup or name: value}) if value else queryset
 
@@ -290,20 +294,20 @@ def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
 
 
 class LogAdmin(ModelAdmin):
-    """A table that is only ever appended to: read-only, newest first, never counted, bounded by a `TimeFilter` (or
-    small, without one)."""
+    """Read-only list of an append-only table, newest first, bounded by a `TimeFilter` unless the table is small."""
 
     actions: tuple[str, ...] | None = None
     list_per_page = 50
     list_fullwidth = True
     list_filter_submit = True
+    # Tables of millions of rows: counting them, for the list or for facets, would take longer than showing a page.
     paginator = InfinitePaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_before_template = "console/periods.html"
-    # What the columns show of other tables. Fetched, not joined (and no foreign key stands in `list_display` itself,
-    # since Django would join it): behind row-level security the planner takes joined rows for a filter, and reads the
-    # whole period instead of one page.
+    # Relations that columns show. They are prefetched instead of joined, and `list_display` contains no foreign keys,
+    # as Django would join those: under row-level security the planner treats a join as a filter, and reads the whole
+    # period instead of one page.
     list_prefetch: tuple[str, ...] = ()
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -329,5 +333,5 @@ class LogAdmin(ModelAdmin):
 
 
 def tone(tones: Mapping[str, str], value: str) -> SafeString:
-    """A badge for a value of a closed set; what the set does not know is grey."""
+    """Return a badge for a value, coloured by `tones`; values without a tone are grey."""
     return badge(value.replace("_", " "), tones.get(value, ""))

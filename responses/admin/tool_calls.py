@@ -18,7 +18,7 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
 from console import charts
-from console.charts import Point, Series
+from console.charts import ChartPoint, Series
 from console.widgets import (
     SHOWN_CHARACTERS,
     LogAdmin,
@@ -294,15 +294,15 @@ def _charts(
         url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **_first(only))
         label = f"{start:%H:%M}" if until - since <= 25 * _HOUR else f"{start:%d %b}"
         counts = (values["calls"] - values["failed"], values["failed"]) if values else (0, 0)
-        points.append(Point(name=name, label=label, values=counts, url=url))
+        points.append(ChartPoint(name=name, label=label, values=counts, url=url))
         p95 = quantile(values["duration"], 0.95) if values else None
-        slow.append(Point(name=name, label=label, values=(p95,), url=url))
+        slow.append(ChartPoint(name=name, label=label, values=(p95,), url=url))
         start += step
     well, badly = Series(name="not failed", tone="good"), Series(name="failed", tone="bad")
     return {
         "calls": charts.stacked(points, [well, badly], title="Tool calls"),
         "slow": charts.lines(
-            slow, [Series(name="p95", tone="s0")], title="Tool calls, p95", spoken=charts.milliseconds
+            slow, [Series(name="p95", tone="s0")], title="Tool calls, p95", format_value=charts.milliseconds
         ),
     }
 

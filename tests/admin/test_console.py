@@ -44,10 +44,10 @@ def test_distances_in_time(seconds: int, told: str) -> None:
 
 
 def test_ids_tell_when_they_were_made() -> None:
-    made = widgets.made_at(new_id("req"))
-    assert made is not None
-    assert abs(now() - made) < timedelta(seconds=5)
-    assert [widgets.made_at(text) for text in ("", "req_", "req_zz", "nonsense", "req_" + "f" * 36)] == [None] * 5
+    created = widgets.created_at_of(new_id("req"))
+    assert created is not None
+    assert abs(now() - created) < timedelta(seconds=5)
+    assert [widgets.created_at_of(text) for text in ("", "req_", "req_zz", "nonsense", "req_" + "f" * 36)] == [None] * 5
 
 
 def test_json_is_indented_and_other_text_left_alone() -> None:
@@ -58,7 +58,7 @@ def test_json_is_indented_and_other_text_left_alone() -> None:
 
 def test_long_texts_are_cut() -> None:
     cut = widgets.shown("x" * (widgets.SHOWN_CHARACTERS + 1234))
-    assert (len(cut.text), cut.note) == (widgets.SHOWN_CHARACTERS, "Cut here: 1,234 more characters are not shown.")
+    assert (len(cut.text), cut.note) == (widgets.SHOWN_CHARACTERS, "Truncated: 1,234 more characters not shown.")
     assert widgets.shown("short").note == ""
 
 

@@ -5,15 +5,15 @@ import re
 import pytest
 
 from console import charts
-from console.charts import Chart, Point, Series
+from console.charts import Chart, ChartPoint, Series
 from responses.rollups.histograms import BOUNDS, BUCKETS, quantile
 
 GOOD, BAD = Series(name="good", tone="good"), Series(name="<bad>", tone="bad", url="/bad?a=1&b=2")
 
 
-def point(name: str, *values: float | None, url: str = "") -> Point:
+def point(name: str, *values: float | None, url: str = "") -> ChartPoint:
     """A point with these values."""
-    return Point(name=name, label=name, values=values, url=url)
+    return ChartPoint(name=name, label=name, values=values, url=url)
 
 
 def test_parts_of_a_bar_stand_on_each_other() -> None:

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from console import charts
-from console.charts import Chart, Point, Series
+from console.charts import Chart, ChartPoint, Series
 from console.widgets import compact, duration
 from kernel.clock import now
 from responses.admin import cells
@@ -283,7 +283,7 @@ def _draw(title: str, query: UsageQuery, report: UsageReport) -> Chart:
         for place, group in enumerate(report.groups)
     ]
     points = [
-        Point(
+        ChartPoint(
             name=_bucket_name(start, query),
             label=_bucket_label(start, query),
             values=[group.values[place] for group in report.groups],
@@ -292,7 +292,7 @@ def _draw(title: str, query: UsageQuery, report: UsageReport) -> Chart:
         for place, start in enumerate(report.edges[:-1])
     ]
     draw = charts.stacked if query.metric.kind is MetricKind.SUM else charts.lines
-    return draw(points, series, title=title, spoken=query.metric.format_value)
+    return draw(points, series, title=title, format_value=query.metric.format_value)
 
 
 def _series_tone(query: UsageQuery, key: str, place: int) -> str:
@@ -304,7 +304,7 @@ def _tokens(period: PeriodSums) -> Chart:
     edges = buckets(period.query)
     series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
     points = [
-        Point(
+        ChartPoint(
             name=_bucket_name(start, period.query),
             label=_bucket_label(start, period.query),
             values=[

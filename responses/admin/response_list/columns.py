@@ -12,7 +12,7 @@ from django.urls import URLPattern, path
 from typing_extensions import override
 from unfold.sections import TemplateSection
 
-from console.widgets import LogAdmin, TimeFilter, made_at
+from console.widgets import LogAdmin, TimeFilter, created_at_of
 from responses.admin import cells
 from responses.admin.response_list import filters, histogram
 from responses.admin.response_list.changelist import FilteredChangeList, ResponseChangeList
@@ -100,7 +100,7 @@ class ResponseList(LogAdmin, TeamScoped):
         if term.startswith("resp_"):
             return queryset.filter(Q(pk=term) | Q(previous_response_id=term)), False
         # Request ids have no index. The time stamp in the id limits the search to a range of the time index.
-        moment = made_at(term) if term.startswith("req_") else None
+        moment = created_at_of(term) if term.startswith("req_") else None
         if moment is None:
             return queryset.none(), False
         return queryset.filter(created_at__range=creation_window(moment), request_id=term), False

@@ -22,7 +22,7 @@ from unfold.contrib.filters.admin import (
     TextFilter,
 )
 
-from console.widgets import made_at
+from console.widgets import created_at_of
 from responses.admin.response_list.time_range import TimeRange, creation_window
 from responses.models import RUNNING, UNSUCCESSFUL, Mode, ToolCall
 from tenants.console.roles import everywhere, teams_of
@@ -165,7 +165,7 @@ class RequestFilter(ExactValueFilter):
     @override
     def condition_for(self, value: str, span: TimeRange) -> Q:
         # Request ids have no index, but they contain a time stamp, and the creation time has one.
-        moment = made_at(value) if value.startswith("req_") else None
+        moment = created_at_of(value) if value.startswith("req_") else None
         return Q(created_at__range=creation_window(moment), request_id=value) if moment else Q(pk__in=[])
 
 

@@ -16,7 +16,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
-from console.widgets import made_at
+from console.widgets import created_at_of
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, Response, ToolCall
@@ -129,7 +129,7 @@ def _call(request: HttpRequest, public_id: str) -> str | None:
 def _request(request: HttpRequest, public_id: str) -> str | None:
     """Return the page of the first object that a request created."""
     # Request ids have no index, but the time stamp they contain limits the search to a range of the time index.
-    moment = made_at(public_id)
+    moment = created_at_of(public_id)
     if moment is None:
         return None
     time_range = (moment - _BEFORE, moment + _UPLOAD)
@@ -152,7 +152,7 @@ _MADE_BY_REQUESTS: tuple[tuple[type[Model], str], ...] = (
 
 def _event(request: HttpRequest, public_id: str) -> str | None:
     """Return the page of a delivery of an event, found in the time range of the event id."""
-    moment = made_at(public_id)
+    moment = created_at_of(public_id)
     if moment is None:
         return None
     time_range = (moment - _BEFORE, moment + _UPLOAD)
@@ -216,7 +216,7 @@ def _completion(request: HttpRequest, public_id: str) -> str | None:
     """Return the page of a chat completion if it was stored, otherwise of its usage record."""
     if page := _by_pk(ChatCompletion)(request, public_id):
         return page
-    moment = made_at(public_id.replace("-", "_", 1))
+    moment = created_at_of(public_id.replace("-", "_", 1))
     if moment is None:
         return None
     conditions = {"team_id__in": _teams(request), "object_id": public_id}

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from console import charts
-from console.charts import Point, Series
+from console.charts import ChartPoint, Series
 from kernel.clock import now
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import UsageGroup, UsageReport, build_report
@@ -101,7 +101,7 @@ def _tone(query: UsageQuery, group: UsageGroup, place: int) -> str:
 
 def _chart(query: UsageQuery, report: UsageReport, series: Sequence[Series]) -> charts.Chart:
     points = [
-        Point(
+        ChartPoint(
             name=_name(start, query),
             label=_label(start, query),
             values=[group.values[place] for group in report.groups],
@@ -113,7 +113,7 @@ def _chart(query: UsageQuery, report: UsageReport, series: Sequence[Series]) -> 
     is_additive = query.metric.kind is MetricKind.SUM and query.view != "lines"
     draw = charts.stacked if is_additive else charts.lines
     title = f"{query.metric.title} by {query.bucket}"
-    return draw(points, series, title=title, spoken=query.metric.format_value, zone=query.zone.key)
+    return draw(points, series, title=title, format_value=query.metric.format_value, zone=query.zone.key)
 
 
 def _rows(query: UsageQuery, report: UsageReport, series: Sequence[Series]) -> list[dict[str, Any]]:
