@@ -1,26 +1,26 @@
-/* The page of a response that is not over yet: its items appear as they are made, and their text as it grows. Once the
-   run has ended, the page is loaded again, with everything that is known then. All of it is text, never markup. */
+/* The page of a response in progress: items and their text appear as they are produced. When the run has ended, the page
+   reloads to show the complete transcript. All received values are inserted as text, never as HTML. */
 (function () {
     'use strict';
 
-    const MOST = 64 * 1024, LATER_MS = 400;
+    const MAX_CHARACTERS = 64 * 1024, RELOAD_MS = 400;
     const NAMES = { reasoning: 'reasoning', message: 'assistant' };
 
     function start(root) {
-        const list = root.querySelector('[data-follow-items]'), told = root.querySelector('[data-follow-told]');
+        const list = root.querySelector('[data-follow-items]'), status = root.querySelector('[data-follow-told]');
         const items = new Map();
         let pause = 500, hasEnded = false;
 
-        function text(parent, words, name) {
+        function text(parent, value, name) {
             const element = document.createElement(name);
-            element.textContent = words;
+            element.textContent = value;
             parent.append(element);
             return element;
         }
 
         function item(id, type, name) {
             let found = items.get(id);
-            // What the page has already is not said twice.
+            // The page was rendered with this item: it is not repeated.
             if (found === undefined && document.querySelector(`[data-item-id="${CSS.escape(id)}"]`)) items.set(id, found = null);
             if (found === undefined) {
                 const element = document.createElement('article');
@@ -48,15 +48,15 @@
             return element;
         }
 
-        function grow(element, words) {
-            const room = MOST - element.textContent.length;
-            if (room > 0) element.append(words.slice(0, room));
+        function grow(element, value) {
+            const room = MAX_CHARACTERS - element.textContent.length;
+            if (room > 0) element.append(value.slice(0, room));
         }
 
-        function hear(event) {
+        function receive(event) {
             const found = item(event.id, event.type || '', event.name);
             if (!found) return;
-            if (event.words) grow(part(found, event.part), event.words);
+            if (event.text) grow(part(found, event.part), event.text);
             if (event.result) {
                 const element = part(found, 'result');
                 element.textContent = '';
@@ -71,23 +71,23 @@
         function connect() {
             const scheme = location.protocol === 'https:' ? 'wss' : 'ws';
             const socket = new WebSocket(`${scheme}://${location.host}${root.dataset.follow}`);
-            socket.onmessage = (message) => {
-                const said = JSON.parse(message.data);
+            socket.onmessage = (event) => {
+                const message = JSON.parse(event.data);
                 pause = 500;
-                said.events.forEach(hear);
-                if (said.has_ended) {
+                message.events.forEach(receive);
+                if (message.has_ended) {
                     hasEnded = true;
-                    told.textContent = 'The run has ended.';
-                    setTimeout(() => location.reload(), LATER_MS);
+                    status.textContent = 'The run has ended.';
+                    setTimeout(() => location.reload(), RELOAD_MS);
                 } else {
-                    told.textContent = 'The run is going on; what it says appears here.';
+                    status.textContent = 'In progress. New output appears here.';
                 }
             };
             socket.onclose = (event) => {
-                // Nothing to follow, or nothing that this reader may see.
+                // Nothing to follow, or content that this viewer may not see.
                 if (hasEnded || [4401, 4403, 4404].includes(event.code)) return;
-                told.textContent = 'The connection is lost; trying again.';
-                // Everything is told from the beginning.
+                status.textContent = 'Connection lost. Reconnecting …';
+                // The server sends the log from the beginning again.
                 for (const found of items.values()) if (found) found.element.remove();
                 items.clear();
                 setTimeout(connect, pause);

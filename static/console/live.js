@@ -1,13 +1,13 @@
-/* Running jobs: keeps the table of what runs up to date, over a socket or by asking every two seconds, and asks before
-   it cancels anything. Everything that comes from elsewhere becomes text, never markup. */
+/* Running jobs: keeps the table up to date over a WebSocket, or by polling every two seconds, and asks for confirmation
+   before an action. All received values are inserted as text, never as HTML. */
 (function () {
     'use strict';
 
-    const ASK_MS = 2000, SILENT_MS = 8000, OVER_MS = 4000, TOLD_MS = 5000;
-    const MEANINGS = {
-        cancel: ['Cancel', 'The run ends where it stands. What it has finished stays in its output, and what it is at is lost.', 'Cancel the run', 'cancelling'],
-        requeue: ['Requeue', 'The worker that has the run loses it. The next one goes on behind its last finished step, and repeats what was under way.', 'Requeue the run', 'requeueing'],
-        fail: ['Mark as failed', 'The run ends as failed where it stands. What it has finished stays in its output.', 'End it as failed', 'ending'],
+    const POLL_MS = 2000, SILENT_MS = 8000, ENDED_MS = 4000, ANNOUNCE_MS = 5000;
+    const ACTIONS = {
+        cancel: ['Cancel', 'Stops the run. Finished output is kept; work in progress is lost.', 'Cancel run', 'cancelling'],
+        requeue: ['Requeue', 'Takes the run away from its worker. Another worker resumes it after the last completed step and repeats the step in progress.', 'Requeue run', 'requeueing'],
+        fail: ['Mark as failed', 'Ends the run with status failed. Finished output is kept.', 'Mark as failed', 'marking as failed'],
     };
 
     function start(root) {
@@ -16,9 +16,9 @@
         const blank = find('data-live-row').content.querySelector('tbody');
         const runs = new Map();
         for (const body of table.tBodies) runs.set(body.dataset.run, body);
-        // How far the server's clock is from ours.
+        // Difference between the server's clock and ours: ages are relative to the server's.
         let offset = Number(root.dataset.at) - Date.now();
-        let heardAt = 0, toldAt = 0, told = '', socket = null, pause = 500, isAsking = false;
+        let receivedAt = 0, announcedAt = 0, announced = '', socket = null, pause = 500, isPolling = false;
 
         table.classList.add('is-live');
 
@@ -52,7 +52,7 @@
                 const moment = Number(element.dataset.since);
                 if (moment) put(element, age(Date.now() + offset - moment));
             }
-            if (heardAt && Date.now() - heardAt > SILENT_MS) link('lost', 'not connected');
+            if (receivedAt && Date.now() - receivedAt > SILENT_MS) link('lost', 'not connected');
         }
 
         // -- rows ----------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@
             body.toggleAttribute('data-stuck', Boolean(row.stuck));
             body.removeAttribute('data-over');
             put(cell('state'), body.dataset.doing || row.state);
-            for (const name of ['stuck', 'words', 'team', 'model', 'mode', 'worker', 'attempt', 'step', 'tokens', 'event']) {
+            for (const name of ['stuck', 'preview', 'team', 'model', 'mode', 'worker', 'attempt', 'step', 'tokens', 'event']) {
                 put(cell(name), row[name]);
             }
             cell('worker').title = row.worker;
@@ -85,7 +85,7 @@
             if (cell('id').getAttribute('href') !== row.url) cell('id').href = row.url;
             since(cell('age'), row.created);
             since(cell('beat'), row.renewed);
-            put(cell('wait'), row.waits ? 'waits' : `waited ${row.wait}`);
+            put(cell('wait'), row.waits ? 'waiting' : `waited ${row.wait}`);
             for (const act of body.querySelectorAll('[data-live-act]')) {
                 act.hidden = !row.may[act.dataset.liveAct] || Boolean(body.dataset.doing);
             }
@@ -118,9 +118,10 @@
             if (held) held.focus();
         }
 
-        function over(gone) {
+        function markEnded(gone) {
             const body = runs.get(gone.id);
             if (!body || body.hasAttribute('data-over')) return;
+            // The row stays for a moment, so that its final status can be read.
             delete body.dataset.doing;
             body.dataset.over = '';
             body.dataset.tone = gone.tone;
@@ -134,7 +135,7 @@
                 body.remove();
                 runs.delete(gone.id);
                 empty();
-            }, OVER_MS);
+            }, ENDED_MS);
         }
 
         function empty() {
@@ -143,19 +144,19 @@
 
         // -- messages ------------------------------------------------------------------------------------------------------
 
-        function hear(message) {
-            heardAt = Date.now();
-            offset = message.at - heardAt;
+        function receive(message) {
+            receivedAt = Date.now();
+            offset = message.at - receivedAt;
             if (message.type === 'everything') {
                 const known = new Set(message.set.map((row) => row.id));
-                for (const id of runs.keys()) if (!known.has(id)) over({ id, state: 'ended', tone: 'ended' });
+                for (const id of runs.keys()) if (!known.has(id)) markEnded({ id, state: 'ended', tone: 'ended' });
             }
             message.set.forEach(show);
-            message.gone.forEach(over);
+            message.gone.forEach(markEnded);
             count(message.counters);
             empty();
-            if (message.is_away) link('lost', 'the database is away');
-            else link(isAsking ? 'asking' : 'live', isAsking ? 'every 2 s' : 'live');
+            if (message.is_unavailable) link('lost', 'database unavailable');
+            else link(isPolling ? 'asking' : 'live', isPolling ? 'every 2 s' : 'live');
         }
 
         function count(counters) {
@@ -166,9 +167,10 @@
             root.querySelector('.c-live-stuck').classList.toggle('bad', counters.stuck !== '0');
             find('data-live-left').hidden = !counters.left;
             const now = `${counters.running} running, ${counters.queued} queued, ${counters.stuck} stuck`;
-            if (now !== told && Date.now() - toldAt > TOLD_MS) {
-                told = now;
-                toldAt = Date.now();
+            // Screen readers announce this: not more often than every few seconds.
+            if (now !== announced && Date.now() - announcedAt > ANNOUNCE_MS) {
+                announced = now;
+                announcedAt = Date.now();
                 put(find('data-live-told'), now);
             }
         }
@@ -179,52 +181,53 @@
             put(element, words);
         }
 
-        // -- the socket, and asking in its place -----------------------------------------------------------------------------
+        // -- WebSocket and polling -------------------------------------------------------------------------------------------
 
         function connect() {
             const address = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${root.dataset.socket}`;
             try {
                 socket = new WebSocket(address);
             } catch {
-                ask();
+                poll();
                 return;
             }
             socket.onmessage = (event) => {
-                isAsking = false;
+                isPolling = false;
                 pause = 500;
-                hear(JSON.parse(event.data));
+                receive(JSON.parse(event.data));
             };
             socket.onclose = (event) => {
                 socket = null;
+                // Signed out, or no longer allowed: the reloaded page says which.
                 if (event.code === 4401 || event.code === 4403) {
                     location.reload();
                     return;
                 }
-                isAsking = true;
+                isPolling = true;
                 setTimeout(connect, pause);
                 pause = Math.min(pause * 2, 15000);
             };
         }
 
-        async function ask() {
-            if (!isAsking || document.hidden) return;
+        async function poll() {
+            if (!isPolling || document.hidden) return;
             try {
                 const answer = await fetch(root.dataset.rows, { headers: { Accept: 'application/json' } });
                 if (answer.redirected || !answer.ok) throw new Error(String(answer.status));
                 const message = await answer.json();
-                if (isAsking) hear(message);
+                if (isPolling) receive(message);
             } catch {
                 link('lost', 'not connected');
             }
         }
 
-        // -- what people do --------------------------------------------------------------------------------------------------
+        // -- actions ---------------------------------------------------------------------------------------------------------
 
         const dialog = find('data-live-dialog');
         let chosen = null;
 
         function choose(act) {
-            const body = act.closest('[data-run]'), [verb, meaning, button, doing] = MEANINGS[act.dataset.liveAct];
+            const body = act.closest('[data-run]'), [verb, meaning, button, doing] = ACTIONS[act.dataset.liveAct];
             chosen = { body, act, doing };
             dialog.querySelector('form').action = act.href;
             put(find('data-live-question'), `${verb} ${body.dataset.run}?`);
@@ -239,14 +242,14 @@
             body.dataset.doing = doing;
             put(body.querySelector('[data-cell="state"]'), doing);
             for (const link of body.querySelectorAll('[data-live-act]')) link.hidden = true;
-            let said = 'The platform does not answer. Try again.';
+            let text = 'No response from the server. Try again.';
             try {
                 const headers = { 'X-Requested-With': 'fetch' };
                 const answer = await fetch(form.action, { method: 'POST', body: new FormData(form), headers });
-                if (answer.headers.get('Content-Type') === 'application/json') said = (await answer.json()).said;
-            } catch { /* said above */ }
+                if (answer.headers.get('Content-Type') === 'application/json') text = (await answer.json()).message;
+            } catch { /* the default text says it */ }
             setTimeout(() => delete body.dataset.doing, 1000);
-            put(find('data-live-said'), said);
+            put(find('data-live-said'), text);
             find('data-live-said').hidden = false;
         }
 
@@ -270,10 +273,10 @@
         connect();
         tick();
         setInterval(tick, 1000);
-        setInterval(ask, ASK_MS);
+        setInterval(poll, POLL_MS);
     }
 
-    // Scripts stand in front of the page.
+    // Scripts load in the head, before the page is parsed.
     document.addEventListener('DOMContentLoaded', () => {
         const root = document.querySelector('[data-live]');
         if (root) start(root);

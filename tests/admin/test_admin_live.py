@@ -107,7 +107,7 @@ def test_it_shows_what_the_model_is_saying_and_how_far_its_log_is(lead: Client, 
     says(response, "Once ", "upon ", "a time")
     row = shown(lead, response)
     assert row is not None
-    assert (row["words"], row["event"]) == ("Once upon a time", 4)
+    assert (row["preview"], row["event"]) == ("Once upon a time", 4)
 
 
 def test_it_tells_how_long_a_run_has_waited_for_its_worker(lead: Client, caller: Caller) -> None:
@@ -129,9 +129,9 @@ def test_those_that_wait_come_last_and_are_counted(lead: Client, caller: Caller)
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ({"lease_until": now() - timedelta(seconds=5)}, "its lease has run out"),
-        ({"lease_until": None, "created_at": now() - timedelta(minutes=5)}, "no worker takes it"),
-        ({"lease_until": None, "attempt": 5}, "no further worker tries"),
+        ({"lease_until": now() - timedelta(seconds=5)}, "Lease expired"),
+        ({"lease_until": None, "created_at": now() - timedelta(minutes=5)}, "Not claimed by a worker"),
+        ({"lease_until": None, "attempt": 5}, "No attempts left"),
         ({}, ""),
     ],
 )
@@ -177,7 +177,7 @@ def test_words_are_hidden_from_those_who_may_not_read(auditor: Client, operator:
     for client in (auditor, operator):
         found = shown(client, response)
         assert found is not None
-        assert found["words"] == "•••"
+        assert found["preview"] == "•••"
         assert "private words" not in text(client.get(PAGE))
 
 
@@ -234,14 +234,14 @@ def test_a_run_is_cancelled_after_a_question(developer: Client, caller: Caller) 
 def test_an_operator_cancels_the_run_of_any_team(operating: Callable[[], Client], caller: Caller) -> None:
     response = queued(caller)
     answer = operating().post(f"{PAGE}{response.pk}/cancel/", headers={"X-Requested-With": "fetch"})
-    assert answer.json() == {"said": f"{response.pk} was cancelled."}
+    assert answer.json() == {"message": f"{response.pk} was cancelled."}
     assert row(response).status == "cancelled"
 
 
 def test_what_has_ended_is_not_cancelled(developer: Client, caller: Caller) -> None:
     response = add_response(caller)
     answer = developer.post(f"{PAGE}{response.pk}/cancel/", headers={"X-Requested-With": "fetch"})
-    assert (answer.status_code, answer.json()) == (409, {"said": f"{response.pk} has ended already."})
+    assert (answer.status_code, answer.json()) == (409, {"message": f"{response.pk} has already ended."})
     assert (row(response).status, audited(response)) == ("completed", [])
 
 
@@ -257,7 +257,7 @@ def test_a_requeued_run_is_anybodys(developer: Client, caller: Caller) -> None:
 def test_a_run_whose_client_waits_is_not_requeued(developer: Client, caller: Caller) -> None:
     response = running(caller, background=False)
     answer = developer.post(f"{PAGE}{response.pk}/requeue/", headers={"X-Requested-With": "fetch"})
-    assert answer.json() == {"said": f"{response.pk} cannot be requeued: its client waits for it."}
+    assert answer.json() == {"message": f"{response.pk} cannot be requeued: its client is connected and waits for it."}
     assert row(response).lease_owner == WORKER
 
 
@@ -272,7 +272,7 @@ def test_a_stuck_run_is_ended_as_failed(developer: Client, caller: Caller) -> No
 def test_a_run_that_is_well_is_not_ended_as_failed(developer: Client, caller: Caller) -> None:
     response = running(caller)
     answer = developer.post(f"{PAGE}{response.pk}/fail/", headers={"X-Requested-With": "fetch"})
-    assert answer.json() == {"said": f"{response.pk} is not stuck: cancel it instead."}
+    assert answer.json() == {"message": f"{response.pk} is not stuck. Cancel it instead."}
     assert row(response).ended_at is None
 
 

@@ -100,10 +100,10 @@ def test_a_background_run_is_watched_and_cancelled(
     assert ended_at is not None
     assert returned - ended_at < SOON
     gate.wait_until_reached()
-    expect(row.locator('[data-cell="words"]')).to_have_text("Hal")
+    expect(row.locator('[data-cell="preview"]')).to_have_text("Hal")
     expect(row.get_by_role("button", name="Turns and tool calls")).to_have_attribute("aria-expanded", "true")
     row.get_by_role("link", name="Cancel").click()
-    visit.page.get_by_role("button", name="Cancel the run").click()
+    visit.page.get_by_role("button", name="Cancel run").click()
     expect(visit.page.locator("[data-live-said]")).to_have_text(f"{response_id} was cancelled.")
     expect(row.locator('[data-cell="state"]')).to_have_text("cancelled")
     expect(row).to_have_count(0, timeout=10_000)
@@ -134,7 +134,7 @@ def test_a_run_is_cancelled_without_a_script(
     page = context.new_page()
     page.goto(f"{reaching_web.url}/admin/live/")
     page.locator(f'[data-run="{response_id}"]').get_by_role("link", name="Cancel").click()
-    page.get_by_role("button", name="Cancel the run").click()
+    page.get_by_role("button", name="Cancel run").click()
     expect(page.get_by_text(f"{response_id} was cancelled.")).to_be_visible()
     context.close()
     assert reaching.retrieve(response_id)["status"] == "cancelled"

@@ -124,7 +124,7 @@ def test_the_turns_and_calls_of_a_run_show_within_half_a_second_and_it_is_cancel
         assert ended_at is not None
         late["its result"] = returned - ended_at
         gate.wait_until_reached()
-        page.until_row(response_id, lambda row: row["words"] == "Hal")
+        page.until_row(response_id, lambda row: row["preview"] == "Hal")
         asked = now()
         assert lead.post(f"/admin/live/{response_id}/cancel/").status_code == 302
         late["the end"] = page.until_gone(response_id) - asked
@@ -180,7 +180,7 @@ def test_a_run_in_the_foreground_is_watched_too(api: Api, web: WebProcess, scrip
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
     with watching(web, lead) as page, api.stream(model=script.model, input="Go.") as streamed:
         gate.wait_until_reached()
-        page.until(lambda: any(row["words"] == "Hal" for row in page.rows.values()))
+        page.until(lambda: any(row["preview"] == "Hal" for row in page.rows.values()))
         (row,) = page.rows.values()
         assert (row["mode"], row["step"], row["may"]["requeue"]) == ("stream", "turn 1", False)
         gate.open()
@@ -212,13 +212,13 @@ def test_the_page_of_a_response_hears_its_text_as_it_grows(
     gate.wait_until_reached()
     with watching(web, lead, path=followed(response_id)) as page:
         events: list[dict[str, Any]] = []
-        while not any(event.get("words") for event in events):
+        while not any(event.get("text") for event in events):
             events += heard(page)
-        assert [(event.get("type"), event.get("words")) for event in events] == [("message", None), (None, "Hal")]
+        assert [(event.get("type"), event.get("text")) for event in events] == [("message", None), (None, "Hal")]
         gate.open()
         while "has_ended" not in events[-1]:
             events += heard(page)
-        words = "".join(event.get("words", "") for event in events)
+        words = "".join(event.get("text", "") for event in events)
         assert (words, events[-2]["status"]) == ("Hallo", "completed")
         assert page.code() == 1000
 
@@ -261,7 +261,7 @@ def test_watching_keeps_no_run_alive(api: Api, web: WebProcess, script: Script, 
         gate.wait_until_reached()
         response_id = streamed.next()["response"]["id"]
         with watching(web, lead, path=followed(response_id)) as page:
-            while not any(event.get("words") for event in heard(page)):
+            while not any(event.get("text") for event in heard(page)):
                 pass
             with scope.team(caller.team.pk):
                 assert Response.objects.get(pk=response_id).followed_until is None

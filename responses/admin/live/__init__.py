@@ -1,4 +1,4 @@
-"""What runs, as it runs: the page of running jobs, and the transcript of a response that is not over yet."""
+"""Live pages: running jobs, and the transcript of a response in progress."""
 
 from responses.admin.live import pages
 

@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
-"""The socket behind the page of a response that is not over yet: its items as they are made, from its log.
+"""WebSocket behind the page of a response in progress: sends its items as the event log grows.
 
-Content, all of it: whoever may not read what the team said gets nothing here.
+Everything it sends is content: viewers who may not read the content of the team are rejected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,10 +20,10 @@ from tenants import scope
 from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import DONE, NOT_ALLOWED, AdminSocket
 
-_NOT_THERE = 4404
-_MOST = 64 * 1024
-# Which part of its item a delta belongs to.
-_PARTS = {
+_NOT_FOUND = 4404
+_MAX_RESULT_CHARACTERS = 64 * 1024
+# Part of an item that a delta extends, by event type.
+_DELTA_PARTS = {
     "output_text.delta": "text",
     "refusal.delta": "text",
     "reasoning_text.delta": "thought",
@@ -34,31 +34,31 @@ _PARTS = {
     "code_interpreter_call_code.delta": "arguments",
 }
 
-Told = dict[str, Any]
+FollowMessage = dict[str, Any]
 
 
 class FollowSocket(AdminSocket):
-    """One page of a response. Its id comes in the query, as `response`."""
+    """Socket of one page. The response id is in the query string, as `response`."""
 
     @override
     async def watch(self) -> int:
-        """Tell the log of the run to its end."""
-        asked = parse_qs(self.scope["query_string"].decode("latin-1")).get("response", [""])[0]
-        response = await in_db_thread(lambda: self._find(asked))
+        """Send the log of the run until it ends."""
+        response_id = parse_qs(self.scope["query_string"].decode("latin-1")).get("response", [""])[0]
+        response = await in_db_thread(lambda: self._find(response_id))
         if response is None:
-            return _NOT_THERE
+            return _NOT_FOUND
         if not self.viewer.may_read(response.team_id):
             return NOT_ALLOWED
         await in_db_thread(lambda: audit_team_reads(self.viewer, [response.team_id]))
         async with aclosing(follow.watch(response)) as pieces:
             async for data in pieces:
-                if events := [*told(event for _, event in read_frames(data))]:
+                if events := [*follow_messages(event for _, event in read_frames(data))]:
                     await self.tell({"events": events, "has_ended": False})
         await self.tell({"events": [], "has_ended": True})
         return DONE
 
     def _find(self, response_id: str) -> Response | None:
-        """The response with a log to follow; None for one that this viewer cannot see, as for an unknown id."""
+        """Return a response with a log. Return None for an unknown id and for one that the viewer cannot see alike."""
         if "\x00" in response_id:
             return None
         with scope.team(*self.viewer.visible_teams):
@@ -66,35 +66,35 @@ class FollowSocket(AdminSocket):
             return found if found is not None and follow.has_event_log(found) else None
 
 
-def told(events: Iterable[dict[str, Any]]) -> Iterator[Told]:
-    """What a page is told of these events; deltas that come close together are one."""
-    growing: Told | None = None
+def follow_messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
+    """Convert events to messages for the page. Consecutive deltas of the same part are merged."""
+    pending: FollowMessage | None = None
     for event in events:
         kind = event.get("type", "").removeprefix("response.")
-        part = _PARTS.get(kind)
+        part = _DELTA_PARTS.get(kind)
         if part is not None:
-            if growing is not None and (growing["id"], growing["part"]) == (event["item_id"], part):
-                growing["words"] += event["delta"]
+            if pending is not None and (pending["id"], pending["part"]) == (event["item_id"], part):
+                pending["text"] += event["delta"]
                 continue
-            if growing is not None:
-                yield growing
-            growing = {"id": event["item_id"], "part": part, "words": event["delta"]}
+            if pending is not None:
+                yield pending
+            pending = {"id": event["item_id"], "part": part, "text": event["delta"]}
         elif kind in {"output_item.added", "output_item.done"}:
-            if growing is not None:
-                yield growing
-            growing = None
+            if pending is not None:
+                yield pending
+            pending = None
             yield _item(event["item"], is_done=kind.endswith("done"))
-    if growing is not None:
-        yield growing
+    if pending is not None:
+        yield pending
 
 
-def _item(body: dict[str, Any], *, is_done: bool) -> Told:
-    """An item that begins or has ended; `result` is what no delta has told of it."""
-    said: Told = {"id": body["id"], "type": body["type"], "name": _name(body)}
+def _item(body: dict[str, Any], *, is_done: bool) -> FollowMessage:
+    """Return the message for an item that begins or has ended. `result` is what no delta contained."""
+    message: FollowMessage = {"id": body["id"], "type": body["type"], "name": _name(body)}
     if is_done:
-        said["status"] = body.get("status") or "done"
-        said["result"] = _result(body)
-    return said
+        message["status"] = body.get("status") or "done"
+        message["result"] = _result(body)
+    return message
 
 
 def _name(body: dict[str, Any]) -> str:
@@ -103,10 +103,10 @@ def _name(body: dict[str, Any]) -> str:
 
 
 def _result(body: dict[str, Any]) -> str:
-    """What came back from a tool that we called; the words of everything else have been told."""
+    # Text and arguments were sent as deltas. The output of a tool has none.
     match body["type"]:
         case "mcp_call":
-            return str(body.get("output") or "")[:_MOST]
+            return str(body.get("output") or "")[:_MAX_RESULT_CHARACTERS]
         case "message" | "reasoning" | "function_call" | "custom_tool_call":
             return ""
-    return plain_text(body)[:_MOST]
+    return plain_text(body)[:_MAX_RESULT_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The page of running jobs, and what people do there. It works without its socket, and without a script, too."""
+"""The page of running jobs and its actions. It also works without its WebSocket, and without scripts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kernel.clock import now
 from kernel.origin import origin
 from responses.admin.cells import url
 from responses.admin.live import rows
-from responses.admin.live.poller import see
+from responses.admin.live.poller import poll
 from responses.admin.live.queries import RunRow
 from responses.lifecycle import cancel
 from responses.lifecycle.notifier import notify_workers
@@ -27,8 +27,8 @@ from tenants.console.viewer import viewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Deed:
-    """Something that people do with a run, and how the page asks about it first."""
+class LiveAction:
+    """An action on a run, with the texts of its confirmation."""
 
     act: Callable[..., bool]
     question: str
@@ -37,103 +37,102 @@ class _Deed:
     outcome: str
 
 
-_DEEDS = {
-    "cancel": _Deed(
+_ACTIONS = {
+    "cancel": LiveAction(
         act=cancel.cancel_run,
         question="Cancel this run?",
-        meaning="It ends where it stands. What it has finished stays in its output, and what it is at is lost.",
-        button="Cancel the run",
+        meaning="Stops the run. Finished output is kept; work in progress is lost.",
+        button="Cancel run",
         outcome="was cancelled",
     ),
-    "requeue": _Deed(
+    "requeue": LiveAction(
         act=cancel.requeue_run,
         question="Requeue this run?",
-        meaning="The worker that has it loses it. The next one goes on behind its last finished step, and repeats what "
-        "was under way.",
-        button="Requeue the run",
-        outcome="waits for another worker",
+        meaning="Takes the run away from its worker. Another worker resumes it after the last completed step and "
+        "repeats the step in progress.",
+        button="Requeue run",
+        outcome="was requeued",
     ),
-    "fail": _Deed(
+    "fail": LiveAction(
         act=cancel.fail_run,
         question="Mark this run as failed?",
-        meaning="It ends as failed where it stands. What it has finished stays in its output.",
-        button="End it as failed",
-        outcome="was ended as failed",
+        meaning="Ends the run with status failed. Finished output is kept.",
+        button="Mark as failed",
+        outcome="was marked as failed",
     ),
 }
 
 
 @page("live/", name="live", viewers=EVERY_ROLE)
 def live(request: HttpRequest) -> HttpResponse:
-    """What runs, as a table; the page's script keeps it up to date."""
-    found, at = _everything(request), now()
-    # Without a script the ages are those of the moment at which the page was made.
+    """Serve the table of active runs. The script of the page keeps it up to date."""
+    found, at = _snapshot_message(request), now()
+    # Ages are rendered for pages without scripts, and for the time until the script has loaded.
     table = [{**row, **rows.ages(row, at=at)} for row in found["set"]]
-    told = {**found, "set": table, "as_of": f"{at:%H:%M:%S}", "blank": {"id": ""}}
-    told["oldest_age"] = rows.age(found["counters"]["oldest"], at=at)
-    return render(request, "console/live/page.html", title="Running jobs", live=told)
+    context = {**found, "set": table, "as_of": f"{at:%H:%M:%S}", "blank": {"id": ""}}
+    context["oldest_age"] = rows.age(found["counters"]["oldest"], at=at)
+    return render(request, "console/live/page.html", title="Running jobs", live=context)
 
 
 @page("live/rows/", name="live_rows", viewers=EVERY_ROLE)
 def live_rows(request: HttpRequest) -> JsonResponse:
-    """All of it once more, for a page whose socket does not work."""
-    return JsonResponse(_everything(request))
+    """Serve all rows as JSON, for a page whose WebSocket does not connect."""
+    return JsonResponse(_snapshot_message(request))
 
 
-@page("live/<str:response_id>/<str:what>/", name="live_steer", viewers=CONTRIBUTORS | OPERATORS)
-def steer(request: HttpRequest, response_id: str, what: str) -> HttpResponse:
-    """Cancel a run, have another worker go on with it, or end it as failed; asked for with GET, it asks back."""
-    response, deed = _steered(request, response_id), _DEEDS.get(what)
-    if deed is None or response is None:
+@page("live/<str:response_id>/<str:name>/", name="live_steer", viewers=CONTRIBUTORS | OPERATORS)
+def run_action(request: HttpRequest, response_id: str, name: str) -> HttpResponse:
+    """Cancel a run, requeue it or mark it as failed. GET serves a confirmation page."""
+    response, action = _manageable_run(request, response_id), _ACTIONS.get(name)
+    if action is None or response is None:
         raise Http404
     if request.method != "POST":
-        return _asked(request, response, deed)
-    refusal = _refusal(response, what)
-    names = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
-    is_done = not refusal and deed.act(**names, request=RequestInfo(request_id=origin().request_id))
-    if is_done and what == "requeue":
+        return _confirmation_page(request, response, action)
+    refusal = _refusal(response, name)
+    arguments = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
+    is_done = not refusal and action.act(**arguments, request=RequestInfo(request_id=origin().request_id))
+    if is_done and name == "requeue":
         transaction.on_commit(notify_workers)
-    said = f"{response.pk} {deed.outcome}." if is_done else f"{response.pk} {refusal or 'has ended already'}."
+    message = f"{response.pk} {action.outcome}." if is_done else f"{response.pk} {refusal or 'has already ended'}."
     if request.headers.get("X-Requested-With") == "fetch":
-        return JsonResponse({"said": said}, status=200 if is_done else 409)
-    (messages.success if is_done else messages.warning)(request, said)
+        return JsonResponse({"message": message}, status=200 if is_done else 409)
+    (messages.success if is_done else messages.warning)(request, message)
     return HttpResponseRedirect(reverse("console:live"))
 
 
-def _asked(request: HttpRequest, response: Response, deed: _Deed) -> HttpResponse:
-    context = {"question": deed.question, "meaning": deed.meaning, "button": deed.button}
+def _confirmation_page(request: HttpRequest, response: Response, action: LiveAction) -> HttpResponse:
+    context = {"question": action.question, "meaning": action.meaning, "button": action.button}
     where = {"response_id": response.pk, "url": url(response.pk)}
     return render(request, "console/live/confirm.html", title="Running jobs", is_fullwidth=False, **context, **where)
 
 
-def _everything(request: HttpRequest) -> dict[str, Any]:
+def _snapshot_message(request: HttpRequest) -> dict[str, Any]:
     who, at = viewer(request), now()
-    seen = see(teams=who.visible_teams)
-    found = [
-        rows.shown(row, who, team=seen.teams.get(row.response.team_id, ""), at=at) for row in seen.look.rows.values()
-    ]
-    spoken = {row.response.team_id for row in seen.look.rows.values() if row.heard.words and row.response.stored}
-    audit_team_reads(who, [team_id for team_id in spoken if who.may_read(team_id)])
+    result = poll(teams=who.visible_teams)
+    runs = result.snapshot.rows.values()
+    found = [rows.row_json(row, who, team=result.teams.get(row.response.team_id, ""), at=at) for row in runs]
+    read = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
+    audit_team_reads(who, [team_id for team_id in read if who.may_read(team_id)])
     return {
         "type": "everything",
         "at": round(at.timestamp() * 1000),
-        "is_away": False,
-        "counters": rows.counters(seen.look, workers=seen.workers, at=at),
+        "is_unavailable": False,
+        "counters": rows.counters(result.snapshot, workers=result.workers, at=at),
         "set": sorted(found, key=lambda row: str(row["order"])),
         "gone": [],
     }
 
 
-def _steered(request: HttpRequest, response_id: str) -> Response | None:
-    """The response; None for one that this user may not steer, as for an unknown id."""
+def _manageable_run(request: HttpRequest, response_id: str) -> Response | None:
+    """Return the response. Return None for an unknown id and for one that the user may not manage alike."""
     found = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
-    is_theirs = found is not None and (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, found))
-    return found if is_theirs else None
+    may_manage = found is not None and (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, found))
+    return found if may_manage else None
 
 
-def _refusal(response: Response, what: str) -> str:
-    if what == "requeue" and not response.background:
-        return "cannot be requeued: its client waits for it"
-    if what == "fail" and response.ended_at is None and not rows.stuck(RunRow(response=response), at=now()):
-        return "is not stuck: cancel it instead"
+def _refusal(response: Response, name: str) -> str:
+    if name == "requeue" and not response.background:
+        return "cannot be requeued: its client is connected and waits for it"
+    if name == "fail" and response.ended_at is None and not rows.stuck(RunRow(response=response), at=now()):
+        return "is not stuck. Cancel it instead"
     return ""

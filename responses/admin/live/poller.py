@@ -1,7 +1,7 @@
-"""What runs, read again and again while somebody watches: one reader in each process for all who may see the same.
+"""Poller behind the page of running jobs: one for each process and set of visible teams, while a page is open.
 
-The reader polls, four times a second and a little more, and needs nobody to wake it: listening to every run would make
-each of them write its log four times as often as it has to.
+It polls about four times a second instead of waiting for notifications: if the page subscribed to every run, each run
+would have to write its log four times as often as it needs to.
 """
 
 import asyncio
@@ -16,112 +16,117 @@ from django.db import Error as DatabaseError
 from kernel import heartbeats
 from kernel.db_threads import in_db_thread
 from responses.admin.live import queries
-from responses.admin.live.queries import Look
+from responses.admin.live.queries import RunsSnapshot
 from tenants import scope
 from tenants.models import Team
 
 logger = logging.getLogger(__name__)
-LOOK_SECONDS = 0.2
-_AWAY_SECONDS = 1.0
+POLL_SECONDS = 0.2
+_RETRY_SECONDS = 1.0
 _WORKERS_SECONDS = 3.0
-_ENDED_KEPT = 500
+_MAX_ENDED = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A look with what belongs to it: the names of the teams, how the runs ended that were there before, and how many
-    workers live, if that is known."""
+class PollResult:
+    """A snapshot with team names, the final statuses of runs that ended earlier, and the number of live workers.
 
-    look: Look = field(default_factory=Look)
+    `workers` is None if Redis is unavailable.
+    """
+
+    snapshot: RunsSnapshot = field(default_factory=RunsSnapshot)
     teams: Mapping[str, str] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
 
 
-def see(*, teams: Iterable[str], before: Seen | None = None) -> Seen:
-    """Look once, inside of a scope that sees these teams."""
-    before = before or Seen()
-    found = queries.look(teams=[*teams], before=before.look)
-    gone = before.look.rows.keys() - found.rows.keys()
+def poll(*, teams: Iterable[str], before: PollResult | None = None) -> PollResult:
+    """Poll once. Must run inside a scope that sees these teams."""
+    before = before or PollResult()
+    snapshot = queries.take_snapshot(teams=[*teams], before=before.snapshot)
+    gone = before.snapshot.rows.keys() - snapshot.rows.keys()
     ended = {**before.ended, **(queries.endings(response_ids=gone) if gone else {})}
-    wanted = {row.response.team_id for row in found.rows.values()} - before.teams.keys()
+    wanted = {row.response.team_id for row in snapshot.rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=wanted).values_list("pk", "name")) if wanted else {}
-    return Seen(
-        look=found,
+    return PollResult(
+        snapshot=snapshot,
         teams={**before.teams, **names},
-        ended=dict([*ended.items()][-_ENDED_KEPT:]),
-        workers=Workers.count(),
+        ended=dict([*ended.items()][-_MAX_ENDED:]),
+        workers=WorkerCount.count(),
     )
 
 
-class Board:
-    """What those see who may see the same teams. Its reader begins with the first watcher and ends with the last."""
+class RunPoller:
+    """Polls the runs of a set of teams for all pages that may see them.
 
-    _open: dict[tuple[asyncio.AbstractEventLoop, frozenset[str]], "Board"] = {}
+    It starts with the first page and stops with the last one.
+    """
+
+    _pollers: dict[tuple[asyncio.AbstractEventLoop, frozenset[str]], "RunPoller"] = {}
 
     def __init__(self, teams: frozenset[str]) -> None:
-        self.seen: Seen | None = None
-        self.is_away = False
+        self.result: PollResult | None = None
+        self.is_unavailable = False
         self._teams = teams
         self._watchers: set[asyncio.Event] = set()
-        self._task = asyncio.get_running_loop().create_task(self._read())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     @classmethod
-    def join(cls, teams: Iterable[str], news: asyncio.Event) -> "Board":
-        """The board of these teams; the event is set whenever it has changed, until `leave`."""
+    def join(cls, teams: Iterable[str], changed: asyncio.Event) -> "RunPoller":
+        """Return the poller of these teams. It sets the event after every poll, until `leave`."""
         key = (asyncio.get_running_loop(), frozenset(teams))
-        board = cls._open.get(key)
-        if board is None:
-            board = cls._open[key] = cls(key[1])
-        board._watchers.add(news)
-        if board.seen is not None:
-            news.set()
-        return board
+        poller = cls._pollers.get(key)
+        if poller is None:
+            poller = cls._pollers[key] = cls(key[1])
+        poller._watchers.add(changed)
+        if poller.result is not None:
+            changed.set()
+        return poller
 
-    def leave(self, news: asyncio.Event) -> None:
-        """A watcher has gone."""
-        self._watchers.discard(news)
+    def leave(self, changed: asyncio.Event) -> None:
+        """Stop notifying this event."""
+        self._watchers.discard(changed)
         if not self._watchers:
             self._task.cancel()
-            self._open.pop((asyncio.get_running_loop(), self._teams), None)
+            self._pollers.pop((asyncio.get_running_loop(), self._teams), None)
 
-    async def _read(self) -> None:
+    async def _run(self) -> None:
         while True:
             began = time.monotonic()
             try:
-                self.seen = await in_db_thread(partial(_see, self._teams, self.seen))
-                self.is_away = False
+                self.result = await in_db_thread(partial(_poll_in_scope, self._teams, self.result))
+                self.is_unavailable = False
             except DatabaseError:
-                # It is away for a moment, and pages say so.
-                logger.warning("what runs cannot be read right now", exc_info=not self.is_away)
-                self.is_away = True
-                await asyncio.sleep(_AWAY_SECONDS)
+                # The database restarts or fails over: pages show that, and recover with it.
+                logger.warning("running jobs cannot be read right now", exc_info=not self.is_unavailable)
+                self.is_unavailable = True
+                await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
-                logger.exception("what runs could not be read")
-                self.is_away = True
-                await asyncio.sleep(_AWAY_SECONDS)
-            for news in self._watchers:
-                news.set()
-            await asyncio.sleep(max(0.05, LOOK_SECONDS - (time.monotonic() - began)))
+                logger.exception("running jobs could not be read")
+                self.is_unavailable = True
+                await asyncio.sleep(_RETRY_SECONDS)
+            for changed in self._watchers:
+                changed.set()
+            await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
 
-def _see(teams: frozenset[str], before: Seen | None) -> Seen:
+def _poll_in_scope(teams: frozenset[str], before: PollResult | None) -> PollResult:
     with scope.team(*teams):
-        return see(teams=teams, before=before)
+        return poll(teams=teams, before=before)
 
 
-class Workers:
-    """How many workers live, asked of Redis now and then, however many watch."""
+class WorkerCount:
+    """Number of live workers, read from Redis every few seconds, however many pages are open."""
 
-    _found: int | None = None
-    _asked_at = float("-inf")
+    _count: int | None = None
+    _checked_at = float("-inf")
 
     @classmethod
     def count(cls) -> int | None:
-        """The number as it was a few seconds ago; None where nobody knows."""
-        if time.monotonic() - cls._asked_at > _WORKERS_SECONDS:
-            # Marked first: while Redis is away, one caller in three seconds waits for it.
-            cls._asked_at = time.monotonic()
+        """Return the number as of a few seconds ago, or None if Redis is unavailable."""
+        if time.monotonic() - cls._checked_at > _WORKERS_SECONDS:
+            # Set before the call: while Redis is unavailable, only one caller in three seconds waits for it.
+            cls._checked_at = time.monotonic()
             beats = heartbeats.live_processes()
-            cls._found = None if beats is None else sum(beat.kind == "worker" for beat in beats)
-        return cls._found
+            cls._count = None if beats is None else sum(beat.kind == "worker" for beat in beats)
+        return cls._count

@@ -1,8 +1,8 @@
-"""What runs right now, for people who watch: the rows, and what the logs have told since somebody looked last.
+"""Queries for the page of running jobs: active responses, their turns and calls, and the ends of their event logs.
 
-Every look is a handful of statements over the partial indexes of running responses and the last pieces of their logs,
-however many responses there are. A run's turns and calls are read again only when its log tells of more than deltas.
-Runs inside of a scope: whose responses are read is row-level security's business.
+A snapshot is a handful of statements over the partial indexes of active responses and the latest batches of their logs,
+however many responses are stored. The turns and calls of a run are read again only if its log shows more than deltas.
+Row-level security restricts the queries to the teams of the current scope.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,14 +17,16 @@ from django.db import connection
 from kernel.row_security import EVERY_TEAM
 from responses.models import RUNNING, Response, ToolCall, Turn
 
-MOST_EXECUTED = 200
-MOST_WAITING = 100
-_MOST_COUNTED = 1000
-_MOST_STEPS = 24
-_MOST_STEPS_READ = 2000
+# Bounds for one page and for one poll: the page is refreshed several times a second.
+MAX_EXECUTED = 200
+MAX_WAITING = 100
+_MAX_COUNTED = 1000
+_MAX_STEPS = 24
+_MAX_STEPS_READ = 2000
+# The preview needs only the end of the log. A client that was away for a while does not get all it missed.
 _TAIL_BATCHES = 6
 _TAIL_CHARACTERS = 6000
-_PREVIEW = 160
+_PREVIEW_CHARACTERS = 160
 
 _COLUMNS = (
     "id",
@@ -45,15 +47,15 @@ _COLUMNS = (
     "attempt",
 )
 _IS_RUNNING = "status IN ('queued', 'in_progress')"
-# The teams are found by stepping from one to the next in the index, as workers do that claim.
-_TEAMS = f"""
+# A loose index scan finds the teams with background work: one index lookup for each team, as in the claim query.
+_TEAMS_SQL = f"""
     (SELECT team_id AS id FROM responses_response WHERE background AND {_IS_RUNNING} ORDER BY team_id LIMIT 1)
     UNION ALL
     SELECT (SELECT team_id FROM responses_response
             WHERE background AND {_IS_RUNNING} AND team_id > team.id ORDER BY team_id LIMIT 1)
     FROM team WHERE team.id IS NOT NULL
 """  # noqa: S608 - constants of ours
-_WAITING = """
+_WAITING_SQL = """
 WITH RECURSIVE team(id) AS ({teams}),
 waiting AS (
     SELECT next.id, next.created_at
@@ -63,9 +65,9 @@ waiting AS (
         ORDER BY created_at LIMIT %(counted)s
     ) AS next
 )
-SELECT count(*) OVER (), id FROM waiting ORDER BY created_at LIMIT %(most)s
+SELECT count(*) OVER (), id FROM waiting ORDER BY created_at LIMIT %(limit)s
 """
-_TAILS = """
+_TAILS_SQL = """
 SELECT run.id, batch.first_sequence, batch.last_sequence, batch.frames
 FROM unnest(%s::text[], %s::integer[]) AS run(id, after)
 CROSS JOIN LATERAL (
@@ -75,8 +77,8 @@ CROSS JOIN LATERAL (
 ) AS batch
 ORDER BY run.id, batch.first_sequence
 """
-# What follows the first batch was written when a worker had begun.
-_BEGUN = """
+# The first batch is written when the response is created, the second when a worker has begun.
+_BEGUN_SQL = """
 SELECT run.id, batch.created_at
 FROM unnest(%s::text[]) AS run(id)
 CROSS JOIN LATERAL (
@@ -89,7 +91,7 @@ CROSS JOIN LATERAL (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A turn that has ended, or a tool call: what a run did. `ended_at` None: it is under way."""
+    """A completed turn or a tool call of a run. `ended_at` is None while a call is running."""
 
     kind: str
     turn: int
@@ -100,37 +102,40 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """What the log of a run has told so far."""
+class LogTail:
+    """The end of a run\'s event log: the last sequence number and a preview of the output text.
+
+    `has_changes` is True if the batches read last contain events other than deltas.
+    """
 
     last_event: int = -1
-    words: str = ""
-    has_news: bool = False
+    preview: str = ""
+    has_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run as it stands. `begun_at` is when a worker began with it; of one in the foreground, when it was made."""
+    """An active run. `begun_at` is when a worker began to execute it; a foreground run begins when it is created."""
 
     response: Response
-    heard: Heard = field(default_factory=Heard)
+    log_tail: LogTail = field(default_factory=LogTail)
     steps: Sequence[Step] = ()
     begun_at: datetime | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody executes it: it has not begun, or was handed on."""
+        """True if no worker executes it: it has not begun, or was requeued."""
         return self.response.lease_until is None
 
     @property
-    def calls_under_way(self) -> list[str]:
-        """The tools that are being called."""
+    def active_calls(self) -> list[str]:
+        """Names of the tools that are running."""
         return [step.name for step in self.steps if step.kind == "call" and step.state == "in_progress"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """All that runs. `executed` and `waiting` are counted as far as a thousand, `rows` holds the first hundreds."""
+class RunsSnapshot:
+    """All active runs. `executed` and `waiting` are counted up to 1,000; `rows` has the first few hundred."""
 
     rows: Mapping[str, RunRow] = field(default_factory=dict)
     executed: int = 0
@@ -138,18 +143,18 @@ class Look:
     oldest_waiting: datetime | None = None
 
 
-def look(*, teams: Collection[str], before: Look | None = None) -> Look:
-    """What runs now in these teams, or in every team; `before` is what the same reader saw last."""
+def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None) -> RunsSnapshot:
+    """Return the active runs of these teams, or of every team. `before` is the previous snapshot of the same reader."""
     known = before.rows if before is not None else {}
     executed = _executed()
     counted, waiting = _waiting(teams)
-    responses = {row.pk: row for row in [*executed[:MOST_EXECUTED], *waiting]}
-    heard = _heard(responses.values(), known)
+    responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting]}
+    log_tail = _log_tails(responses.values(), known)
     begun = _begun(responses.values(), known)
     rows = {
         key: RunRow(
             response=response,
-            heard=heard[key],
+            log_tail=log_tail[key],
             steps=known[key].steps if key in known else (),
             begun_at=begun.get(key),
         )
@@ -159,79 +164,80 @@ def look(*, teams: Collection[str], before: Look | None = None) -> Look:
     steps = _steps(stale)
     rows |= {key: replace(rows[key], steps=steps.get(key, ())) for key in stale}
     oldest = min((row.created_at for row in waiting), default=None)
-    return Look(rows=rows, executed=len(executed), waiting=counted, oldest_waiting=oldest)
+    return RunsSnapshot(rows=rows, executed=len(executed), waiting=counted, oldest_waiting=oldest)
 
 
 def queue() -> tuple[int, datetime | None]:
-    """How many responses of every team wait for a worker, a thousand at most, and since when the first one does."""
+    """Return how many responses of all teams wait for a worker (1,000 at most), and since when the first one waits."""
     counted, waiting = _waiting([EVERY_TEAM])
     return counted, min((row.created_at for row in waiting), default=None)
 
 
 def holders() -> list[str]:
-    """The processes that hold leases, once for each run; a thousand at most."""
+    """Return the lease owner of each active run, 1,000 at most."""
     rows = Response.objects.filter(status__in=RUNNING, lease_until__isnull=False, lease_owner__isnull=False)
     return [
-        owner for owner in rows.order_by("lease_until").values_list("lease_owner", flat=True)[:_MOST_COUNTED] if owner
+        owner for owner in rows.order_by("lease_until").values_list("lease_owner", flat=True)[:_MAX_COUNTED] if owner
     ]
 
 
 def endings(*, response_ids: Iterable[str]) -> dict[str, str]:
-    """The states in which runs ended; those that were deleted are left out."""
+    """Return the final statuses of these runs by response id. Deleted responses are missing."""
     rows = Response.objects.filter(pk__in=[*response_ids], ended_at__isnull=False)
     return dict(rows.values_list("pk", "status"))
 
 
 def _executed() -> list[Response]:
-    """Those with a lease, beginning with the one that ran out first; a few columns of a thousand of them at most."""
+    # Expired leases first: those are the runs that need attention.
     rows = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
-    return list(rows.order_by("lease_until")[:_MOST_COUNTED])
+    return list(rows.order_by("lease_until")[:_MAX_COUNTED])
 
 
 def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
-    """How many wait for a worker, and those that have waited longest."""
-    is_everybody = EVERY_TEAM in teams
-    sql = _WAITING.format(teams=_TEAMS if is_everybody else "SELECT unnest(%(teams)s::text[])", is_running=_IS_RUNNING)
-    parameters: dict[str, Any] = {"teams": [*teams], "most": MOST_WAITING, "counted": _MOST_COUNTED}
+    """Return how many runs wait for a worker, and those that have waited longest."""
+    sees_every_team = EVERY_TEAM in teams
+    teams_sql = _TEAMS_SQL if sees_every_team else "SELECT unnest(%(teams)s::text[])"
+    sql = _WAITING_SQL.format(teams=teams_sql, is_running=_IS_RUNNING)
+    parameters: dict[str, Any] = {"teams": [*teams], "limit": MAX_WAITING, "counted": _MAX_COUNTED}
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         found = cursor.fetchall()
     if not found:
         return 0, []
     rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for _, key in found], status__in=RUNNING)
-    return min(int(found[0][0]), _MOST_COUNTED), list(rows.order_by("created_at"))
+    return min(int(found[0][0]), _MAX_COUNTED), list(rows.order_by("created_at"))
 
 
-# -- the logs ----------------------------------------------------------------------------------------------------------
+# -- event logs --------------------------------------------------------------------------------------------------------
 
 
-def _heard(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[str, Heard]:
-    before = {row.pk: known[row.pk].heard if row.pk in known else Heard() for row in responses}
-    found: dict[str, Heard] = {key: replace(heard, has_news=False) for key, heard in before.items()}
+def _log_tails(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[str, LogTail]:
+    before = {row.pk: known[row.pk].log_tail if row.pk in known else LogTail() for row in responses}
+    found: dict[str, LogTail] = {key: replace(log_tail, has_changes=False) for key, log_tail in before.items()}
     with connection.cursor() as cursor:
-        after = [heard.last_event for heard in before.values()]
-        cursor.execute(_TAILS, [[*before], after, _TAIL_CHARACTERS, _TAIL_BATCHES])
+        after = [log_tail.last_event for log_tail in before.values()]
+        cursor.execute(_TAILS_SQL, [[*before], after, _TAIL_CHARACTERS, _TAIL_BATCHES])
         for key, batches in groupby(cursor.fetchall(), key=lambda batch: str(batch[0])):
-            found[key] = _after(before[key], [(last, frames) for _, _, last, frames in batches])
+            found[key] = _tail_after(before[key], [(last, frames) for _, _, last, frames in batches])
     return found
 
 
-def _after(heard: Heard, batches: Sequence[tuple[int, str]]) -> Heard:
-    """What was heard with these pieces of the log behind it."""
-    words, has_news = heard.words, False
+def _tail_after(log_tail: LogTail, batches: Sequence[tuple[int, str]]) -> LogTail:
+    preview, has_changes = log_tail.preview, False
     for _, frames in batches:
         for event in _events(frames):
             kind = event.get("type", "")
             if kind.endswith("output_text.delta"):
-                words = (words + event["delta"])[-_PREVIEW:]
+                preview = (preview + event["delta"])[-_PREVIEW_CHARACTERS:]
             elif not kind.endswith(".delta"):
-                has_news = True
-                words = "" if kind == "response.content_part.added" else words
-    return Heard(last_event=batches[-1][0], words=words, has_news=has_news)
+                has_changes = True
+                # A new content part starts a new text: the preview shows the latest one.
+                preview = "" if kind == "response.content_part.added" else preview
+    return LogTail(last_event=batches[-1][0], preview=preview, has_changes=has_changes)
 
 
 def _events(frames: str) -> Iterable[dict[str, Any]]:
-    """The events of a piece of the log, whose beginning may be cut off."""
+    """Yield the events of a piece of the log. Its first frame may be cut off and is skipped then."""
     for frame in frames.split("\n\n"):
         head, found, data = frame.partition("\ndata: ")
         if found and head.startswith("event: "):
@@ -248,7 +254,7 @@ def _begun(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[s
             unknown.append(row.pk)
     if unknown:
         with connection.cursor() as cursor:
-            cursor.execute(_BEGUN, [unknown])
+            cursor.execute(_BEGUN_SQL, [unknown])
             found |= dict(cursor.fetchall())
     return found
 
@@ -257,19 +263,19 @@ def _begun(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[s
 
 
 def _is_stale(row: RunRow, before: RunRow | None) -> bool:
-    """Whether its turns or calls may have changed."""
-    if before is None or row.heard.has_news:
+    """Return True if the turns or calls of the run may have changed since the previous snapshot."""
+    if before is None or row.log_tail.has_changes:
         return True
     new, old = row.response, before.response
     return (new.turns, new.tool_calls, new.lease_token) != (old.turns, old.tool_calls, old.lease_token)
 
 
 def _steps(response_ids: Collection[str]) -> dict[str, list[Step]]:
-    """The last turns and calls of each of these, in the order in which they began."""
+    """Return the last turns and calls of each run, in the order in which they began."""
     if not response_ids:
         return {}
-    turns = Turn.objects.filter(response_id__in=response_ids).order_by("-number")[:_MOST_STEPS_READ]
-    calls = ToolCall.objects.filter(response_id__in=response_ids).order_by("-turn", "-id")[:_MOST_STEPS_READ]
+    turns = Turn.objects.filter(response_id__in=response_ids).order_by("-number")[:_MAX_STEPS_READ]
+    calls = ToolCall.objects.filter(response_id__in=response_ids).order_by("-turn", "-id")[:_MAX_STEPS_READ]
     found: dict[str, list[Step]] = {}
     for turn in turns.only("response_id", "number", "state", "started_at", "ended_at"):
         found.setdefault(turn.response_id, []).append(
@@ -294,6 +300,6 @@ def _steps(response_ids: Collection[str]) -> dict[str, list[Step]]:
             )
         )
     return {
-        key: sorted(steps, key=lambda step: (step.turn, step.kind == "call", step.started_at))[-_MOST_STEPS:]
+        key: sorted(steps, key=lambda step: (step.turn, step.kind == "call", step.started_at))[-_MAX_STEPS:]
         for key, steps in found.items()
     }

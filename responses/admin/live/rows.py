@@ -1,5 +1,6 @@
-"""What the page of running jobs shows of a run: the same for the table that the server renders, for its socket, and for
-the page that asks every two seconds. Moments go out as milliseconds; the page makes ages of them, which grow there.
+"""Rows of the running-jobs table as JSON: the same for the first page, the WebSocket and the polling fallback.
+
+Times are milliseconds since the epoch. The script of the page turns them into ages, which grow without messages.
 """
 
 from collections.abc import Mapping
@@ -10,25 +11,26 @@ from django.conf import settings
 
 from console.widgets import compact, duration
 from responses.admin.cells import STATUS_TONES, url
-from responses.admin.live.queries import Look, RunRow, Step
+from responses.admin.live.queries import RunRow, RunsSnapshot, Step
 from responses.models import Mode, Status
 from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
 from tenants.console.viewer import Viewer
 
+# A lease lasts 30 seconds by default, and an idle worker claims immediately: a minute without either is unusual.
 STUCK_AFTER = timedelta(seconds=60)
-_GOOD_STEPS = frozenset({"stop", "tool_calls", "completed", "returned", "compacted"})
-_BAD_STEPS = frozenset({"failed", "abandoned", "error", "refused"})
+_SUCCESS_STATES = frozenset({"stop", "tool_calls", "completed", "returned", "compacted"})
+_ERROR_STATES = frozenset({"failed", "abandoned", "error", "refused"})
 _MODES = {Mode.JSON.value: "JSON", Mode.STREAM.value: "stream"}
 
-Shown = dict[str, Any]
+RowJson = dict[str, Any]
 
 
-def shown(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> Shown:
-    """A run for this viewer."""
-    response, why = row.response, stuck(row, at=at)
+def row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson:
+    """Return the row of a run for this viewer."""
+    response, stuck_reason = row.response, stuck(row, at=at)
     name, tone = _state(row)
-    words = row.heard.words if response.stored else ""
+    preview = row.log_tail.preview if response.stored else ""
     return {
         "id": response.pk,
         "url": url(response.pk),
@@ -46,25 +48,25 @@ def shown(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> Shown:
         "attempt": response.attempt if response.background else "–",
         "step": _step(row),
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
-        "event": row.heard.last_event if row.heard.last_event >= 0 else "–",
-        "words": words if not words or viewer.may_read(response.team_id) else HIDDEN,
-        "stuck": why,
+        "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
+        "preview": preview if not preview or viewer.may_read(response.team_id) else HIDDEN,
+        "stuck": stuck_reason,
         "steps": [_chip(step) for step in row.steps],
-        "may": _allowed(row, viewer, is_stuck=bool(why)),
+        "may": _allowed_actions(row, viewer, is_stuck=bool(stuck_reason)),
     }
 
 
-def ages(row: Shown, *, at: datetime) -> Shown:
-    """What the page's script makes of moments, for a page without one."""
+def ages(row: RowJson, *, at: datetime) -> RowJson:
+    """Return the ages that the script computes otherwise, for a page without scripts."""
     return {
         "age": age(row["created"], at=at),
         "beat": age(row["renewed"], at=at),
-        "waited": "waits" if row["waits"] else f"waited {row['wait']}",
+        "waited": "waiting" if row["waits"] else f"waited {row['wait']}",
     }
 
 
 def age(moment: int | None, *, at: datetime) -> str:
-    """`12 s`, `3 min 20 s`, `2 h 5 min`; a dash where there is no moment."""
+    """Return an age such as `12 s`, `3 min 20 s` or `2 h 5 min`; a dash for None."""
     if moment is None:
         return "–"
     minutes, seconds = divmod(max(0, (_ms(at) - moment) // 1000), 60)
@@ -74,44 +76,44 @@ def age(moment: int | None, *, at: datetime) -> str:
     return f"{hours} h {rest} min" if hours else f"{minutes} min {seconds} s"
 
 
-def counters(look: Look, *, workers: int | None, at: datetime) -> Shown:
-    """The figures above the table."""
+def counters(snapshot: RunsSnapshot, *, workers: int | None, at: datetime) -> RowJson:
+    """Return the figures above the table."""
     return {
-        "running": f"{look.executed:,}",
-        "queued": f"{look.waiting:,}",
-        "oldest": None if look.oldest_waiting is None else _ms(look.oldest_waiting),
-        "stuck": str(sum(bool(stuck(row, at=at)) for row in look.rows.values())),
+        "running": f"{snapshot.executed:,}",
+        "queued": f"{snapshot.waiting:,}",
+        "oldest": None if snapshot.oldest_waiting is None else _ms(snapshot.oldest_waiting),
+        "stuck": str(sum(bool(stuck(row, at=at)) for row in snapshot.rows.values())),
         "workers": "–" if workers is None else str(workers),
-        "left": look.executed + look.waiting - len(look.rows),
+        "left": snapshot.executed + snapshot.waiting - len(snapshot.rows),
     }
 
 
 def stuck(row: RunRow, *, at: datetime) -> str:
-    """Why nothing may come of a run any more unless somebody does something; empty for one that is well."""
+    """Return why a run makes no progress and needs an operator, or an empty string."""
     response = row.response
     if response.lease_until is not None:
         if response.lease_until < at:
-            return "its lease has run out"
+            return "Lease expired"
         if at - renewed_at(response.lease_until) > STUCK_AFTER:
-            return "its lease was not renewed for a minute"
+            return "Lease not renewed for a minute"
         return ""
     if response.attempt >= settings.BACKGROUND_ATTEMPTS:
-        return "no further worker tries"
-    return "no worker takes it" if at - response.created_at > STUCK_AFTER else ""
+        return "No attempts left"
+    return "Not claimed by a worker" if at - response.created_at > STUCK_AFTER else ""
 
 
 def renewed_at(lease_until: datetime) -> datetime:
-    """When whoever executes a run last said so."""
+    """Return when the lease was last renewed."""
     return lease_until - timedelta(seconds=settings.LEASE_SECONDS)
 
 
-def may_steer(viewer: Viewer, team_id: str) -> bool:
-    """Whether somebody may cancel the runs of a team, requeue them, and give them up."""
+def may_manage_runs(viewer: Viewer, team_id: str) -> bool:
+    """Return True if the viewer may cancel, requeue or fail runs of a team."""
     return viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(team_id) in CONTRIBUTORS
 
 
-def _allowed(row: RunRow, viewer: Viewer, *, is_stuck: bool) -> Mapping[str, bool]:
-    if not may_steer(viewer, row.response.team_id):
+def _allowed_actions(row: RunRow, viewer: Viewer, *, is_stuck: bool) -> Mapping[str, bool]:
+    if not may_manage_runs(viewer, row.response.team_id):
         return {"cancel": False, "requeue": False, "fail": False}
     return {"cancel": True, "requeue": row.response.background and not row.is_waiting, "fail": is_stuck}
 
@@ -121,26 +123,26 @@ def _state(row: RunRow) -> tuple[str, str]:
     if response.status == Status.QUEUED:
         return "queued", "waiting"
     if row.is_waiting:
-        return "handed on", "waiting"
-    return ("tool", "tool") if row.calls_under_way else ("in progress", "running")
+        return "requeued", "waiting"
+    return ("tool", "tool") if row.active_calls else ("in progress", "running")
 
 
 def ended(status: str) -> tuple[str, str]:
-    """The words and the tone of a state in which a run has ended."""
+    """Return the label and the tone of a final status."""
     tones = {"success": "good", "danger": "bad"}
     return Status(status).label.lower(), tones.get(STATUS_TONES.get(status, ""), "ended")
 
 
 def _step(row: RunRow) -> str:
     if row.is_waiting:
-        return "waits for a worker"
-    turn = f"turn {row.response.turns + (0 if row.calls_under_way else 1)}"
-    return " · ".join([turn, *dict.fromkeys(row.calls_under_way)])
+        return "waiting for a worker"
+    turn = f"turn {row.response.turns + (0 if row.active_calls else 1)}"
+    return " · ".join([turn, *dict.fromkeys(row.active_calls)])
 
 
-def _chip(step: Step) -> Shown:
+def _chip(step: Step) -> RowJson:
     took = _between(step.started_at, step.ended_at) if step.ended_at else ""
-    state = "good" if step.state in _GOOD_STEPS else "bad" if step.state in _BAD_STEPS else "open"
+    state = "good" if step.state in _SUCCESS_STATES else "bad" if step.state in _ERROR_STATES else "open"
     return {
         "kind": step.kind,
         "name": step.name,
