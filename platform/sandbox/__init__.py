@@ -1,5 +1,6 @@
-"""The sandbox: a service of its own that runs what models write, in namespaces that can reach nothing.
+"""The sandbox: a separate service that runs code written by models in isolated containers.
 
-It needs Python, bubblewrap and the modules of this folder, and has neither a database nor secrets nor a network. The
-platform talks to it by `sandbox.client`, and it talks to whoever runs inside by `sandbox.inside.agent`.
+The service needs only Python, bubblewrap and the modules of this package. It has no database, no secrets and no
+network access. The platform calls it through `sandbox.client`; inside each container `sandbox.inside.agent` runs the
+code and answers the service.
 """

@@ -1,4 +1,4 @@
-"""The platform's side of the conversation with the service."""
+"""Client of the sandbox service, used by the platform."""
 
 import asyncio
 import json
@@ -8,41 +8,44 @@ from typing import Any
 from sandbox.frames import Frame, ProtocolError, receive, send
 from sandbox.limits import MEMORY
 
-_CONNECT = 5.0
+_INFO_SECONDS = 5.0
 
 
 class SandboxUnavailable(Exception):
-    """No code can be run: there is no service, or it cannot make containers. The text says why, for people."""
+    """No code can be run: the service is missing or cannot create containers. The message is meant for users."""
 
 
 class SandboxFull(Exception):
-    """There is no room for another container."""
+    """The service cannot create another container of this size or for this owner."""
 
 
 class ContainerGone(Exception):
-    """The container is not there any more."""
+    """The container has ended or never existed."""
 
 
 class OperationFailed(Exception):
-    """What was asked of a container was not possible; the text says why."""
+    """The container rejected a request, such as reading a missing file; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
-    """What a service can do. `modules` are the names of those packages for numbers and pictures that it has."""
+    """Limits and features of a service.
+
+    `seconds` is the time limit of one call, `modules` lists the installed packages among numpy, pandas and matplotlib.
+    """
 
     max_memory: str
     seconds: int
     modules: str
 
-    def gives(self, memory: str) -> bool:
-        """Whether containers can be so large."""
+    def supports_memory(self, memory: str) -> bool:
+        """Return whether containers may have this much memory."""
         return MEMORY[memory] <= MEMORY[self.max_memory]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionResult:
-    """What became of a cell, or of a command. `stopped`: why it was not allowed to go on."""
+    """Result of a cell or a shell command. `stopped` is the reason why it was ended early, if it was."""
 
     stdout: str
     stderr: str
@@ -55,7 +58,7 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file of a container's. `changed` tells whether it is still the one that was seen before."""
+    """A file in a container. `changed` is its modification time in nanoseconds."""
 
     path: str
     size: int
@@ -64,55 +67,59 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxClient:
-    """Asks a service: `where` is `host:port` or the path of a socket."""
+    """Client of one service. `address` is `host:port` or the path of a Unix socket."""
 
-    where: str
+    address: str
     token: str = field(repr=False)
 
-    async def ability(self) -> SandboxInfo:
-        """What the service can do. Raises Unavailable."""
-        head = (await self._ask({"op": "hello"}, seconds=_CONNECT)).head
+    async def info(self) -> SandboxInfo:
+        """Return the limits and features of the service. Raises SandboxUnavailable."""
+        head = (await self._request({"op": "hello"}, seconds=_INFO_SECONDS)).head
         if not head["ready"]:
             raise SandboxUnavailable(head["reason"])
         return SandboxInfo(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
 
-    async def make(self, container: str, *, owner: str = "", memory: str, idle: float) -> None:
-        """Have a container of this name. An owner gets at most half of all. Raises Unavailable, Full or Gone."""
-        order = {"op": "make", "container": container, "owner": owner, "memory": memory, "idle": idle}
-        await self._ask(order)
+    async def create(self, container: str, *, owner: str = "", memory: str, idle: float) -> None:
+        """Create a container that ends after `idle` seconds without use, unless it exists.
 
-    async def end(self, container: str) -> None:
-        """End a container with everything in it."""
-        await self._ask({"op": "end", "container": container})
+        One owner gets at most half of all containers. Raises SandboxUnavailable, SandboxFull or ContainerGone.
+        """
+        order = {"op": "make", "container": container, "owner": owner, "memory": memory, "idle": idle}
+        await self._request(order)
+
+    async def delete(self, container: str) -> None:
+        """End a container and delete its files."""
+        await self._request({"op": "end", "container": container})
 
     async def run(self, container: str, code: str, *, seconds: float) -> ExecutionResult:
-        """Execute a cell in the container's interpreter. Raises Gone."""
-        return await self._ran("run", container, code, seconds)
+        """Execute a cell in the container's Python interpreter. Raises ContainerGone."""
+        return await self._execute("run", container, code, seconds)
 
     async def shell(self, container: str, command: str, *, seconds: float) -> ExecutionResult:
-        """Execute a command in a shell. Raises Gone."""
-        return await self._ran("shell", container, command, seconds)
+        """Execute a command with `/bin/sh`. Raises ContainerGone."""
+        return await self._execute("shell", container, command, seconds)
 
     async def files(self, container: str) -> list[FileEntry]:
-        """The files in `/mnt/data`."""
-        head = (await self._ask({"op": "list", "container": container})).head
+        """List the regular files below `/mnt/data`."""
+        head = (await self._request({"op": "list", "container": container})).head
         return [FileEntry(**entry) for entry in head["files"]]
 
     async def read(self, container: str, path: str, *, offset: int = 0) -> bytes:
-        """A piece of a file, of about a megabyte; none at its end. Raises Failed."""
-        return (await self._ask({"op": "read", "container": container, "path": path, "offset": offset})).body
+        """Read up to one MiB of a file; empty at its end. Raises OperationFailed."""
+        return (await self._request({"op": "read", "container": container, "path": path, "offset": offset})).body
 
     async def write(self, container: str, path: str, content: bytes) -> None:
-        """Put a file into a container. Raises Failed."""
-        await self._ask({"op": "write", "container": container, "path": path}, content)
+        """Create or replace a file. Raises OperationFailed."""
+        await self._request({"op": "write", "container": container, "path": path}, content)
 
     async def remove(self, container: str, path: str) -> None:
-        """Take a file out of a container. Raises Failed."""
-        await self._ask({"op": "remove", "container": container, "path": path})
+        """Delete a file. Raises OperationFailed."""
+        await self._request({"op": "remove", "container": container, "path": path})
 
-    async def _ran(self, op: str, container: str, text: str, seconds: float) -> ExecutionResult:
+    async def _execute(self, op: str, container: str, text: str, seconds: float) -> ExecutionResult:
         order = {"op": op, "container": container, "seconds": seconds}
-        head = (await self._ask(order, text.encode(errors="replace"), seconds=seconds + 30)).head
+        # The service enforces `seconds`. The margin covers the wait for an earlier call of the same container.
+        head = (await self._request(order, text.encode(errors="replace"), seconds=seconds + 30)).head
         return ExecutionResult(
             stdout=head["stdout"],
             stderr=head["stderr"],
@@ -123,7 +130,7 @@ class SandboxClient:
             exit_code=head.get("exit_code"),
         )
 
-    async def _ask(self, head: dict[str, Any], body: bytes = b"", *, seconds: float = 60) -> Frame:
+    async def _request(self, head: dict[str, Any], body: bytes = b"", *, seconds: float = 60) -> Frame:
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._exchange(Frame(head={**head, "token": self.token}, body=body))
@@ -136,17 +143,19 @@ class SandboxClient:
                 raise SandboxFull
             case {"refused": "unavailable", "reason": reason}:
                 raise SandboxUnavailable(reason)
+            # Anything else, "unauthorized" above all, is a mistake in the configuration of one of the two sides.
             case {"refused": _}:
-                raise SandboxUnavailable("the sandbox service does not know this platform (SANDBOX_TOKEN)")
+                raise SandboxUnavailable("the sandbox service rejected the token of this platform (SANDBOX_TOKEN)")
             case {"failed": why}:
                 raise OperationFailed(why)
         return answer
 
     async def _exchange(self, request: Frame) -> Frame:
-        if self.where.startswith("/"):
-            reader, writer = await asyncio.open_unix_connection(self.where)
+        # One connection per request: the service stops a call as soon as its connection closes.
+        if self.address.startswith("/"):
+            reader, writer = await asyncio.open_unix_connection(self.address)
         else:
-            host, _, port = self.where.rpartition(":")
+            host, _, port = self.address.rpartition(":")
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         try:
             await send(writer, request)
@@ -155,6 +164,6 @@ class SandboxClient:
             writer.close()
 
 
-def _text(said: str | None) -> str | None:
-    """What a program says of itself may have halves of characters in it, which nobody can store."""
-    return None if said is None else said.encode(errors="replace").decode()
+def _text(value: str | None) -> str | None:
+    # Output of programs may contain lone surrogates, which neither UTF-8 nor PostgreSQL can represent.
+    return None if value is None else value.encode(errors="replace").decode()

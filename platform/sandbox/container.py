@@ -1,4 +1,4 @@
-"""One container as the service has it: processes behind bubblewrap, and the conversation with their keeper."""
+"""One container: a process tree started by bubblewrap, and the connection to the agent inside it."""
 
 import asyncio
 import itertools
@@ -18,10 +18,12 @@ from sandbox.limits import Limits
 
 _INSIDE = Path(__file__).parent / "inside"
 _NOBODY = 65534
-# Numbers that no account has: each container of a service that runs as root gets one of its own.
+# Ids that no account uses. If the service runs as root, each container gets its own, so that a process that escapes
+# its namespaces owns nothing of the host or of another container.
 _FIRST_USER, _USERS = 2_000_000_000, 100_000
-_PATIENCE = 10.0
-_OURS = Path(__file__).resolve().parents[2]
+# Time for the answer of the agent beyond the time limit of the call itself.
+_ANSWER_SECONDS = 10.0
+_PLATFORM_ROOT = Path(__file__).resolve().parents[2]
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
 _PASSWD = b"nobody:x:65534:65534:nobody:/mnt/data:/bin/sh\n"
@@ -30,12 +32,12 @@ _users = itertools.count()
 
 
 class ContainerUnavailable(Exception):
-    """The container is not there any more."""
+    """The container has ended or could not be started; the message may have the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rootfs:
-    """What containers are made of: bubblewrap, a Python, and the folders that this Python needs beside `/usr`."""
+    """Programs that containers are built from: bubblewrap, a Python, and its directories outside of `/usr`."""
 
     bwrap: str
     python: str
@@ -43,7 +45,7 @@ class Rootfs:
 
 
 class SandboxContainer:
-    """A running container. One order at a time; whoever sends the next one waits."""
+    """A running container. Its agent handles one request at a time; further requests wait."""
 
     def __init__(self, process: asyncio.subprocess.Process, child: int, limits: Limits) -> None:
         self._process = process
@@ -53,60 +55,67 @@ class SandboxContainer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the container is there."""
+        """True while the container's process tree exists."""
         return self._process.returncode is None
 
-    async def order(self, head: dict[str, Any], body: bytes = b"") -> Frame:
-        """Have the keeper do something. Raises Gone; a container that does not answer in time is ended."""
+    async def request(self, head: dict[str, Any], body: bytes = b"") -> Frame:
+        """Send a request to the agent and return its answer.
+
+        A container that does not answer in time is ended. Raises ContainerUnavailable.
+        """
         async with self._lock:
             if not self.is_alive:
                 raise ContainerUnavailable
             answer = asyncio.ensure_future(self._exchange(Frame(head=head, body=body)))
             try:
+                # Shielded: if the caller leaves, the answer still has to be read off the pipe.
                 return await asyncio.shield(answer)
             except (ProtocolError, TimeoutError) as lost:
-                await self.end()
+                await self.stop()
                 raise ContainerUnavailable from lost
             except asyncio.CancelledError:
-                await self._stop(answer)
+                await self._interrupt(answer)
                 raise
 
-    async def _exchange(self, order: Frame) -> Frame:
+    async def _exchange(self, request: Frame) -> Frame:
         reader, writer = self._process.stdout, self._process.stdin
         if reader is None or writer is None:
             raise ProtocolError("no pipes")
-        async with asyncio.timeout(order.head.get("seconds", 0) + _PATIENCE):
-            await send(writer, order)
+        async with asyncio.timeout(request.head.get("seconds", 0) + _ANSWER_SECONDS):
+            await send(writer, request)
             return await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
 
-    async def _stop(self, answer: "asyncio.Future[Frame]") -> None:
-        """Have the keeper stop what it does: any further order makes it. Both answers are read, lest the next order
-        gets one of them; where that takes too long, the container is at its end."""
+    async def _interrupt(self, answer: "asyncio.Future[Frame]") -> None:
+        """Make the agent stop the current call; end the container if that takes too long."""
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await asyncio.gather(answer, self._exchange_after(answer, Frame(head={"op": "stop"})))
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                # The agent stops a call when any further request arrives. Both answers have to be read: an unread one
+                # would be taken for the answer to the next request.
+                await asyncio.gather(answer, self._send_after(answer, Frame(head={"op": "stop"})))
         except (ProtocolError, TimeoutError):
             self.kill()
         except asyncio.CancelledError:
             self.kill()
             raise
 
-    async def _exchange_after(self, answer: "asyncio.Future[Frame]", order: Frame) -> None:
+    async def _send_after(self, answer: "asyncio.Future[Frame]", request: Frame) -> None:
         reader, writer = self._process.stdout, self._process.stdin
         if reader is not None and writer is not None:
-            await send(writer, order)
+            await send(writer, request)
             await answer
             await receive(reader, max_head=MAX_HEAD, max_body=self._limits.data)
 
     def kill(self) -> None:
-        """End everything inside at once: with its first process the kernel ends all others."""
+        """Kill all processes of the container without waiting for them."""
+        # The child is process 1 of the PID namespace; when it dies, the kernel kills all others in it. A pidfd cannot
+        # hit another process that got the same number in the meantime.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._child, signal.SIGKILL)
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    async def end(self) -> None:
-        """End everything inside, and wait until it has gone."""
+    async def stop(self) -> None:
+        """Kill all processes of the container and wait for their end."""
         self.kill()
         await self._process.wait()
 
@@ -115,7 +124,7 @@ class SandboxContainer:
 
 
 async def start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
-    """Start a container, ready for orders. Raises Gone with the reason where the system does not allow it."""
+    """Start a container that is ready for requests. Raises ContainerUnavailable with the reason of the system."""
     try:
         return await _start(rootfs, limits)
     except OSError as error:
@@ -127,9 +136,10 @@ async def _start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
     data = {"/opt/inside/agent.py": (_INSIDE / "agent.py").read_bytes()}
     data["/opt/inside/interpreter.py"] = (_INSIDE / "interpreter.py").read_bytes()
     data |= {"/etc/passwd": _PASSWD, "/etc/group": _GROUP}
-    files = {path: _memory(content) for path, content in data.items()}
+    # Passed as file descriptors: the user that bubblewrap runs as may be unable to read this checkout.
+    files = {path: _memory_file(content) for path, content in data.items()}
     filter_ = syscalls.program()
-    seccomp = _memory(filter_) if filter_ else None
+    seccomp = _memory_file(filter_) if filter_ else None
     passed = [writing, *files.values(), *([seccomp] if seccomp is not None else [])]
     try:
         process = await asyncio.create_subprocess_exec(
@@ -149,21 +159,23 @@ async def _start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
     finally:
         for number in passed:
             os.close(number)
-    return await _started(process, reading, limits)
+    return await _wait_until_ready(process, reading, limits)
 
 
-async def _started(process: asyncio.subprocess.Process, info: int, limits: Limits) -> SandboxContainer:
+async def _wait_until_ready(process: asyncio.subprocess.Process, info: int, limits: Limits) -> SandboxContainer:
     try:
-        said = await asyncio.to_thread(_read_all, info)
-        child = os.pidfd_open(json.loads(said)["child-pid"])
+        # bubblewrap writes the pid of its child to this pipe, and closes it without a word if it fails.
+        described = await asyncio.to_thread(_read_all, info)
+        child = os.pidfd_open(json.loads(described)["child-pid"])
         container = SandboxContainer(process, child, limits)
-        await container.order({"op": "list"})
+        # The first answer proves that the agent runs.
+        await container.request({"op": "list"})
     except (OSError, ValueError, KeyError, ContainerUnavailable) as error:
         with suppress(ProcessLookupError):
             process.kill()
-        why = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
+        reason = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
         await process.wait()
-        raise ContainerUnavailable(why or "bubblewrap did not start") from error
+        raise ContainerUnavailable(reason or "bubblewrap did not start") from error
     return container
 
 
@@ -172,8 +184,8 @@ def _read_all(number: int) -> bytes:
         return file.read()
 
 
-def _memory(content: bytes) -> int:
-    """A file without a name that holds these bytes, for bubblewrap to read."""
+def _memory_file(content: bytes) -> int:
+    """Return the descriptor of an anonymous file with this content."""
     number = os.memfd_create("inside")
     os.write(number, content)
     os.lseek(number, 0, os.SEEK_SET)
@@ -181,7 +193,7 @@ def _memory(content: bytes) -> int:
 
 
 def _user() -> dict[str, Any]:
-    """Whom bubblewrap is run as: somebody with no rights, and no one else's processes or files."""
+    """Return the `subprocess` arguments for the user that bubblewrap runs as."""
     if os.geteuid() != 0:
         return {}
     number = _FIRST_USER + next(_users) % _USERS
@@ -198,23 +210,24 @@ def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: 
         *("--proc", "/proc", "--dir", "/dev"),
         *(word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
         *("--symlink", "/proc/self/fd", "/dev/fd"),
-        *_room("/mnt/data", limits.data),
-        *_room("/tmp", limits.scratch),  # noqa: S108 - the container's own
-        *_room("/dev/shm", limits.shared),  # noqa: S108
+        *_tmpfs("/mnt/data", limits.data),
+        *_tmpfs("/tmp", limits.scratch),  # noqa: S108 - the container's own
+        *_tmpfs("/dev/shm", limits.shared),  # noqa: S108
         *(word for path, number in files.items() for word in ("--perms", "0444", "--ro-bind-data", str(number), path)),
         *("--remount-ro", "/", "--chdir", "/mnt/data", "--info-fd", str(info)),
         *(("--seccomp", str(seccomp)) if seccomp is not None else ()),
-        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(limits.told())),
+        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(limits.as_json())),
     ]
 
 
-def _room(path: str, size: int) -> list[str]:
+def _tmpfs(path: str, size: int) -> list[str]:
     return ["--perms", "0700", "--size", str(size), "--tmpfs", path]
 
 
 def _system(rootfs: Rootfs) -> list[str]:
-    """The programs and libraries of this system, and nothing else of it."""
+    """Return the arguments that mount the host's programs and libraries read-only, and nothing else of the host."""
     words = ["--ro-bind", "/usr", "/usr"]
+    # On merged-/usr systems these are symbolic links, elsewhere directories.
     for name in _FOLDERS:
         path = Path("/", name)
         if path.is_symlink():
@@ -224,16 +237,16 @@ def _system(rootfs: Rootfs) -> list[str]:
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts"):
         words += ["--ro-bind-try", name, name]
     words += [word for folder in rootfs.folders for word in ("--ro-bind", folder, folder)]
-    return words + _hidden(_OURS, ["/usr", *(f"/{name}" for name in _FOLDERS), *rootfs.folders])
+    return words + _hide_platform(_PLATFORM_ROOT, ["/usr", *(f"/{name}" for name in _FOLDERS), *rootfs.folders])
 
 
-def _hidden(ours: Path, shown: Sequence[str]) -> list[str]:
-    """What covers the platform's own files, where they lie in a folder that is shown."""
-    if not any(ours.is_relative_to(os.path.realpath(folder)) for folder in shown):
+def _hide_platform(root: Path, mounted: Sequence[str]) -> list[str]:
+    """Return the arguments that cover the platform's own files if they are below a mounted directory."""
+    if not any(root.is_relative_to(os.path.realpath(folder)) for folder in mounted):
         return []
-    return ["--tmpfs", str(ours), "--remount-ro", str(ours)]
+    return ["--tmpfs", str(root), "--remount-ro", str(root)]
 
 
 def find_bwrap() -> str | None:
-    """Where bubblewrap is; None: it is not installed."""
+    """Return the path of bubblewrap, or None if it is not installed."""
     return shutil.which("bwrap")

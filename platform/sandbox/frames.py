@@ -1,6 +1,7 @@
-"""Messages between the platform, the service and the inside: a JSON object, and the bytes that belong to it.
+"""Messages between the platform, the service and the agents: a JSON head and an optional binary body.
 
-On the wire: four bytes with the length of the object, the object, whose `size` says how many bytes follow, the bytes.
+Wire format: four bytes (big-endian) with the length of the head, the head as JSON, the body. `size` in the head is the
+length of the body in bytes.
 """
 
 import asyncio
@@ -15,19 +16,19 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(Exception):
-    """The other side has gone, or does not keep to the protocol."""
+    """The peer closed the connection or violated the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One message."""
+    """One message: JSON head and binary body."""
 
     head: dict[str, Any]
     body: bytes = field(default=b"", repr=False)
 
 
 async def send(writer: asyncio.StreamWriter, frame: Frame) -> None:
-    """Write a message. Raises Broken."""
+    """Write a message. Raises ProtocolError if the peer is gone."""
     head = json.dumps({**frame.head, "size": len(frame.body)}).encode()
     try:
         writer.write(_LENGTH.pack(len(head)) + head)
@@ -38,30 +39,34 @@ async def send(writer: asyncio.StreamWriter, frame: Frame) -> None:
 
 
 async def receive(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD, max_body: int = MAX_BODY) -> Frame:
-    """Read a message; one that is longer than it may be is not read. Raises Broken."""
+    """Read a message. Raises ProtocolError, also for a message above the size limits, whose content is not read."""
     head = await receive_head(reader, max_head=max_head)
     return Frame(head=head, body=await receive_body(reader, head, max_body=max_body))
 
 
 async def receive_head(reader: asyncio.StreamReader, *, max_head: int = MAX_HEAD) -> dict[str, Any]:
-    """Read a message up to its bytes, which nobody has to take in who does not want the message. Raises Broken."""
+    """Read the head of a message only, so that a server can authenticate the peer before it accepts the body.
+
+    Raises ProtocolError.
+    """
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > max_head:
-            raise ProtocolError(f"a message of {length} bytes")
+            raise ProtocolError(f"the head of the message has {length} bytes, at most {max_head} are allowed")
         head = json.loads(await reader.readexactly(length))
+    # RecursionError: deeply nested JSON. Containers run untrusted code, so every defect has to end as ProtocolError.
     except (OSError, EOFError, ValueError, RecursionError) as error:
         raise ProtocolError(str(error) or type(error).__name__) from error
     if not isinstance(head, dict):
-        raise ProtocolError("a message that is none")
+        raise ProtocolError("the head of the message is not a JSON object")
     return head
 
 
 async def receive_body(reader: asyncio.StreamReader, head: dict[str, Any], *, max_body: int = MAX_BODY) -> bytes:
-    """Read the bytes of the message with this head. Raises Broken."""
+    """Read the body that belongs to a head. Raises ProtocolError."""
     size = head.get("size", 0)
     if not isinstance(size, int) or not 0 <= size <= max_body:
-        raise ProtocolError("a message that is too long")
+        raise ProtocolError(f"the body of the message has an invalid size or more than {max_body} bytes")
     try:
         return await reader.readexactly(size) if size else b""
     except (OSError, EOFError) as error:

@@ -1,18 +1,22 @@
-"""How much one container may take."""
+"""Resource limits of one container."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 MEGABYTE = 1024 * 1024
 MEMORY = {"1g": 1024 * MEGABYTE, "4g": 4096 * MEGABYTE, "16g": 16384 * MEGABYTE, "64g": 65536 * MEGABYTE}
-"""The sizes that the wire knows, in bytes."""
+"""Memory sizes of the API's `memory_limit`, in bytes."""
 SMALLEST = "1g"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a container gets: bytes of memory, of files in `/mnt/data` and `/tmp`, and of each output; processes and
-    threads together; files; seconds for a call, on the clock."""
+    """Limits of a container.
+
+    `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`) and `output` (each of stdout and stderr)
+    are in bytes. `processes` counts threads as well, `files` the inodes of each file system. `seconds` is the time
+    limit of one call, on the clock.
+    """
 
     memory: int = MEMORY[SMALLEST]
     data: int = 512 * MEGABYTE
@@ -21,9 +25,10 @@ class Limits:
     output: int = 256 * 1024
     processes: int = 64
     open_files: int = 256
+    # Empty files take kernel memory without counting against the bytes of a tmpfs.
     files: int = 20_000
     seconds: int = 60
 
-    def told(self) -> dict[str, Any]:
-        """The limits as JSON, for the inside."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the limits as the agent receives them on its command line."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The containers of a service: made, kept as long as they are used, and ended. Some are started before anybody asks."""
+"""The container pool of a service: creates containers, keeps spare ones warm and ends those that are idle."""
 
 import asyncio
 import logging
@@ -12,18 +12,18 @@ from sandbox.frames import Frame
 from sandbox.limits import Limits
 
 logger = logging.getLogger(__name__)
-_LOOK_EVERY = 5.0
+_MAINTENANCE_SECONDS = 5.0
 
 
 class PoolFull(Exception):
-    """There are as many containers as there may be, altogether or of one owner."""
+    """The limit of containers is reached, in total or for one owner."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held:
-    """A container, and when it was used last. `making`: it is not there yet."""
+class _Entry:
+    """A container with its last use (monotonic time). `starting` is done once the container has started."""
 
-    making: "asyncio.Future[SandboxContainer]"
+    starting: "asyncio.Future[SandboxContainer]"
     owner: str
     idle: float
     used_at: float = field(default_factory=time.monotonic)
@@ -31,107 +31,116 @@ class _Held:
 
 
 class ContainerPool:
-    """All containers of this process, by the ids that the platform knows them by."""
+    """All containers of this process by the ids that the platform gave them."""
 
-    def __init__(self, rootfs: Rootfs, limits: Limits, *, most: int = 32, warm: int = 1) -> None:
+    def __init__(self, rootfs: Rootfs, limits: Limits, *, max_containers: int = 32, warm: int = 1) -> None:
         self._rootfs = rootfs
         self._limits = limits
-        self._most = most
+        self._max_containers = max_containers
         self._warm = warm
-        self._held: dict[str, _Held] = {}
-        self._ready: list[SandboxContainer] = []
-        self._filling: asyncio.Task[None] | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._spare: list[SandboxContainer] = []
+        self._refilling: asyncio.Task[None] | None = None
 
-    async def make(self, name: str, *, owner: str = "", memory: int, idle: float) -> None:
-        """Have a container of this name. Raises Full, or Gone with the reason why there can be none."""
-        held = self._held.get(name)
-        if held is None:
-            if len(self._held) >= self._most or self._has_enough(owner):
+    async def create(self, name: str, *, owner: str = "", memory: int, idle: float) -> None:
+        """Create a container, unless one of this name exists.
+
+        `memory` is in bytes; after `idle` seconds without use the container is ended. Raises PoolFull, or
+        ContainerUnavailable with the reason why no container can be started.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            if len(self._entries) >= self._max_containers or self._is_over_share(owner):
                 raise PoolFull
-            held = _Held(making=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
-            self._held[name] = held
+            # Registered before it has started: a second request of the same name waits for the same container.
+            entry = _Entry(starting=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
+            self._entries[name] = entry
         try:
-            await asyncio.shield(held.making)
+            # Shielded: a client that disconnects must not cancel a start that other requests wait for.
+            await asyncio.shield(entry.starting)
         except ContainerUnavailable:
-            self._held.pop(name, None)
+            self._entries.pop(name, None)
             raise
 
-    def _has_enough(self, owner: str) -> bool:
-        """Whether somebody has half of all: the other half is for everybody else."""
-        held = sum(one.owner == owner for one in self._held.values())
-        return bool(owner) and held >= max(1, self._most // 2)
+    def _is_over_share(self, owner: str) -> bool:
+        owned = sum(entry.owner == owner for entry in self._entries.values())
+        # Half of the pool at most, so that one team cannot lock out all others.
+        return bool(owner) and owned >= max(1, self._max_containers // 2)
 
-    async def order(self, name: str, head: dict[str, Any], body: bytes) -> Frame:
-        """Have a container do something. Raises Gone."""
-        held = self._held.get(name)
-        if held is None:
+    async def request(self, name: str, head: dict[str, Any], body: bytes) -> Frame:
+        """Send a request to the agent of a container. Raises ContainerUnavailable."""
+        entry = self._entries.get(name)
+        if entry is None:
             raise ContainerUnavailable
-        held.busy += 1
+        # Maintenance spares a container while it is busy, however long the call takes.
+        entry.busy += 1
         try:
-            return await (await asyncio.shield(held.making)).order(head, body)
+            return await (await asyncio.shield(entry.starting)).request(head, body)
         except ContainerUnavailable:
-            self._held.pop(name, None)
+            self._entries.pop(name, None)
             raise
         finally:
-            held.busy -= 1
-            held.used_at = time.monotonic()
+            entry.busy -= 1
+            entry.used_at = time.monotonic()
 
-    async def end(self, name: str) -> None:
-        """End a container, if it is there."""
-        held = self._held.pop(name, None)
-        if held is not None:
-            await (await held.making).end()
+    async def delete(self, name: str) -> None:
+        """End a container if it exists."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            await (await entry.starting).stop()
 
-    async def keep_house(self) -> None:
-        """End what nobody uses any more, and have some ready. For ever."""
+    async def maintain(self) -> None:
+        """End idle containers and keep spare ones ready until the task is cancelled."""
         while True:
-            self._fill()
-            await asyncio.sleep(_LOOK_EVERY)
+            self._refill()
+            await asyncio.sleep(_MAINTENANCE_SECONDS)
             try:
-                await self._end_unused()
+                await self._end_idle()
             except Exception:
-                # Nobody else would ever end what is not used.
-                logger.exception("the containers could not be looked through")
+                # If this loop ended, idle containers would keep their memory until the service stops.
+                logger.exception("container maintenance failed")
 
-    async def _end_unused(self) -> None:
+    async def _end_idle(self) -> None:
         at = time.monotonic()
-        for name, held in list(self._held.items()):
-            lost = held.making.done() and not (held.making.exception() is None and held.making.result().is_alive)
-            if lost or (not held.busy and at - held.used_at > held.idle):
-                await self._forget(name)
+        for name, entry in list(self._entries.items()):
+            started = entry.starting
+            lost = started.done() and not (started.exception() is None and started.result().is_alive)
+            if lost or (not entry.busy and at - entry.used_at > entry.idle):
+                await self._discard(name)
 
-    async def _forget(self, name: str) -> None:
+    async def _discard(self, name: str) -> None:
         try:
-            await self.end(name)
+            await self.delete(name)
         except ContainerUnavailable:
             logger.warning("a container could not be started: %s", name)
 
     async def close(self) -> None:
-        """End all of them."""
-        if self._filling is not None:
-            self._filling.cancel()
-        for name in list(self._held):
-            await self._forget(name)
-        for ready in self._ready:
-            await ready.end()
+        """End all containers, the spare ones included."""
+        if self._refilling is not None:
+            self._refilling.cancel()
+        for name in list(self._entries):
+            await self._discard(name)
+        for spare in self._spare:
+            await spare.stop()
 
     async def _start(self, memory: int) -> SandboxContainer:
-        """One that is ready, where it has the right size; else a new one."""
-        while self._ready and memory == self._limits.memory:
-            ready = self._ready.pop()
-            self._fill()
-            if ready.is_alive:
-                return ready
+        # Spare containers have the default size. Taking one saves the caller the start of an interpreter.
+        while self._spare and memory == self._limits.memory:
+            spare = self._spare.pop()
+            self._refill()
+            if spare.is_alive:
+                return spare
         return await container.start(self._rootfs, replace(self._limits, memory=memory))
 
-    def _fill(self) -> None:
-        if self._filling is None or self._filling.done():
-            self._filling = asyncio.create_task(self._filled())
+    def _refill(self) -> None:
+        # One refill at a time: two would start more spare containers than configured.
+        if self._refilling is None or self._refilling.done():
+            self._refilling = asyncio.create_task(self._start_spares())
 
-    async def _filled(self) -> None:
-        while len(self._ready) < self._warm:
+    async def _start_spares(self) -> None:
+        while len(self._spare) < self._warm:
             try:
-                self._ready.append(await container.start(self._rootfs, self._limits))
+                self._spare.append(await container.start(self._rootfs, self._limits))
             except ContainerUnavailable as reason:
-                logger.warning("no container could be started: %s", reason)
+                logger.warning("no spare container could be started: %s", reason)
                 return

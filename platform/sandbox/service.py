@@ -1,4 +1,7 @@
-"""The service: answers the platform on a socket. Every request brings the token, and has a connection of its own."""
+"""The sandbox service: answers requests of the platform on a socket.
+
+Each request has its own connection and carries the token.
+"""
 
 import asyncio
 import hmac
@@ -19,17 +22,18 @@ from sandbox.pool import ContainerPool, PoolFull
 from sandbox.rootfs import RootfsProbe
 
 logger = logging.getLogger(__name__)
-_ORDERS = {"run", "shell", "list", "read", "write", "remove"}
-_MAX_TOKEN_HEAD = 1024 * 1024
+_CONTAINER_OPERATIONS = {"run", "shell", "list", "read", "write", "remove"}
+# Read before the token is checked, so it is smaller than the limit of a frame.
+_MAX_REQUEST_HEAD = 1024 * 1024
 
 
 class Misconfigured(Exception):
-    """A variable of the environment is missing or wrong."""
+    """An environment variable is missing or invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a service is told. `listen` is `host:port`, or the path of a socket."""
+    """Settings of the service. `listen` is `host:port` or the path of a Unix socket."""
 
     listen: str
     token: str = field(repr=False)
@@ -41,12 +45,12 @@ class Configuration:
 
     @classmethod
     def parse(cls, environment: Mapping[str, str]) -> "Configuration":
-        """Out of the environment. Raises Misconfigured."""
+        """Read the settings from environment variables. Raises Misconfigured."""
         memory = environment.get("SANDBOX_MAX_MEMORY") or SMALLEST
         if memory not in MEMORY:
             raise Misconfigured(f"SANDBOX_MAX_MEMORY must be one of {', '.join(MEMORY)}, not {memory!r}.")
         if not (token := environment.get("SANDBOX_TOKEN", "")):
-            raise Misconfigured("SANDBOX_TOKEN is not set: the platform shows it with every request.")
+            raise Misconfigured("SANDBOX_TOKEN is not set. The platform must send the same token with every request.")
         return cls(
             listen=environment.get("SANDBOX_LISTEN") or "127.0.0.1:8090",
             token=token,
@@ -70,27 +74,32 @@ def _number(environment: Mapping[str, str], name: str, default: int, *, minimum:
 
 
 class Service:
-    """Answers requests. Without a way to make containers it says so, and does nothing else."""
+    """Request handler. If this machine cannot run containers, it only reports why."""
 
-    def __init__(self, configuration: Configuration, found: RootfsProbe) -> None:
+    def __init__(self, configuration: Configuration, probe: RootfsProbe) -> None:
         self._configuration = configuration
-        self._found = found
+        self._probe = probe
         self._limits = Limits(seconds=configuration.seconds)
-        self.containers: ContainerPool | None = None
-        if found.rootfs is not None:
-            most, warm = configuration.max_containers, configuration.warm
-            self.containers = ContainerPool(found.rootfs, self._limits, most=most, warm=warm)
+        self.pool: ContainerPool | None = None
+        if probe.rootfs is not None:
+            self.pool = ContainerPool(
+                probe.rootfs,
+                self._limits,
+                max_containers=configuration.max_containers,
+                warm=configuration.warm,
+            )
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request and its answer. Whoever has not shown the token gets nothing read but that."""
+        """Read one request and write its answer."""
         try:
             async with asyncio.timeout(self._configuration.seconds + 60):
-                head = await receive_head(reader, max_head=_MAX_TOKEN_HEAD)
-                if not self._is_known(head):
+                head = await receive_head(reader, max_head=_MAX_REQUEST_HEAD)
+                # Checked before the body is read: strangers must not make the service buffer a gigabyte.
+                if not self._is_authorized(head):
                     await send(writer, Frame(head={"refused": "unauthorized"}))
                     return
                 body = await receive_body(reader, head, max_body=self._limits.data)
-                answer = await _unless_gone(reader, self._answered(Frame(head=head, body=body)))
+                answer = await _unless_disconnected(reader, self._handle(Frame(head=head, body=body)))
                 if answer is not None:
                     await send(writer, answer)
         except (ProtocolError, TimeoutError):
@@ -100,33 +109,34 @@ class Service:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    def _is_known(self, head: dict[str, object]) -> bool:
-        shown = str(head.get("token", "")).encode(errors="replace")
-        return hmac.compare_digest(shown, self._configuration.token.encode())
+    def _is_authorized(self, head: dict[str, object]) -> bool:
+        token = str(head.get("token", "")).encode(errors="replace")
+        # Constant time, so that response times do not reveal how many characters match.
+        return hmac.compare_digest(token, self._configuration.token.encode())
 
-    async def _answered(self, request: Frame) -> Frame:
+    async def _handle(self, request: Frame) -> Frame:
         head = request.head
         if head.get("op") == "hello":
-            return Frame(head=self._said())
-        if self.containers is None:
-            return Frame(head={"refused": "unavailable", "reason": self._found.reason})
+            return Frame(head=self._info())
+        if self.pool is None:
+            return Frame(head={"refused": "unavailable", "reason": self._probe.reason})
         try:
-            return await self._done(self.containers, head, request.body)
+            return await self._execute(self.pool, head, request.body)
         except PoolFull:
             return Frame(head={"refused": "full"})
         except ContainerUnavailable as gone:
             return Frame(head={"refused": "gone", "reason": str(gone)})
 
-    def _said(self) -> dict[str, object]:
+    def _info(self) -> dict[str, object]:
         return {
-            "ready": self.containers is not None,
-            "reason": self._found.reason,
-            "modules": self._found.modules,
+            "ready": self.pool is not None,
+            "reason": self._probe.reason,
+            "modules": self._probe.modules,
             "max_memory": self._configuration.max_memory,
             "seconds": self._configuration.seconds,
         }
 
-    async def _done(self, containers: ContainerPool, head: dict[str, object], body: bytes) -> Frame:
+    async def _execute(self, pool: ContainerPool, head: dict[str, object], body: bytes) -> Frame:
         name = str(head.get("container"))
         match head.get("op"):
             case "make":
@@ -134,69 +144,73 @@ class Service:
                 if memory > MEMORY[self._configuration.max_memory]:
                     return Frame(head={"refused": "full"})
                 owner, idle = str(head.get("owner", "")), float(str(head.get("idle")))
-                await containers.make(name, owner=owner, memory=memory, idle=idle)
+                await pool.create(name, owner=owner, memory=memory, idle=idle)
             case "end":
-                await containers.end(name)
-            case str() as order if order in _ORDERS:
+                await pool.delete(name)
+            case str() as operation if operation in _CONTAINER_OPERATIONS:
+                # Rebuilt field by field: the token must never reach a container.
                 seconds = min(float(str(head.get("seconds", 10))), self._configuration.seconds)
                 path, offset = str(head.get("path", "")), int(str(head.get("offset", 0)))
-                told = {"op": order, "path": path, "offset": offset, "seconds": seconds}
-                return await containers.order(name, told, body)
+                forwarded = {"op": operation, "path": path, "offset": offset, "seconds": seconds}
+                return await pool.request(name, forwarded, body)
             case _:
                 return Frame(head={"refused": "unknown"})
         return Frame(head={})
 
 
-async def _unless_gone(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, Frame]) -> Frame | None:
-    """The answer; None: whoever asked has hung up, and what they asked for was stopped."""
-    answer, leaving = asyncio.ensure_future(answering), asyncio.ensure_future(reader.read(1))
+async def _unless_disconnected(reader: asyncio.StreamReader, handling: Coroutine[Any, Any, Frame]) -> Frame | None:
+    """Return the answer, or None if the client closed its connection first, which cancels the request."""
+    # Clients send nothing after their request, so a read ends only with the connection.
+    answer, disconnect = asyncio.ensure_future(handling), asyncio.ensure_future(reader.read(1))
     try:
-        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
     finally:
-        for task in (answer, leaving):
+        for task in (answer, disconnect):
             task.cancel()
-        await asyncio.wait({answer, leaving})
+        await asyncio.wait({answer, disconnect})
 
 
 async def serve(configuration: Configuration) -> None:
     """Serve until SIGTERM or SIGINT."""
-    found = await rootfs.find(python=configuration.python)
-    service = Service(configuration, found)
+    probe = await rootfs.probe(python=configuration.python)
+    service = Service(configuration, probe)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if found.rootfs is None:
-        logger.warning("No code can be run: %s", found.reason)
-    house = asyncio.create_task(service.containers.keep_house()) if service.containers else None
+    if probe.rootfs is None:
+        # The service keeps running: the platform shows the reason to users and operators.
+        logger.warning("No code can be run: %s", probe.reason)
+    maintenance = asyncio.create_task(service.pool.maintain()) if service.pool else None
     try:
         async with await _listen(service, configuration.listen):
             await stop.wait()
     finally:
-        if house is not None:
-            house.cancel()
-        if service.containers is not None:
-            await service.containers.close()
+        if maintenance is not None:
+            maintenance.cancel()
+        if service.pool is not None:
+            await service.pool.close()
 
 
-async def _listen(service: Service, where: str) -> asyncio.Server:
-    if where.startswith("/"):
-        return await asyncio.start_unix_server(service.answer, where)
-    host, _, port = where.rpartition(":")
+async def _listen(service: Service, address: str) -> asyncio.Server:
+    if address.startswith("/"):
+        return await asyncio.start_unix_server(service.answer, address)
+    host, _, port = address.rpartition(":")
     return await asyncio.start_server(service.answer, host.strip("[]"), int(port))
 
 
-def _make_way(where: str) -> None:
-    """A socket that a killed service has left behind is in the way of the next one. Ours is for our user alone."""
+def _prepare_socket(address: str) -> None:
+    # The socket must be accessible to this user only.
     os.umask(0o077)
-    if where.startswith("/"):
-        Path(where).unlink(missing_ok=True)
+    if address.startswith("/"):
+        # A service that was killed leaves its socket behind, and binding to an existing path fails.
+        Path(address).unlink(missing_ok=True)
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Run the service; returns the exit code. Raises Misconfigured."""
+    """Run the service and return the exit code. Raises Misconfigured."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     configuration = Configuration.parse(environment)
-    _make_way(configuration.listen)
+    _prepare_socket(configuration.listen)
     asyncio.run(serve(configuration))
     return 0

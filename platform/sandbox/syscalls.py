@@ -1,7 +1,7 @@
-"""The filter of system calls that everything inside lives under, as a program for the kernel (seccomp, BPF).
+"""The seccomp filter (a BPF program) of all processes in a container.
 
-A list of what is refused: namespaces, mounts, other processes, keys, the kernel itself. The namespaces already make
-these useless; the filter keeps bugs of the kernel out of reach.
+It is a deny list: namespaces, mounts, access to other processes, keys, administration of the kernel. The container's
+namespaces already make these calls useless; the filter also keeps kernel bugs behind them out of reach.
 """
 
 import errno
@@ -38,7 +38,7 @@ _REFUSED = {
     "name_to_handle_at": (303, 264),
     "unshare": (272, 97),
     "setns": (308, 268),
-    # Memory that no process is seen to hold, and that outlives those which made it.
+    # Memory that is not attributed to a process, so the agent cannot count it, and that outlives its creator.
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -86,7 +86,7 @@ _CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
 
 
 def program(machine: str | None = None) -> bytes | None:
-    """The filter for this machine; None where its calls are not known here."""
+    """Return the filter for a machine (default: this one), or None for an unknown architecture."""
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return None
@@ -96,14 +96,14 @@ def program(machine: str | None = None) -> bytes | None:
         _line(_EQUAL, architecture, then=1),
         _line(_RETURN, _KILL),
         _line(_LOAD, _NUMBER),
-        # The second set of numbers of x86_64 is not looked at below.
+        # x32 numbers the same calls differently and would bypass the comparisons below.
         _line(_AND_OVER, _X32, otherwise=1),
         _line(_RETURN, _error(errno.ENOSYS)),
     ]
     for numbers in _REFUSED.values():
         if numbers[column] >= 0:
             lines += _refuse(numbers[column], errno.EPERM)
-    # Its flags lie behind a pointer, where a filter cannot look; libraries fall back to clone.
+    # The flags of clone3 are behind a pointer that a filter cannot follow. With ENOSYS, libraries fall back to clone.
     lines += _refuse(_CLONE3[column], errno.ENOSYS)
     lines += [
         _line(_EQUAL, _CLONE[column], otherwise=4),
@@ -126,5 +126,5 @@ def _error(number: int) -> int:
 
 
 def _line(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction; jumps count the lines that they leave out."""
+    """Encode one instruction. `then` and `otherwise` are the numbers of instructions to skip."""
     return struct.pack("=HBBI", code, then, otherwise, value)

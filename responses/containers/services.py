@@ -63,16 +63,16 @@ def service() -> SandboxClient:
     """The sandbox service. Raises Unavailable where none is configured."""
     if not settings.SANDBOX_URL:
         raise SandboxUnavailable(_NO_SERVICE)
-    return SandboxClient(where=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
+    return SandboxClient(address=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
 
 
 async def check_ability(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
     """Raise the 400 of a server that cannot run code, or not with so much memory; both say what is missing."""
     try:
-        ability = await service().ability()
+        ability = await service().info()
     except SandboxUnavailable as missing:
         raise UnsupportedValue(f"This server cannot run code: {missing}.", param=param) from missing
-    if not ability.gives(memory):
+    if not ability.supports_memory(memory):
         message = f"Containers of this server have at most '{ability.max_memory}' of memory, not '{memory}'."
         raise UnsupportedValue(message, param=memory_param)
     return ability
@@ -106,7 +106,7 @@ async def create_container(
         idle_minutes=spec.minutes,
     )
     try:
-        await service().make(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
+        await service().create(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
     except SandboxFull as full:
         raise Overloaded("There are too many containers at the moment. Please try again later.") from full
     except (SandboxUnavailable, ContainerGone) as missing:
@@ -138,7 +138,7 @@ async def delete_container(*, principal: Principal, container: Container, reques
     await in_db_thread(remove)
     if settings.SANDBOX_URL and not container.lost:
         try:
-            await service().end(container.pk)
+            await service().delete(container.pk)
         except SandboxUnavailable:
             return  # whatever runs there ends by itself, unused
 

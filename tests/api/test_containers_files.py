@@ -82,6 +82,6 @@ def test_unknown_ids_and_other_teams_get_404(api: Api, outsider: Api, container:
 
 
 def test_a_container_that_has_died_is_expired(api: Api, container: str, sandbox: Sandbox) -> None:
-    asked(sandbox.client.end(container))
+    asked(sandbox.client.delete(container))
     assert fault(put(api, container), 400)["code"] == "container_expired"
     assert ok(api.get(f"/containers/{container}"))["status"] == "expired"

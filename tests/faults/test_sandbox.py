@@ -30,7 +30,7 @@ def own() -> Iterator[Sandbox]:
 
 
 def make(service: Sandbox, name: str) -> SandboxClient:
-    asked(service.client.make(name, memory="1g", idle=600))
+    asked(service.client.create(name, memory="1g", idle=600))
     return service.client
 
 
@@ -40,7 +40,7 @@ def first_call(service: Sandbox, name: str) -> float:
     began = time.perf_counter()
     assert asked(make(service, name).run(name, "6 * 7", seconds=10)).value == "42"
     took = time.perf_counter() - began
-    asked(service.client.end(name))
+    asked(service.client.delete(name))
     return took
 
 
@@ -79,28 +79,28 @@ def test_there_is_room_for_so_many_containers(own: Sandbox) -> None:
     make(own, "cntr_2")
     with pytest.raises(SandboxFull):
         make(own, "cntr_3")
-    asked(client.end("cntr_1"))
+    asked(client.delete("cntr_1"))
     make(own, "cntr_3")
 
 
 def test_larger_containers_than_it_may_make_are_refused(own: Sandbox) -> None:
     with pytest.raises(SandboxFull):
-        asked(own.client.make("cntr_1", memory="4g", idle=600))
-    assert not asked(own.client.ability()).gives("4g")
+        asked(own.client.create("cntr_1", memory="4g", idle=600))
+    assert not asked(own.client.info()).supports_memory("4g")
 
 
 def test_a_container_that_nobody_uses_goes(own: Sandbox) -> None:
-    asked(own.client.make("cntr_1", memory="1g", idle=0.1))
+    asked(own.client.create("cntr_1", memory="1g", idle=0.1))
     eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
     with pytest.raises(ContainerGone):
         asked(own.client.run("cntr_1", "1", seconds=10))
 
 
 def test_one_owner_gets_half_of_the_containers(own: Sandbox) -> None:
-    asked(own.client.make("cntr_1", owner="team_1", memory="1g", idle=600))
+    asked(own.client.create("cntr_1", owner="team_1", memory="1g", idle=600))
     with pytest.raises(SandboxFull):
-        asked(own.client.make("cntr_2", owner="team_1", memory="1g", idle=600))
-    asked(own.client.make("cntr_3", owner="team_2", memory="1g", idle=600))
+        asked(own.client.create("cntr_2", owner="team_1", memory="1g", idle=600))
+    asked(own.client.create("cntr_3", owner="team_2", memory="1g", idle=600))
 
 
 def test_a_call_that_nobody_waits_for_is_stopped(own: Sandbox) -> None:
@@ -138,7 +138,7 @@ def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
     """The answer comes before any of the bytes that were announced."""
 
     async def announce() -> dict[str, Any]:
-        reader, writer = await asyncio.open_unix_connection(own.client.where)
+        reader, writer = await asyncio.open_unix_connection(own.client.address)
         head = json.dumps({"op": "write", "token": "another-token", "size": 500_000_000}).encode()
         writer.write(struct.pack(">I", len(head)) + head)
         answer = await receive(reader)
@@ -149,9 +149,9 @@ def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
 
 
 def test_strangers_get_no_answer(own: Sandbox) -> None:
-    stranger = SandboxClient(where=own.client.where, token="another-token")
+    stranger = SandboxClient(address=own.client.address, token="another-token")
     with pytest.raises(SandboxUnavailable, match="SANDBOX_TOKEN"):
-        asked(stranger.make("cntr_1", memory="1g", idle=600))
+        asked(stranger.create("cntr_1", memory="1g", idle=600))
 
 
 def test_all_containers_die_with_the_service(own: Sandbox) -> None:
@@ -167,7 +167,7 @@ def test_without_bubblewrap_it_says_what_is_missing() -> None:
     where = f"{tempfile.gettempdir()}/without-{os.getpid()}"
     with running_sandbox(where, "a-token", {"PATH": "/nowhere"}) as running:
         with pytest.raises(SandboxUnavailable, match=r"bubblewrap is not installed \(apt-get install bubblewrap\)"):
-            asked(running.client.ability())
+            asked(running.client.info())
         with pytest.raises(SandboxUnavailable, match="bubblewrap is not installed"):
             make(running, "cntr_1")
 
@@ -176,14 +176,14 @@ def test_without_a_python_that_can_be_read_it_says_so() -> None:
     where = f"{tempfile.gettempdir()}/pythonless-{os.getpid()}"
     with (
         running_sandbox(where, "a-token", {"SANDBOX_PYTHON": "/nowhere/python"}) as running,
-        pytest.raises(SandboxUnavailable, match="/nowhere/python cannot be run behind bubblewrap"),
+        pytest.raises(SandboxUnavailable, match="/nowhere/python cannot run inside bubblewrap"),
     ):
-        asked(running.client.ability())
+        asked(running.client.info())
 
 
 def test_a_service_that_is_not_there_does_not_answer() -> None:
     with pytest.raises(SandboxUnavailable, match="does not answer"):
-        asked(SandboxClient(where="/nowhere/socket", token="a-token").ability())
+        asked(SandboxClient(address="/nowhere/socket", token="a-token").info())
 
 
 def test_a_service_without_a_token_does_not_start() -> None:

@@ -168,9 +168,9 @@ class Inside:
 def inside(service: Sandbox) -> Iterator[Inside]:
     """A container; when the test is over it is ended, and nothing of it is left."""
     name = f"cntr_{next(_names)}"
-    asked(service.client.make(name, memory="1g", idle=600))
+    asked(service.client.create(name, memory="1g", idle=600))
     yield Inside(name=name, service=service)
-    asked(service.client.end(name))
+    asked(service.client.delete(name))
     eventually(lambda: not family(service.process.pid))
 
 
@@ -246,7 +246,7 @@ def test_memory_of_many_processes_is_bounded_together(inside: Inside) -> None:
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        held = bytearray(300 * 1024 ** 2)\n"
         "        time.sleep(60)\ntime.sleep(60)"
     )
-    assert ran.stopped == "it took more memory than it may"
+    assert ran.stopped == "it used more memory than allowed"
     assert inside.run("1 + 1").value == "2"
 
 
@@ -257,7 +257,7 @@ def test_memory_that_processes_share_counts(inside: Inside) -> None:
         "        time.sleep(60)\ntime.sleep(60)",
         seconds=30,
     )
-    assert ran.stopped == "it took more memory than it may"
+    assert ran.stopped == "it used more memory than allowed"
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
@@ -324,9 +324,9 @@ def test_a_folder_that_became_a_link_is_not_followed(inside: Inside) -> None:
 
 
 def test_containers_do_not_see_each_other(inside: Inside, service: Sandbox) -> None:
-    asked(service.client.make("cntr_neighbour", memory="1g", idle=600))
+    asked(service.client.create("cntr_neighbour", memory="1g", idle=600))
     asked(service.client.write("cntr_neighbour", "/mnt/data/secret", b"secret"))
     pid = max(family(service.process.pid))
     found = inside.run(f"import os\n(os.listdir('/mnt/data'), os.path.exists('/proc/{pid}'))").value
-    asked(service.client.end("cntr_neighbour"))
+    asked(service.client.delete("cntr_neighbour"))
     assert found == "([], False)"

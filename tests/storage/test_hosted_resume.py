@@ -128,7 +128,7 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
         )
         assert b"cs".startswith(written)
         assert status == "failed" or written == b"cs"
-        await sandbox.client.end(container.pk)
+        await sandbox.client.delete(container.pk)
     assert outcomes == {"completed", "failed"}
 
 

@@ -75,7 +75,7 @@ def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None 
     """A service that answers; ended at the end, with all its containers."""
     if shutil.which("bwrap") is None:
         pytest.skip(INSTALL)
-    client = SandboxClient(where=where, token=token)
+    client = SandboxClient(address=where, token=token)
     with tempfile.TemporaryFile() as output:
         told = {"SANDBOX_LISTEN": where, "SANDBOX_TOKEN": token, "SANDBOX_MAX_CONTAINERS": "500", **(variables or {})}
         process = subprocess.Popen(
@@ -98,6 +98,6 @@ def _answers(client: SandboxClient, process: "subprocess.Popen[bytes]") -> bool:
     """Also where it says that it can make no containers."""
     assert process.poll() is None, "the sandbox service has ended"
     try:
-        return bool(asked(client.ability()))
+        return bool(asked(client.info()))
     except SandboxUnavailable as reason:
         return "does not answer" not in str(reason)

@@ -1,10 +1,10 @@
-"""What containers are shown of the machine, as far as it can be told without one."""
+"""Which host files containers see, as far as it can be tested without starting one."""
 
 from pathlib import Path
 
 import pytest
 
-from sandbox.container import _hidden
+from sandbox.container import _hide_platform
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,6 @@ from sandbox.container import _hidden
         ("/usrlocal/platform", ["/usr"], False),
     ],
 )
-def test_the_platforms_files_are_covered_where_they_would_be_seen(
-    ours: str, folders: list[str], *, hidden: bool
-) -> None:
-    words = _hidden(Path(ours), folders)
-    assert words == (["--tmpfs", ours, "--remount-ro", ours] if hidden else [])
+def test_platform_files_below_a_mounted_directory_are_hidden(ours: str, folders: list[str], *, hidden: bool) -> None:
+    arguments = _hide_platform(Path(ours), folders)
+    assert arguments == (["--tmpfs", ours, "--remount-ro", ours] if hidden else [])

@@ -1,1 +1,4 @@
-"""What runs inside: copied in one file at a time, so that nothing here imports anything of ours."""
+"""Programs that run inside containers.
+
+Each file is copied into the container separately, so none of them may import another module of the platform.
+"""

@@ -1,7 +1,8 @@
-"""The first process inside of a container: starts what runs there, bounds it, and ends what is left of it.
+"""The agent of a container: process 1, which runs code, enforces limits and ends leftover processes.
 
-As process 1 it cannot be signalled from inside, and as one that is not dumpable it cannot be looked into. It reads
-orders from its standard input and answers on its standard output; no other process inside gets hold of these.
+As process 1 it cannot be signalled from inside, and as a non-dumpable process its memory cannot be read from inside. It
+reads requests from its standard input and writes answers to its standard output; no other process in the container has
+access to these. Only the standard library is available here.
 """
 
 import ctypes
@@ -27,6 +28,7 @@ MAX_PIECE = 1024 * 1024
 _PR_SET_DUMPABLE = 4
 _LENGTH = struct.Struct(">I")
 _TICK = 0.1
+# One thread for numeric libraries: they would start one per processor of the host and exceed the process limit.
 _ENVIRONMENT = {
     "HOME": DATA,
     "LANG": "C.UTF-8",
@@ -40,38 +42,39 @@ _ENVIRONMENT = {
 
 
 class Output:
-    """What a process writes, as much of it as may be kept; the rest is read and forgotten."""
+    """Captured output of a process, truncated to `limit` bytes."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._kept = bytearray()
-        self._lost = 0
+        self._dropped = 0
 
     def add(self, piece: bytes) -> None:
-        room = self._most - len(self._kept)
+        # The rest is read and dropped: a process that is stuck on a full pipe would never end.
+        room = self._limit - len(self._kept)
         self._kept += piece[:room] if room > 0 else b""
-        self._lost += max(0, len(piece) - max(0, room))
+        self._dropped += max(0, len(piece) - max(0, room))
 
     def text(self) -> str:
-        cut = f"\n[{self._lost} more bytes were cut]" if self._lost else ""
-        return self._kept.decode(errors="replace") + cut
+        truncated = f"\n[{self._dropped} more bytes were cut]" if self._dropped else ""
+        return self._kept.decode(errors="replace") + truncated
 
 
 class Agent:
-    """The processes of the container. Between calls there is the interpreter, and it stands still."""
+    """The processes of a container. Between calls only the interpreter exists, stopped by SIGSTOP."""
 
-    def __init__(self, limits: "dict[str, int]", orders: BinaryIO) -> None:
+    def __init__(self, limits: "dict[str, int]", requests: BinaryIO) -> None:
         self._limits = limits
-        self._orders = orders
-        self._ended: dict[int, int] = {}
+        self._requests = requests
+        self._exit_statuses: dict[int, int] = {}
         self._start_interpreter()
 
-    # -- orders --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def run(self, code: str, seconds: float) -> "dict[str, Any]":
-        """Execute a cell in the interpreter."""
-        if self._is_over(self._interpreter.pid):
-            self._renew()
+        """Execute a cell in the interpreter and return its result."""
+        if self._has_ended(self._interpreter.pid):
+            self._restart_interpreter()
         process, channel = self._interpreter, self._channel
         _signal(process.pid, signal.SIGCONT)
         report = bytearray()
@@ -80,38 +83,40 @@ class Agent:
             channel.settimeout(seconds)
             channel.sendall(_LENGTH.pack(len(sent)) + sent)
         except OSError:
-            report += bytes(_LENGTH.size)  # it has ended, or has closed its end
-        out, err, stopped = self._follow(process, seconds, channel=channel, report=report)
-        found = _report(report)
+            # The interpreter has ended or closed its socket. An empty report ends the wait below immediately.
+            report += bytes(_LENGTH.size)
+        out, err, stopped = self._wait(process, seconds, channel=channel, report=report)
+        found = _parse_report(report)
         if stopped is None and found is None:
             stopped = "the interpreter has ended"
-        if stopped is not None or not self._end_others(process.pid):
-            self._end_everything()
+        # Background processes end with the cell: nothing runs in a container between calls.
+        if stopped is not None or not self._kill_others(process.pid):
+            self._kill_all()
         _drain(process, out, err)
-        if self._is_over(process.pid):
-            self._renew()
-        return _answer(out, err, stopped=stopped, **(found or {"value": None, "error": None, "images": []}))
+        if self._has_ended(process.pid):
+            self._restart_interpreter()
+        return _result(out, err, stopped=stopped, **(found or {"value": None, "error": None, "images": []}))
 
     def shell(self, command: str, seconds: float) -> "dict[str, Any]":
-        """Execute a command in a shell; nothing that it starts survives it."""
+        """Execute a command with `/bin/sh`, end every process that it started, and return its result."""
         process = self._spawn(["/bin/sh", "-c", command])
-        out, err, stopped = self._follow(process, seconds)
-        if not self._end_others(self._interpreter.pid):
-            self._end_everything()
+        out, err, stopped = self._wait(process, seconds)
+        if not self._kill_others(self._interpreter.pid):
+            self._kill_all()
         _drain(process, out, err)
-        status = self._ended.pop(process.pid, None)
+        status = self._exit_statuses.pop(process.pid, None)
         code = None if stopped or status is None else os.waitstatus_to_exitcode(status)
         _close(process)
-        if self._is_over(self._interpreter.pid):
-            self._renew()
-        return _answer(out, err, stopped=stopped, exit_code=code)
+        if self._has_ended(self._interpreter.pid):
+            self._restart_interpreter()
+        return _result(out, err, stopped=stopped, exit_code=code)
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def _start_interpreter(self) -> None:
         ours, theirs = socket.socketpair()
         number = theirs.fileno()
-        # The flag `-I` keeps the folder with the model's files out of the way of the standard library.
+        # `-I`: a file of the model named like a standard module must not be imported instead of it.
         self._interpreter = self._spawn([sys.executable, "-I", "-u", INTERPRETER, str(number)], keep=(number,))
         theirs.close()
         self._channel = ours
@@ -126,15 +131,16 @@ class Agent:
             env=_ENVIRONMENT,
             pass_fds=keep,
             start_new_session=True,
-            preexec_fn=self._bound,  # noqa: PLW1509 - the keeper has no threads
+            preexec_fn=self._set_limits,  # noqa: PLW1509 - the agent has no threads
         )
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
         return process
 
-    def _bound(self) -> None:
+    def _set_limits(self) -> None:
         limits = self._limits
+        # These apply to each process; `_exceeded_limit` watches what all of them use together.
         for kind, most in (
             (resource.RLIMIT_AS, limits["memory"]),
             (resource.RLIMIT_NPROC, limits["processes"]),
@@ -148,7 +154,7 @@ class Agent:
             resource.setrlimit(kind, (most, most))
         os.nice(10)
 
-    def _follow(
+    def _wait(
         self,
         process: "subprocess.Popen[bytes]",
         seconds: float,
@@ -156,83 +162,88 @@ class Agent:
         channel: "socket.socket | None" = None,
         report: "bytearray | None" = None,
     ) -> "tuple[Output, Output, str | None]":
-        """Read what is written until the process is done, or the reason why it must not go on."""
+        """Capture the output until the process is done or has to be stopped.
+
+        Returns stdout, stderr and the reason for stopping, if any. With a `channel`, the process is done as soon as
+        `report` is complete.
+        """
         out, err = Output(self._limits["output"]), Output(self._limits["output"])
-        deadline, looked = time.monotonic() + seconds, 0.0
+        deadline, checked = time.monotonic() + seconds, 0.0
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout or -1, selectors.EVENT_READ, out)
             ready.register(process.stderr or -1, selectors.EVENT_READ, err)
-            ready.register(self._orders, selectors.EVENT_READ)
+            ready.register(self._requests, selectors.EVENT_READ)
             if channel is not None:
                 channel.setblocking(False)  # noqa: FBT003 - the standard library's
                 ready.register(channel, selectors.EVENT_READ, report)
             while True:
-                if _listen(ready, _TICK if channel is not None else _TICK / 10):
-                    return out, err, "nobody waits for it any more"
-                if (report is not None and _is_whole(report)) or self._is_over(process.pid):
+                # The end of a shell command is only seen by polling, so it is polled more often.
+                if _read_ready(ready, _TICK if channel is not None else _TICK / 10):
+                    return out, err, "the caller has disconnected"
+                if (report is not None and _is_complete(report)) or self._has_ended(process.pid):
                     return out, err, None
                 if time.monotonic() > deadline:
                     return out, err, f"it took longer than {seconds:g} seconds"
-                if time.monotonic() - looked > _TICK:
-                    looked = time.monotonic()
-                    if (too_much := self._too_much()) is not None:
-                        return out, err, too_much
+                # Walking through /proc is expensive: once per tick, not once per piece of output.
+                if time.monotonic() - checked > _TICK:
+                    checked = time.monotonic()
+                    if (exceeded := self._exceeded_limit()) is not None:
+                        return out, err, exceeded
 
-    def _too_much(self) -> "str | None":
-        """What everything together takes too much of; each process alone is bounded by the kernel."""
-        if sum(map(_resident, _others(0))) > self._limits["memory"]:
-            return "it took more memory than it may"
+    def _exceeded_limit(self) -> "str | None":
+        """Return which limit all processes together exceed, if any."""
+        if sum(map(_resident_memory, _other_pids(0))) > self._limits["memory"]:
+            return "it used more memory than allowed"
         for mount in MOUNTS:
-            held = os.statvfs(mount)
-            if held.f_files - held.f_ffree > self._limits["files"]:
-                # Emptying it again would take as long: the container is at its end.
+            usage = os.statvfs(mount)
+            if usage.f_files - usage.f_ffree > self._limits["files"]:
+                # Deleting them would take as long as creating them, so the whole container ends.
                 sys.exit("too many files")
         return None
 
-    def _is_over(self, number: int) -> bool:
-        """Whether a process has ended. Whoever has lost its parent is ours to bury, too."""
+    def _has_ended(self, number: int) -> bool:
+        # As process 1 the agent inherits orphans and has to reap them, too: zombies count against the process limit.
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 ended, status = 0, 0
             if not ended:
-                return number in self._ended or not os.path.exists(f"/proc/{number}")  # noqa: PTH110
-            self._ended[ended] = status
+                return number in self._exit_statuses or not os.path.exists(f"/proc/{number}")  # noqa: PTH110
+            self._exit_statuses[ended] = status
 
-    def _end_others(self, spared: int) -> bool:
-        """End everything but one process, which stands still. False: it was not to be done.
-
-        The kernel stops all of them in one go, so that nobody forks away while we look around.
-        """
+    def _kill_others(self, spared: int) -> bool:
+        """Kill all processes except one, which is stopped. Return False if some survived for a second."""
+        # One system call stops all of them, so no process can fork while the list is read and killed.
         _signal(-1, signal.SIGSTOP)
-        for other in _others(spared):
+        for other in _other_pids(spared):
             _signal(other, signal.SIGKILL)
         for _ in range(1000):
-            self._is_over(spared)
-            if not _others(spared):
+            self._has_ended(spared)
+            if not _other_pids(spared):
                 return True
             time.sleep(0.001)
         return False
 
-    def _end_everything(self) -> None:
-        """One call of the kernel's that nothing escapes."""
+    def _kill_all(self) -> None:
+        # A single kill(-1) reaches every process except this one; a loop could miss one that forks.
         _signal(-1, signal.SIGKILL)
-        while _others(0):
-            self._is_over(0)
+        while _other_pids(0):
+            self._has_ended(0)
 
-    def _renew(self) -> None:
-        """Begin with a fresh interpreter; what its predecessor knew is lost."""
+    def _restart_interpreter(self) -> None:
+        """Start a new interpreter. The variables of the previous one are lost."""
         _close(self._interpreter)
         self._channel.close()
-        self._ended.clear()
+        # Process ids may be reused from here on.
+        self._exit_statuses.clear()
         self._start_interpreter()
 
 
-def _listen(ready: selectors.DefaultSelector, seconds: float) -> bool:
-    """Take in what was written; who has closed their end is not asked again. Whether there is another order: whoever
-    gives one during a call, or hangs up, does not want to wait for the call."""
+def _read_ready(ready: selectors.DefaultSelector, seconds: float) -> bool:
+    """Read the output that is available; return whether the service sent another request or disconnected."""
     for key, _ in ready.select(seconds):
+        # The service sends nothing during a call, except to interrupt it.
         if key.data is None:
             return True
         piece = _read(key.fd)
@@ -246,37 +257,40 @@ def _listen(ready: selectors.DefaultSelector, seconds: float) -> bool:
 
 
 def _drain(process: "subprocess.Popen[bytes]", out: Output, err: Output) -> None:
-    """What still lies in the pipes, now that nobody writes any more."""
+    """Read what is left in the pipes after all writers have ended."""
     for pipe, output in ((process.stdout, out), (process.stderr, err)):
         while pipe is not None and (piece := _read(pipe.fileno())):
             output.add(piece)
 
 
-def _answer(out: Output, err: Output, *, stopped: "str | None", **more: Any) -> "dict[str, Any]":
+def _result(out: Output, err: Output, *, stopped: "str | None", **more: Any) -> "dict[str, Any]":
     return {"stdout": out.text(), "stderr": err.text(), "stopped": stopped, **more}
 
 
-def _others(spared: int) -> "list[int]":
-    """Everything that lives, but for us and one more. The dead whom their parent has not buried harm nobody."""
+def _other_pids(spared: int) -> "list[int]":
+    """Return the ids of all running processes except this one and the spared one."""
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
-    return [number for number in numbers if number not in (1, spared) and _lives(number)]
+    return [number for number in numbers if number not in (1, spared) and _is_running(number)]
 
 
-def _lives(number: int) -> bool:
+def _is_running(number: int) -> bool:
     try:
+        # The process name in parentheses may contain anything, so the state is read after the last parenthesis.
+        # Zombies use nothing but their id.
         with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:
         return False
 
 
-def _signal(number: int, what: int) -> None:
+def _signal(number: int, signal_number: int) -> None:
     with suppress(ProcessLookupError):
-        os.kill(number, what)
+        os.kill(number, signal_number)
 
 
-def _resident(number: int) -> int:
-    """The bytes that a process holds, and those that it shares with others: somebody has to answer for them."""
+def _resident_memory(number: int) -> int:
+    """Return the anonymous and shared memory of a process in bytes."""
+    # Shared memory is counted for each process that maps it; otherwise it would count for none.
     try:
         with open(f"/proc/{number}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
             lines = file.read().splitlines()
@@ -299,16 +313,17 @@ def _close(process: "subprocess.Popen[bytes]") -> None:
             pipe.close()
 
 
-def _is_whole(report: bytearray) -> bool:
-    """Whether there is all of a report, or more than a report may be."""
+def _is_complete(report: bytearray) -> bool:
+    """Return whether a report is complete or too long to read on."""
     if len(report) < _LENGTH.size or len(report) > MAX_REPORT:
         return len(report) > MAX_REPORT
     (length,) = _LENGTH.unpack_from(report)
     return len(report) >= _LENGTH.size + int(length)
 
 
-def _report(report: bytearray) -> "dict[str, Any] | None":
-    """What the interpreter says of a cell, in the shape that it should have; it is the model's process."""
+def _parse_report(report: bytearray) -> "dict[str, Any] | None":
+    """Return the value, error and images of a report, or None if it is malformed."""
+    # Code of the model can write anything to this socket, so every field is checked.
     try:
         found = json.loads(report[_LENGTH.size :])
         images = [name for name in found["images"] if isinstance(name, str)][:64]
@@ -321,8 +336,8 @@ def _report(report: bytearray) -> "dict[str, Any] | None":
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def listed(most: int = 1000) -> "list[dict[str, Any]]":
-    """The plain files below `/mnt/data`, links not followed."""
+def list_files(limit: int = 1000) -> "list[dict[str, Any]]":
+    """List the regular files below `/mnt/data`; symbolic links are skipped."""
     found: list[dict[str, Any]] = []
     for folder, inner, names in os.walk(DATA):
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__pycache__")))
@@ -333,88 +348,92 @@ def listed(most: int = 1000) -> "list[dict[str, Any]]":
                 path.encode()
             except (OSError, UnicodeEncodeError):
                 continue
-            if stat.S_ISREG(seen.st_mode) and len(found) < most:
+            if stat.S_ISREG(seen.st_mode) and len(found) < limit:
                 found.append({"path": path, "size": seen.st_size, "changed": seen.st_mtime_ns})
     return found
 
 
-def _straight(path: str) -> str:
-    """A path below `/mnt/data` on which there is no link: it could lead to what belongs to this process."""
+def _checked_path(path: str) -> str:
+    """Return the path if it is below `/mnt/data` without symbolic links. Raises OSError."""
+    # A link could lead to something that belongs to this process.
     folder = os.path.dirname(path)  # noqa: PTH120
     if os.path.realpath(folder) != folder or not f"{folder}/".startswith(f"{DATA}/"):
         raise OSError(f"{path} is not in a folder of {DATA}")
     return path
 
 
-def read_file(path: str, offset: int, most: int) -> bytes:
-    """A piece of a plain file; an empty one at its end."""
-    number = os.open(_straight(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def read_file(path: str, offset: int, size: int) -> bytes:
+    """Read up to `size` bytes of a regular file; empty at its end. Raises OSError."""
+    # O_NONBLOCK: opening a FIFO that the model created would otherwise block forever.
+    number = os.open(_checked_path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(number, "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         file.seek(offset)
-        return file.read(most)
+        return file.read(size)
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Make or replace a file, with the folders above it."""
-    os.makedirs(os.path.dirname(_straight(path)), exist_ok=True)  # noqa: PTH103, PTH120
+    """Create or replace a file and its parent directories. Raises OSError."""
+    os.makedirs(os.path.dirname(_checked_path(path)), exist_ok=True)  # noqa: PTH103, PTH120
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123
         file.write(content)
 
 
-# -- the conversation with the service ---------------------------------------------------------------------------------
+# -- connection to the service -----------------------------------------------------------------------------------------
 
 
-def _exactly(source: BinaryIO, size: int) -> bytes:
+def _read_exactly(source: BinaryIO, size: int) -> bytes:
     found = bytearray()
     while len(found) < size:
         piece = source.read(min(size - len(found), MAX_PIECE))
         if not piece:
+            # The service closed the connection. When process 1 exits, the kernel ends the whole container.
             sys.exit(0)
         found += piece
     return bytes(found)
 
 
-def _obey(agent: Agent, order: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
-    match order["op"]:
+def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
+    match request["op"]:
         case "run":
-            return agent.run(body.decode(), order["seconds"]), b""
+            return agent.run(body.decode(), request["seconds"]), b""
         case "shell":
-            return agent.shell(body.decode(), order["seconds"]), b""
+            return agent.shell(body.decode(), request["seconds"]), b""
         case "list":
-            return {"files": listed()}, b""
+            return {"files": list_files()}, b""
         case "read":
-            return {}, read_file(order["path"], order["offset"], MAX_PIECE)
+            return {}, read_file(request["path"], request["offset"], MAX_PIECE)
         case "write":
-            write_file(order["path"], body)
+            write_file(request["path"], body)
         case "remove":
-            os.unlink(_straight(order["path"]))  # noqa: PTH108
+            os.unlink(_checked_path(request["path"]))  # noqa: PTH108
     return {}, b""
 
 
 def main() -> None:
-    """Obey until the service hangs up. Nobody else inside may have the two ends of this conversation."""
+    """Handle requests until the service closes the connection."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     limits = json.loads(sys.argv[1])
-    # Without a buffer: an order that lies in one would not be noticed during a call.
+    # Unbuffered: `select` does not see a request that is already in a buffer.
     source = open(os.dup(0), "rb", buffering=0)  # noqa: SIM115, PTH123 - open as long as the process lives
     target = open(os.dup(1), "wb")  # noqa: SIM115, PTH123
+    # Child processes inherit 0, 1 and 2; the duplicates above are close-on-exec.
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     agent = Agent(limits, source)
     while True:
-        (length,) = _LENGTH.unpack(_exactly(source, 4))
-        order = json.loads(_exactly(source, length))
-        body = _exactly(source, order["size"])
+        (length,) = _LENGTH.unpack(_read_exactly(source, 4))
+        request = json.loads(_read_exactly(source, length))
+        body = _read_exactly(source, request["size"])
         try:
-            head, found = _obey(agent, order, body)
+            head, content = _handle(agent, request, body)
         except (OSError, ValueError, RecursionError) as error:
-            head, found = {"failed": str(error)}, b""
-        written = json.dumps({**head, "size": len(found)}).encode()
-        target.write(_LENGTH.pack(len(written)) + written + found)
+            head, content = {"failed": str(error)}, b""
+        written = json.dumps({**head, "size": len(content)}).encode()
+        target.write(_LENGTH.pack(len(written)) + written + content)
         target.flush()
 
 

@@ -1,7 +1,7 @@
-"""Runs the cells of one container, one after the other, in one namespace that stays.
+"""The Python interpreter of a container: runs cells one after the other in one persistent namespace.
 
-The process is the model's: whatever it says is believed by nobody. It is started by the keeper with the number of the
-socket on which cells come and what became of them goes.
+The process is under the control of the model's code, so the agent validates everything that it reports. The agent
+starts it with the file descriptor of a socket, which carries cells in one direction and results in the other.
 """
 
 import ast
@@ -21,7 +21,7 @@ _NAME = "<cell>"
 
 
 class Cells:
-    """The namespace, and what has happened in it."""
+    """The namespace that all cells share."""
 
     def __init__(self) -> None:
         self._main = types.ModuleType("__main__")
@@ -29,15 +29,16 @@ class Cells:
         self._figures = 0
 
     def run(self, code: str) -> dict[str, Any]:
-        """Execute a cell: the value of a last expression, the traceback, the pictures that were drawn."""
+        """Execute a cell and return the value of its last expression, its traceback and the names of its figures."""
         result: dict[str, Any] = {"value": None, "error": None, "images": []}
         try:
             result["value"] = self._execute(code)
-            result["images"] = self._pictures()
+            result["images"] = self._save_figures()
         except SystemExit as ended:
             result["error"] = f"SystemExit: {ended.code}"
         except BaseException as error:
-            result["error"] = _told(error)
+            # Also KeyboardInterrupt and the like: a cell must not end the interpreter, which keeps the variables.
+            result["error"] = _traceback(error)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
@@ -46,7 +47,7 @@ class Cells:
     def _execute(self, code: str) -> "str | None":
         tree = ast.parse(code, _NAME)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, _NAME, "exec"), self._main.__dict__)  # noqa: S102 - it is what this is for
+        exec(compile(tree, _NAME, "exec"), self._main.__dict__)  # noqa: S102 - running code is the purpose
         if last is None or not isinstance(last, ast.Expr):
             return None
         value = eval(compile(ast.Expression(last.value), _NAME, "eval"), self._main.__dict__)  # noqa: S307
@@ -55,8 +56,8 @@ class Cells:
         self._main.__dict__["_"] = value
         return repr(value)[:MAX_VALUE]
 
-    def _pictures(self) -> "list[str]":
-        """Keep what matplotlib has drawn as files."""
+    def _save_figures(self) -> "list[str]":
+        # Only if the cell imported matplotlib: importing it here would slow down every cell.
         plots: Any = sys.modules.get("matplotlib.pyplot")
         if plots is None:
             return []
@@ -70,9 +71,9 @@ class Cells:
         return names
 
 
-def _told(error: BaseException) -> str:
-    """The traceback without the lines that are ours."""
+def _traceback(error: BaseException) -> str:
     trace = error.__traceback__
+    # Frames of this module would confuse the model.
     while trace is not None and trace.tb_frame.f_code.co_filename != _NAME:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))[-MAX_VALUE:]
@@ -89,15 +90,16 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 
 
 def main() -> None:
-    """Run cells until the keeper hangs up. A cell that forks leaves a child behind that must not do so as well."""
-    channel, us, cells = socket.socket(fileno=int(sys.argv[1])), os.getpid(), Cells()
+    """Run cells until the agent closes the socket."""
+    channel, own_pid, cells = socket.socket(fileno=int(sys.argv[1])), os.getpid(), Cells()
     os.set_inheritable(channel.fileno(), False)  # noqa: FBT003 - the standard library's
     sys.argv[:] = [""]
     sys.path.insert(0, DATA)
     while True:
         (length,) = struct.unpack(">I", _exactly(channel, 4))
         result = cells.run(_exactly(channel, length).decode())
-        if os.getpid() != us:
+        # A cell that forked returns here in the child as well; only the parent may answer.
+        if os.getpid() != own_pid:
             os._exit(0)
         written = json.dumps(result).encode()
         channel.sendall(struct.pack(">I", len(written)) + written)

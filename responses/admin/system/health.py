@@ -76,7 +76,7 @@ def _redis() -> str:
 def _sandbox() -> str | None:
     if not settings.SANDBOX_URL:
         return None
-    ability = asyncio.run(asyncio.wait_for(containers.service().ability(), _SECONDS))
+    ability = asyncio.run(asyncio.wait_for(containers.service().info(), _SECONDS))
     return f"containers of up to {ability.max_memory}"
 
 

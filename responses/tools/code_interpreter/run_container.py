@@ -99,7 +99,7 @@ class RunContainer:
             return
         self._reuse_decided = True
         try:
-            self.ability = await services.service().ability()
+            self.ability = await services.service().info()
         except SandboxUnavailable:
             return  # the first call says so
         used = [found for item in items if (found := _container_id_of(item)) is not None]
