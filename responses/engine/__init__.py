@@ -1,1 +1,1 @@
-"""The loop, in pure Python: no Django, no HTTP. What it needs from outside comes in as values and ports."""
+"""The run loop in pure Python: no Django, no HTTP. Everything external is passed in as values and ports."""

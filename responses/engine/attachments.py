@@ -1,6 +1,6 @@
-"""What stands behind the images and files of an input: items name them, models get their bytes or their words.
+"""Attachments: images and files that items reference, and that models get as bytes or as extracted text.
 
-Items stay as the client sent them. What was found for them travels beside them, by the name that each part has here.
+Items stay as the client sent them. The attachments of a turn are passed separately, in a mapping by `attachment_key`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ Part = InputImage | InputFile | ComputerScreenshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentImage:
-    """An image as a data URL."""
+    """Image as a data URL."""
 
     url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentFile:
-    """A file for a model that reads files itself."""
+    """File as a data URL, for a model that reads files itself."""
 
     filename: str
     url: str
@@ -38,7 +38,7 @@ class AttachmentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentText:
-    """Text in a part's place: what a file says, or why the part cannot be had any more."""
+    """Text that replaces a part: the extracted text of a file, or the reason why the part is not available."""
 
     text: str
 
@@ -48,33 +48,33 @@ AttachmentMap = Mapping[str, Attachment]
 
 
 class Attachments(Protocol):
-    """Finds what stands behind the parts of a run's items."""
+    """Loads the attachments of a run's items."""
 
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
-        """What was found for these items, never failing: what cannot be had is said in words.
+        """Return the attachments of these items. An attachment that cannot be loaded becomes an explanatory text.
 
-        `files`: the model reads files itself. `inline_images`: it does not fetch images by itself.
+        `files`: the model reads files itself. `inline_images`: the upstream does not fetch image URLs.
         """
         ...
 
     def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
-        """The texts that stand in the place of files, as far as they have been looked for."""
+        """Return the extracted texts of the files that were already loaded."""
         ...
 
 
 def attachment_key(part: Part) -> str | None:
-    """The same for parts that mean the same; None for an image that brings its bytes along."""
+    """Return a key that is equal for parts with the same content; None for an image with inline bytes."""
     if not isinstance(part, InputFile):
         url = part.image_url
         return None if url and url.startswith("data:") else f"image {part.file_id or url}"
     if part.file_data is None:
         return f"file {part.file_id or part.file_url}"
-    # Python keeps the hash of a string with it, so that megabytes are looked through only once.
+    # Python caches the hash of a string, so megabytes of inline data are scanned only once.
     return f"file {hash((part.filename, part.file_data))} {len(part.file_data)}"
 
 
 def parts_of(item: StoredItem) -> Iterator[tuple[str, Part]]:
-    """The images and files of an item, each with the path that leads to it."""
+    """Yield the images and files of an item, each with its path inside the item, e.g. `content[0]`."""
     match item:
         case InputMessage():
             field, parts = "content", item.content
@@ -92,5 +92,5 @@ def parts_of(item: StoredItem) -> Iterator[tuple[str, Part]]:
 
 
 def all_parts(items: Iterable[StoredItem]) -> Iterator[Part]:
-    """The images and files of some items."""
+    """Yield the images and files of all items."""
     return (part for item in items for _, part in parts_of(item))

@@ -1,4 +1,4 @@
-"""Items that somebody was cut off from: how each kind of them is closed."""
+"""Closing of items whose turn or call was interrupted: final body and closing events for each type."""
 
 from collections.abc import Sequence
 
@@ -20,19 +20,22 @@ from responses.engine.events.types import (
 from responses.engine.state import Fragment
 
 _STATELESS = {"mcp_list_tools", "mcp_approval_request", "compaction"}
-# Items whose wire has no `incomplete`.
+# These item types have no status `incomplete` in the API.
 _FAILED = {"image_generation_call"}
-_CUT = "The run was stopped before the server had answered."
+_INTERRUPTED = "The run was stopped before the server answered."
 
 
 class OpenItem:
-    """Remembers which item the events leave open: those of hosted tools, whose items no turn closes."""
+    """Tracks the item of a hosted tool that is open.
+
+    Items of a turn are closed by the turn itself; those of hosted calls have to be closed by the run.
+    """
 
     def __init__(self) -> None:
         self.fragment: Fragment | None = None
 
     def follow(self, events: Sequence[Event]) -> None:
-        """These events are told now."""
+        """Update the open item from events that are being emitted."""
         for event in events:
             match event:
                 case OutputItemAdded(output_index=index, item=item):
@@ -42,7 +45,7 @@ class OpenItem:
 
 
 def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
-    """The final body of an item that was cut, and the events that close it."""
+    """Return the final body of an interrupted item and the events that close it."""
     if not fragment.is_open:
         return fragment.body, []
     kind = fragment.body["type"]
@@ -61,7 +64,7 @@ def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
     elif body["type"] == "mcp_call":
         events.append(McpCallFailed(item_id=body["id"], output_index=index))
     elif body["type"] == "mcp_list_tools":
-        body = {**body, "error": _CUT}
+        body = {**body, "error": _INTERRUPTED}
         events.append(McpListToolsFailed(item_id=body["id"], output_index=index))
     elif fragment.open_part is not None:
         events += _close_part(body, index, fragment.open_part)

@@ -1,4 +1,8 @@
-"""The loop: sample a turn, look at what it asked for, run tools or end. The same for JSON, streams and workers."""
+"""The run loop: call the model, run the tools that it asks for, repeat until the response is finished.
+
+The loop only yields steps. Its consumer decides whether they become a JSON body, a stream or database rows, so blocking
+requests, streams and background workers run the same code.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -38,7 +42,7 @@ from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplet
 
 
 class Run:
-    """One execution of a response, from any persisted state to a terminal one."""
+    """Execution of one response, from any persisted state to a terminal one."""
 
     def __init__(
         self, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
@@ -59,7 +63,10 @@ class Run:
         self._service_tier = "default"
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        """Run to the end. Stopping the iteration early is allowed at any point; then ask `interrupt`."""
+        """Yield the steps of the run up to `RunEnded`.
+
+        The iteration may be stopped at any point; call `interrupt` afterwards to close what is open.
+        """
         try:
             for first in self._start():
                 yield first
@@ -71,6 +78,7 @@ class Run:
             while (end := self._end_before_calls()) is None:
                 async with aclosing(self._hosted.steps()) as calls:
                     async for called in calls:
+                        # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
                         self._open_item.follow(called.events)
                         yield called
                 if (end := self._end_before_turn()) is not None:
@@ -86,12 +94,15 @@ class Run:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way that a successor would have to ask for again: no turn, and no call."""
+        """True when another process can continue the run without repeating a model call or a tool call."""
         busy = self._stream is not None or self._compactor.is_under_way
         return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
-        """End the run where it stands (cancelled, or failed by somebody else's fault): close what is open."""
+        """End the run immediately, because it was cancelled or its process has to give it up.
+
+        Output received so far is kept; open items are closed as incomplete.
+        """
         events, result = self._stream.interrupt() if self._stream else ([], None)
         self._stream = None
         if result is None:
@@ -100,7 +111,7 @@ class Run:
         return self._end(ending, at=self._now(), events=[*self._release_gate(), *events], items=items, turn=turn)
 
     def end_idle(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
-        """End a run in which no turn is going on, such as one that was taken over and cannot be continued."""
+        """End a run that has no turn in progress, e.g. a resumed run that cannot be continued."""
         for fragment in (self._open_item.fragment, self._compactor.fragment()):
             if fragment is not None:
                 self._state.fragments.append(fragment)
@@ -108,11 +119,12 @@ class Run:
         return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
 
     def _start(self) -> Iterator[Step]:
-        """What is to be said and closed before anything is done."""
         if self._state.queued:
+            # A background response becomes `in_progress` when a worker starts it, not when it is created.
             self._state.queued = False
             body = response_body(self._context.parameters, status="in_progress")
             yield RunStarted(events=[ResponseInProgress(response=body)])
+        # Before the fragments are closed: an announced compaction item is not closed, since its pass is repeated.
         self._compactor.resume()
         if self._state.fragments:
             events, items = self._close_fragments()
@@ -122,7 +134,7 @@ class Run:
     # -- hosted tools --------------------------------------------------------------------------------------------------
 
     async def _prepare_tools(self) -> AsyncGenerator[Step, None]:
-        """What hosted tools put in front of the first turn."""
+        # A run that only compacts its input calls no tools, so they need no preparation.
         if self._compactor.is_only_step:
             return
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
@@ -139,18 +151,20 @@ class Run:
         state = self._state
         state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
         state.hosted_calls += sum(c.state == "pending" for c in calls)
-        state.insertions += [aside for c in calls if (aside := dispatch.refusal_insertion(c)) is not None]
+        state.insertions += [insertion for c in calls if (insertion := dispatch.refusal_insertion(c)) is not None]
         state.awaits_client = state.awaits_client or any(c.state in {"waiting", "asked"} for c in calls)
 
     def _end_before_calls(self) -> RunEnded | None:
+        # A call that an earlier process started may have taken effect. If its tool is not repeatable, failing the run
+        # is the only safe outcome.
         if (interrupted := self._hosted.unrepeatable_call()) is None:
             return None
-        message = f"The call of '{interrupted.name}' was interrupted, and it is not known to be repeatable."
+        message = f"The call of '{interrupted.name}' was interrupted, and its tool is not known to be repeatable."
         return self._end(failed(Failure(code="server_error", message=message)), at=self._now())
 
     def _end_before_turn(self) -> RunEnded | None:
-        """Why no model is asked, though the calls that we make are made."""
         if self._state.awaits_client:
+            # The response is complete for us: the client sends outputs or approvals in its next request.
             return self._end(self._completed(self._now()), at=self._now())
         left = turn_request.tokens_left(self._context, self._state)
         if left is not None and left <= 0:
@@ -158,7 +172,6 @@ class Run:
         return None
 
     async def _next_turn(self) -> AsyncGenerator[Step, None]:
-        """The model is asked, after a compaction pass where one is due."""
         async with aclosing(self._compact()) as compacting:
             async for compacted in compacting:
                 yield compacted
@@ -170,13 +183,13 @@ class Run:
         yield await self._finish_turn()
 
     async def _compact(self) -> AsyncGenerator[Step, None]:
-        """A compaction pass, where one is due. Without it the run goes on as long as the model can read everything;
-        what was announced has to come."""
         compactor = self._compactor
         if compactor.is_due():
             async with aclosing(compactor.steps()) as steps:
                 async for step in steps:
                     yield step
+            # A failed pass is tolerated while the model can still read everything. It is fatal once the compaction item
+            # was announced in the stream, because an announced item has to follow.
             if compactor.failure is not None and compactor.is_needed():
                 yield self.end_idle(failed(compactor.failure))
                 return
@@ -202,22 +215,21 @@ class Run:
                     yield Emitted(passed)
 
     def _release_gate(self) -> list[Event]:
-        """What is still held of the turn."""
         return self._gate.release() if self._gate is not None else []
 
-    # -- what next -----------------------------------------------------------------------------------------------------
+    # -- after a turn --------------------------------------------------------------------------------------------------
 
     async def _finish_turn(self) -> TurnEnded | TurnDiscarded | RunEnded:
         if self._stream is None or self._request is None:
-            msg = "a turn was ended that never began"
+            msg = "no turn is in progress"
             raise RuntimeError(msg)
         result = self._stream.result()
         outcome = await self._evaluator.evaluate(result, request=self._request, gate=self._gate)
-        # Only now: who interrupts the run while a turn is judged finds the turn.
+        # Cleared only now: an interrupt during the evaluation still has to find the turn.
         self._stream = None
         match outcome:
-            case ContinueRun(calls, kept):
-                return self._accept_turn(result, calls, kept)
+            case ContinueRun(calls, accepted_items):
+                return self._accept_turn(result, calls, accepted_items)
             case RetryTurn(discarded):
                 return self._discard_turn(result, discarded)
             case CompleteRun() | EndIncomplete() | FailRun() as end:
@@ -225,9 +237,10 @@ class Run:
             case never:
                 assert_never(never)
 
-    def _accept_turn(self, result: TurnResult, calls: ClassifiedCalls, kept: int) -> TurnEnded:
-        record, items = self._record(result), _output_items(result.items[:kept])
-        events = self._release_gate() if kept == len(result.items) else []
+    def _accept_turn(self, result: TurnResult, calls: ClassifiedCalls, accepted_items: int) -> TurnEnded:
+        record, items = self._record(result), _output_items(result.items[:accepted_items])
+        # When items are dropped, the events that the gate still holds belong to them and are dropped as well.
+        events = self._release_gate() if accepted_items == len(result.items) else []
         state = self._state
         state.output += items
         self._compactor.record_usage(record.usage)
@@ -243,6 +256,7 @@ class Run:
 
     def _discard_turn(self, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
         record = self._record(result, discarded)
+        # Items that were streamed before the defect showed cannot be taken back, so they stay in the output.
         items = _output_items(result.items[: len(result.items) - len(discarded.items)])
         state = self._state
         state.output += items
@@ -279,7 +293,7 @@ class Run:
         return Ending(status="completed", completed_at=unix(at), service_tier=self._service_tier)
 
     def _record(self, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
-        """Close the books of a turn: its tokens are the run's, whatever became of it."""
+        # Every turn counts, also a discarded or failed one: the upstream has charged for its tokens.
         usage = result.usage or self._estimate(result)
         record = TurnRecord(
             number=self._state.turn,
@@ -295,7 +309,7 @@ class Run:
         return record
 
     def _estimate(self, result: TurnResult) -> Usage:
-        """Four characters a token, for upstreams that do not say; marked as an estimate in the ledger."""
+        # For upstreams that report no usage: four characters per token, marked as an estimate in the usage record.
         if result.failure is not None and not result.items:
             return Usage(estimated=True)
         items = turn_request.all_items(self._context, self._state)
@@ -340,7 +354,8 @@ class Run:
         )
 
     def _close_fragments(self) -> tuple[list[Event], list[OutputItem]]:
-        """What a cut turn left: shown, but never read by a model again."""
+        # The client has seen these items, so they stay in the output. A model would be confused by half an item, so
+        # they are left out of the context of later turns.
         items: list[OutputItem] = []
         events: list[Event] = []
         for fragment in self._state.fragments:
@@ -352,7 +367,7 @@ class Run:
 
 
 def _output_items(items: Sequence[Body]) -> list[OutputItem]:
-    """What a turn brought, as output. A call that was cut is shown; a model would stumble over its arguments."""
+    # A call that was cut stays visible, but its incomplete JSON arguments make many upstreams reject the next request.
     return [OutputItem(body=body, in_context=not _is_truncated_call(body)) for body in items]
 
 

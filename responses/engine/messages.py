@@ -1,7 +1,7 @@
-"""What a model read and wrote, as messages with channels and recipients, for clients who work with those of vLLM.
+"""Input and output of a model as messages with channels and recipients, in the format of vLLM's Responses API.
 
-Items stay what is stored and what models get; this is a view of them. Reasoning stands in the channel `analysis`, calls
-in `commentary` with the tool as recipient, answers in `final`.
+This is only a view: items are what is stored and sent to models. Reasoning has the channel `analysis`, calls have
+`commentary` and the tool as recipient, answers have `final`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,23 +15,23 @@ from responses.engine.turn import FunctionTool
 
 Message = dict[str, Any]
 FUNCTIONS = "functions."
-"""In front of the names of tools that clients run."""
+"""Prefix of the names of client tools."""
 PYTHON = "python"
-"""The recipient of programs."""
-LEGEND = "Channels of the messages: analysis is reasoning, commentary is calls of tools, final is answers."
-"""The system message where there is none: how to read the others. No model is sent it."""
+"""Recipient of code interpreter calls."""
+LEGEND = "Channels of the messages: analysis is reasoning, commentary is tool calls, final is answers."
+"""System message of the view when the request has none. It is not sent to the model."""
 TOOLS_TITLE = "# Tools"
-"""How the part of the developer message begins that lists the functions."""
+"""Heading of the list of functions in the developer message."""
 _ANSWERS = "_output"
 _HEADS = {"id", "type", "status", "call_id"}
 
 
-def of_input(*, instructions: str | None, items: Iterable[Body], tools: Sequence[FunctionTool]) -> list[Message]:
-    """What the model reads: one system message, one of the developer where there are functions, and the rest."""
+def input_messages(*, instructions: str | None, items: Iterable[Body], tools: Sequence[FunctionTool]) -> list[Message]:
+    """Return the input as messages: a system message, a developer message if there is any content for it, the rest."""
     system = [_text(instructions)] if instructions else []
     developer: list[Body] = []
     others: list[Message] = []
-    for message in of_items(items):
+    for message in item_messages(items):
         match message["role"]:
             case "system":
                 system += message["content"]
@@ -45,19 +45,19 @@ def of_input(*, instructions: str | None, items: Iterable[Body], tools: Sequence
     return opening + ([_message("developer", developer)] if developer else []) + others
 
 
-def of_items(items: Iterable[Body]) -> list[Message]:
-    """Each item as a message: a call that carries its result as two, a setting as none."""
+def item_messages(items: Iterable[Body]) -> list[Message]:
+    """Return the items as messages. A call with its result becomes two messages, a setting none."""
     names: dict[str, str] = {}
     return [message for item in items for message in _of_item(item, names)]
 
 
 def _of_item(item: Body, names: dict[str, str]) -> list[Message]:
-    """`names` are the recipients of the calls so far, by call id: outputs do not say what they answer."""
+    # `names` collects the recipients of calls by call id, since an output only has the call id.
     kind = item["type"]
     if kind == "message":
-        return [_said(item)]
+        return [_message_of(item)]
     if kind == "reasoning":
-        return _thought(item)
+        return _reasoning(item)
     if kind == "mcp_call":
         return _remote_call(item)
     if kind == "code_interpreter_call":
@@ -73,15 +73,15 @@ def _of_item(item: Body, names: dict[str, str]) -> list[Message]:
     return []
 
 
-def _said(item: Body) -> Message:
+def _message_of(item: Body) -> Message:
     message = _message(item["role"], _parts(item["content"]))
     if item["role"] == "assistant":
         message["channel"] = "commentary" if item.get("phase") == "commentary" else "final"
     return message
 
 
-def _thought(item: Body) -> list[Message]:
-    """Raw reasoning, or its summary; what is only sealed is nobody's to read."""
+def _reasoning(item: Body) -> list[Message]:
+    # Encrypted reasoning is not shown.
     parts = [_text(part["text"]) for part in item.get("content") or item["summary"]]
     return [{**_message("assistant", parts), "channel": "analysis"}] if parts else []
 
@@ -96,12 +96,11 @@ def _remote_call(item: Body) -> list[Message]:
 
 
 def _program(item: Body) -> list[Message]:
-    """A program goes to Python as it is, without arguments around it."""
     messages = [_call(PYTHON, item.get("code") or "", call_id=item["id"])]
     if item.get("outputs") is None:
         return messages
-    said = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in item["outputs"])
-    return [*messages, _answer(PYTHON, _parts(said), call_id=item["id"])]
+    output = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in item["outputs"])
+    return [*messages, _answer(PYTHON, _parts(output), call_id=item["id"])]
 
 
 def _recipient(item: Body) -> str:
@@ -111,7 +110,6 @@ def _recipient(item: Body) -> str:
 
 
 def _arguments(item: Body) -> str:
-    """What a tool was called with: as text where it came so, else the fields of the item."""
     text = item.get("arguments", item.get("input"))
     return text if isinstance(text, str) else _json({key: value for key, value in item.items() if key not in _HEADS})
 
@@ -131,17 +129,16 @@ def _message(role: str, parts: list[Body]) -> Message:
 
 
 def _parts(content: Any) -> list[Body]:
-    """Words as they are, images and files in words, everything else as JSON."""
     if isinstance(content, str):
         return [_text(content)]
     if isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content):
-        return [_text(_words(part)) for part in content]
+        return [_text(_part_text(part)) for part in content]
     if isinstance(content, dict) and content.get("type") == "computer_screenshot":
-        return [_text(_words(content))]
+        return [_text(_part_text(content))]
     return [_text(_json(content))]
 
 
-def _words(part: Mapping[str, Any]) -> str:
+def _part_text(part: Mapping[str, Any]) -> str:
     match part["type"]:
         case "input_text" | "output_text":
             return str(part["text"])
@@ -155,7 +152,7 @@ def _words(part: Mapping[str, Any]) -> str:
 
 
 def _place(part: Mapping[str, Any], *names: str) -> str:
-    """Where it comes from; a data URL would be the bytes themselves."""
+    # A data URL is left out, since it would be the bytes themselves.
     found = next((part[name] for name in names if part.get(name)), "")
     return f": {found}" if found and not found.startswith("data:") else ""
 

@@ -1,4 +1,7 @@
-"""What a run starts from, fresh or handed on: its context (constant) and its state (what the log and the rows say)."""
+"""Context and state of a run.
+
+The context is constant. The state is empty for a new run and rebuilt from the rows and the event log for a resumed one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +19,11 @@ from responses.engine.turn import Call, Sampling, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """How far a model can be trusted, and how much it can read.
+    """Abilities of a model that the engine depends on.
 
-    `structured_output`: "checked", what it says is held back until it was checked; "native", its server enforces the
-    format; "prompted", it is asked for in words, and checked. `context_window` in tokens; None: not known.
+    `structured_output`: "native", the upstream enforces the format; "checked", the upstream is asked for it, and the
+    output is held back until it was validated; "prompted", the same, but the format is described in the instructions.
+    `context_window` is in tokens, None if unknown.
     """
 
     structured_output: str = "checked"
@@ -28,15 +32,15 @@ class ModelTraits:
 
 
 class RunCipher(ReasoningCipher, CompactionCipher, Protocol):
-    """Seals all that a run has to."""
+    """Cipher for all encrypted content of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What does not change while a response runs. `parameters` is the constant part of the public object.
+    """Constant part of a run. `parameters` is the part of the public object that never changes.
 
-    The first `prefaced` of the items belong to the instructions; the next `compacted` stand for what was made short
-    before. `compaction` says when more of it is to be.
+    The first `instruction_items` items belong to the instructions (a prompt's messages); the following
+    `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further.
     """
 
     response_id: str
@@ -57,7 +61,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputItem:
-    """An item of the output. Fragments of a turn that was cut are shown, but not sent to a model again."""
+    """Output item. Not `in_context`: shown to the client, but not sent to the model (fragments of a cut turn)."""
 
     body: Body
     in_context: bool = True
@@ -65,10 +69,10 @@ class OutputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A hosted tool call that is to be made, or was made and has no item yet.
+    """Hosted tool call that has no final item yet.
 
-    `attempt` counts how often it was begun: from the first time on it may have taken effect. `result` came at
-    `returned_at`, before that of a call in front of it.
+    `attempt` counts how often it was started; from the first time on it may have taken effect. `result` is set at
+    `returned_at`, when the call returned before an earlier call of the same turn.
     """
 
     call: Call
@@ -80,48 +84,51 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInsertion:
-    """What the model reads beside the output, in this run only and never shown: behind the first `after` items."""
+    """Items for the model only, inserted after the first `after` items of the output.
+
+    They are not part of the output, so neither clients nor later responses see them.
+    """
 
     after: int
     items: tuple[StoredItem, ...]
 
 
 def call_with_output(*, after: int, call_id: str, name: str, arguments: str, output: str) -> ContextInsertion:
-    """A call that nobody makes, and why."""
+    """Return the insertion of a call that was not run, together with the reason as its output."""
     called = {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
     answered = {"type": "function_call_output", "call_id": call_id, "output": output}
     return ContextInsertion(after=after, items=(from_wire(called), from_wire(answered)))
 
 
 def user_parts(*, after: int, parts: Sequence[Body]) -> ContextInsertion:
-    """What a tool gave beside its words: images. Models read them as a message of the user."""
+    """Return the insertion of images from a tool's output, as a user message."""
+    # Tool messages of chat completions carry text only, so images have to come from the user.
     return ContextInsertion(after=after, items=(from_wire({"type": "message", "role": "user", "content": [*parts]}),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardedTurn:
-    """Why a turn does not count, and what it had brought. `defect` None: the upstream could not read so much."""
+    """Turn that was not accepted, with its items. `defect` None: the upstream rejected the input as too long."""
 
     defect: str | None
     items: list[Body] = field(default_factory=list)
 
     def feedback(self) -> tuple[StoredItem, ...]:
-        """How the next turn hears of it."""
+        """Return the items that tell the model about the defect in the next turn."""
         if self.defect is None:
             return ()
-        said = [from_wire(item) for item in self.items if item["type"] == "message"]
-        complaint = (
-            f"[Automatic check] Your last answer cannot be used. {self.defect} Answer again, without this fault."
-        )
-        return (*said, from_wire({"type": "message", "role": "user", "content": complaint}))
+        # Only messages: repeating a rejected call would require an output for it.
+        rejected = [from_wire(item) for item in self.items if item["type"] == "message"]
+        complaint = f"[Automatic check] Your last answer cannot be used. {self.defect} Answer again and correct this."
+        return (*rejected, from_wire({"type": "message", "role": "user", "content": complaint}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """An item of a cut turn: its `output_item.added` is in the log, its turn was never committed.
+    """Item of a turn that was cut: its `output_item.added` is in the log, but its turn was never committed.
 
-    `is_open`: its `output_item.done` is not in the log either; `open_part` is the content part that was being written,
-    `open_summary` the paragraph of a summary.
+    `is_open`: its `output_item.done` is not in the log. `open_part` is the index of the content part that was being
+    written, `open_summary` that of the summary part.
     """
 
     output_index: int
@@ -133,14 +140,18 @@ class Fragment:
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """Where a run stands after its last committed step.
+    """State of a run after its last committed step.
 
-    `turn` counts finished upstream calls, `hosted_calls` the calls of hosted tools that were let through. `fragments`
-    are the items of a turn that was cut: those still open are closed as incomplete before anything else happens.
-    `waiting`: the client has calls to answer, or to approve of, before a model is asked again. `discarded` counts the
-    turns that do not count, `repairs` is the one right before the next turn; `shortened`: one of them was too long to
-    be read. `futile_turns` counts those since the last that got anywhere. `queued`: nobody has begun with the run yet.
-    `compactions` counts the turns that were compaction passes, `compaction_tokens` what they wrote.
+    `turn`: number of finished upstream calls, including discarded turns and compaction passes.
+    `pending`: hosted calls without a final item, in call order.
+    `fragments`: items of a turn that was cut; open ones are closed as incomplete before anything else happens.
+    `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
+    `awaits_client`: the client has to send outputs or approvals before the model is called again.
+    `discarded`: number of discarded turns; `rejected` is the one directly before the next turn.
+    `input_too_long`: the upstream rejected the input as too long, so later turns send half of it.
+    `unproductive_turns`: number of turns since the last one with a valid call.
+    `queued`: no worker has started the run yet.
+    `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
     """
 
     turn: int = 0
@@ -162,11 +173,11 @@ class RunState:
 
     @property
     def next_output_index(self) -> int:
-        """The index that the next item gets; fragments keep theirs."""
+        """Output index of the next item. Fragments keep their index."""
         return len(self.output) + len(self.fragments)
 
     def context_items(self) -> list[StoredItem]:
-        """The output so far, as the next turn reads it."""
+        """Return the output so far as the model reads it in the next turn."""
         items: list[StoredItem] = []
         for position, item in enumerate(self.output):
             if self.insertions:
@@ -181,9 +192,9 @@ class RunState:
 
     @property
     def has_compacted(self) -> bool:
-        """Whether the run has made short what came before."""
+        """True after a successful compaction pass of this run."""
         return any(item.body["type"] == "compaction" and item.in_context for item in self.output)
 
     def bodies(self) -> list[Body]:
-        """The output as the wire shows it."""
+        """Return the output items as in the API, in order."""
         return [item.body for item in self.output]

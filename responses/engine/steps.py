@@ -1,7 +1,7 @@
-"""The steps of a run: what the loop yields and the recorder commits. A closed union.
+"""Steps of a run: yielded by the loop, committed by the recorder. A closed union.
 
-`Emitted` goes out at once and is stored in batches; every other step is committed before its events are sent, and a run
-can be taken over after any of them.
+`Emitted` is sent immediately and stored in batches. Every other step is committed before its events are sent, and a run
+can be resumed by another process after any of them.
 """
 
 from dataclasses import dataclass, field
@@ -18,23 +18,24 @@ from responses.engine.turn import Call, TurnResult, Usage
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """Deltas and item boundaries."""
+    """Deltas and item boundaries of a turn or call in progress."""
 
     events: list[Event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run that was queued has begun."""
+    """A worker started a queued run."""
 
     events: list[Event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """One upstream call, for the ledger and the admin. `usage` is never None here: counted by us if need be.
+    """One upstream call, for the usage records and the admin.
 
-    `discarded`: what it brought was not accepted. `compacts`: it was a compaction pass, which may have `failed`.
+    `usage` is estimated where the upstream reported none. `discarded`: the output was not accepted. `compacts`: the
+    call was a compaction pass, which may have `failed`.
     """
 
     number: int
@@ -48,15 +49,15 @@ class TurnRecord:
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]
-"""We make the call; the client makes it; it waits for approval; nobody makes it."""
+"""Run by the server; run by the client; awaiting approval; not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """A tool call that a turn asked for. `kind` "function": the client runs it.
+    """Tool call that a turn asked for. `kind` is the kind of hosted tool, or "function" for the client's tools.
 
-    `answer` is what the model reads of a call that is refused, behind the first `after` items of the output; `ask` how
-    one asks for approval.
+    `answer` is the output that the model reads for a refused call; it is inserted after the first `after` items of the
+    output. `ask` is the approval request of a call that needs one.
     """
 
     call: Call
@@ -70,7 +71,7 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentsClosed:
-    """A successor has closed what its predecessor left open."""
+    """A resumed run closed the items that its previous process left open."""
 
     events: list[Event]
     items: list[OutputItem]
@@ -78,7 +79,7 @@ class FragmentsClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """A turn is over and hosted tools are to be called."""
+    """A turn ended; the run continues with its tool calls."""
 
     events: list[Event]
     turn: TurnRecord
@@ -88,7 +89,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDiscarded:
-    """A turn was not accepted, and another one is to do better. `items` are those of it that had been told already."""
+    """A turn was not accepted and is retried. `items` are those of its items that had already been streamed."""
 
     turn: TurnRecord
     items: list[OutputItem]
@@ -97,7 +98,7 @@ class TurnDiscarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCompacted:
-    """A compaction pass is over. Without items it has made nothing, and the run goes on without."""
+    """A compaction pass ended. Without items it failed, and the run continues uncompacted."""
 
     events: list[Event]
     turn: TurnRecord
@@ -106,9 +107,9 @@ class ContextCompacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsPrepared:
-    """Hosted tools have put something in front of the first turn: items, or calls that were approved of.
+    """Hosted tools prepared the first turn: items such as `mcp_list_tools`, or calls that the client approved.
 
-    With a `failure` the run ends here.
+    The run ends here if there is a `failure`.
     """
 
     events: list[Event]
@@ -119,7 +120,7 @@ class ToolsPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsStarted:
-    """Hosted calls are about to be made: from here on they may have taken effect."""
+    """Hosted calls are about to start. From this step on they may have taken effect."""
 
     calls: list[PendingCall]
     started_at: datetime
@@ -128,8 +129,11 @@ class ToolsStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsReturned:
-    """Hosted calls gave their results while one in front of them is still under way. Their items come in their turn;
-    the results are kept now, so that nobody makes these calls again."""
+    """Hosted calls returned while an earlier call is still running.
+
+    Items are emitted in call order, so theirs come later. The results are stored now, so that a resumed run does not
+    repeat these calls.
+    """
 
     calls: list[PendingCall]
     events: list[Event] = field(default_factory=list)
@@ -137,7 +141,7 @@ class ToolsReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished:
-    """A hosted call has its result, which stands in the output as `items`."""
+    """A hosted call ended; `items` are its output items."""
 
     call: Call
     turn: int
@@ -149,8 +153,11 @@ class ToolFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run is over. `turn` is the one that ended with it; `response` the final public object; `abandoned` are the
-    hosted calls that nobody makes any more."""
+    """The run ended.
+
+    `response` is the final public object, `turn` the last turn if it ended with the run, `unfinished` the hosted calls
+    that will not be run any more.
+    """
 
     events: list[Event]
     ending: Ending

@@ -1,4 +1,4 @@
-"""What goes into a turn and what comes out of it: values that the loop, the adapters and the recorder share."""
+"""Request and result of a turn: values shared by the loop, the upstream adapters and the recorder."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from responses.engine.events.types import Body, Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one upstream call or of a whole run. `input_tokens` includes the cached ones."""
+    """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -36,7 +36,10 @@ class Usage:
 
 
 class CallForm(StrEnum):
-    """As which item a call of a tool stands in the output. The upstream itself knows functions only."""
+    """Type of the output item that a call of a tool becomes.
+
+    Chat-completions upstreams only know functions, so each form is offered to them as a function and converted back.
+    """
 
     FUNCTION = "function_call"
     CUSTOM = "custom_tool_call"
@@ -46,13 +49,13 @@ class CallForm(StrEnum):
     LOCAL_SHELL = "local_shell_call"
     APPLY_PATCH = "apply_patch_call"
     TOOL_SEARCH = "tool_search_call"  # the client searches
-    HOSTED = "hosted"  # its tool makes the item, when it runs
-    UNKNOWN = "unknown"  # there is no such tool, and no item
+    HOSTED = "hosted"  # the hosted tool creates the item when it runs
+    UNKNOWN = "unknown"  # no such tool was offered; the call gets no item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """What the input of a custom tool has to keep to."""
+    """Grammar that the input of a custom tool must match."""
 
     syntax: Literal["lark", "regex"]
     definition: str
@@ -60,10 +63,11 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
-    """A function that the model may call. `parameters` is a JSON schema; `strict` None: the upstream decides.
+    """Function offered to the model.
 
-    `name` is what the upstream knows it by, `label` (with `namespace`) what the client does, where that is another one;
-    `form` says what becomes of a call. `asynchronous`: the client may go on before it has answered a call.
+    `name` is the upstream's name of the function; `label` and `namespace` are the client's name where it differs.
+    `parameters` is a JSON schema. `strict` None leaves strictness to the upstream. `form` decides which item a call
+    becomes. `asynchronous`: the client may continue the conversation before it has answered a call.
     """
 
     name: str
@@ -79,7 +83,7 @@ class FunctionTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the model is to write. What is None was not sent by the client and is not sent to the upstream."""
+    """Sampling parameters of a turn. None: not sent by the client, hence not sent to the upstream."""
 
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: str | FunctionTool | None = None
@@ -102,11 +106,12 @@ class Sampling:
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     user: str | None = None
-    extra: dict[str, Any] | None = None  # top_k and its like, for upstreams that know them
+    extra: dict[str, Any] | None = None  # e.g. `top_k`, for upstreams that know it
 
     @property
     def max_calls(self) -> int | None:
-        """How many calls a turn may make, whatever the upstream thinks of it; None: any number."""
+        """Maximum number of calls in a turn; None: unlimited."""
+        # Enforced here as well, since some upstreams ignore both parameters.
         if self.tool_choice == "none":
             return 0
         return 1 if self.parallel_tool_calls is False else None
@@ -114,10 +119,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One upstream call: what the model is to read, and how it is to write.
+    """Input of one upstream call.
 
-    `content` finds what stands behind the items' images and files, None where there are none; `cipher` hides and opens
-    reasoning, None where none is kept.
+    `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
+    None where it is not needed. `first_output_index` is the output index of the turn's first item.
     """
 
     model: str
@@ -130,7 +135,7 @@ class TurnRequest:
 
 
 class Finish(StrEnum):
-    """Why the model stopped."""
+    """Reason why the model stopped."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -141,7 +146,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A tool call that the model asked for."""
+    """Tool call requested by the model. `arguments` is JSON text, or the input of a custom tool."""
 
     item_id: str
     call_id: str
@@ -154,7 +159,11 @@ _SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
-    """What a turn brought. `items` are final bodies in output order; `usage` None: the upstream did not say."""
+    """Result of a turn.
+
+    `items` are final bodies in output order. `usage` is None when the upstream did not report it. `finish_reason` is
+    the upstream's own word for `finish`.
+    """
 
     finish: Finish
     items: list[Body] = field(default_factory=list)
@@ -168,29 +177,33 @@ class TurnResult:
 
     @property
     def reported_tier(self) -> str:
-        """The tier for the response object: upstreams have names of their own, which typed clients do not know."""
+        """Service tier for the response object, "default" for a tier that OpenAI does not define."""
+        # Some upstreams report their own tier names, which typed clients fail to parse.
         return self.service_tier if self.service_tier in _SERVICE_TIERS else "default"
 
 
 class TurnStream(Protocol):
-    """A turn that is being sampled: iterate its events once, then ask for its result."""
+    """Turn in progress: iterate `events` once, then read `result`."""
 
     def events(self) -> AsyncGenerator[list[Event], None]:
-        """The events in the order of the wire, a list for each read. Closing it closes the upstream's connection."""
+        """Yield the events in wire order, one list per network read.
+
+        Closing the generator closes the connection to the upstream.
+        """
         ...
 
     def result(self) -> TurnResult:
-        """What the turn brought; only after the iteration has ended."""
+        """Return the result; only valid after the iteration has ended."""
         ...
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """End the turn where it stands: the events that close the open item, and what there is."""
+        """Stop the turn; return the events that close the open item, and the partial result."""
         ...
 
 
 class LanguageModel(Protocol):
-    """A model behind some upstream."""
+    """Port to a model of an upstream."""
 
     def open(self, request: TurnRequest) -> TurnStream:
-        """Begin a turn. Failures of the upstream are part of the result, never raised."""
+        """Start a turn. Failures of the upstream are part of its result and never raised."""
         ...

@@ -272,7 +272,7 @@ def _show_messages(body: CreateResponse, given: RunContext) -> None:
     """Put what the model reads into the public object, for those who asked to see it."""
     if body.enable_response_messages:
         read = [item.wire() for item in given.items]
-        given.parameters["input_messages"] = messages.of_input(
+        given.parameters["input_messages"] = messages.input_messages(
             instructions=given.instructions, items=read, tools=given.sampling.tools
         )
 

@@ -1,1 +1,1 @@
-"""Adapters to upstreams, each behind the engine's `Model` port."""
+"""Adapters to upstreams, each an implementation of the engine's `LanguageModel` port."""

@@ -337,7 +337,7 @@ async def test_a_discarded_turn_is_in_the_ledger_and_leaves_no_item(database: No
     await record_all(begun, text("No."), calls(look="{}"))
     first, second = await in_db_thread(lambda: rows(begun, Turn))
     assert (first.state, second.state, second.discarded) == ("discarded", "stop", None)
-    assert first.discarded["defect"] == "The model did not call a tool, though it had to."
+    assert first.discarded["defect"] == "The model did not call a tool, as `tool_choice` requires."
     assert [line.outcome for line in await in_db_thread(lambda: ledger(begun))] == ["discarded", "stop"]
     body = await in_db_thread(lambda: body_of(begun))
     assert ([item["type"] for item in body["output"]], body["usage"]["output_tokens"]) == (["function_call"], 6)

@@ -69,7 +69,7 @@ async def test_reasoning_is_told_at_once() -> None:
 
 async def test_an_answer_that_breaks_its_format_is_discarded_and_asked_for_once_more() -> None:
     played = await play(text("It is 1."), text('{"a":1}'), text=FORMAT)
-    assert discarded(played) == ["The model's answer is not JSON, which its format promised."]
+    assert discarded(played) == ["The model's answer is not JSON, as its format requires."]
     assert [item["content"][0]["text"] for item in played.output] == ['{"a":1}']
     assert_well_formed(played.events)
 
@@ -176,13 +176,13 @@ async def test_a_model_that_never_makes_the_call_fails_the_run() -> None:
     played = await play(text("No."), text("No!"), **REQUIRED)
     assert played.end.ending.error == {
         "code": "server_error",
-        "message": "The model did not call a tool, though it had to.",
+        "message": "The model did not call a tool, as `tool_choice` requires.",
     }
 
 
 async def test_the_wrong_function_is_not_the_named_one() -> None:
     played = await play(calls(look="{}"), calls(listen="{}"), **NAMED)
-    assert discarded(played) == ["The model did not call the tool 'listen', which it had to."]
+    assert discarded(played) == ["The model did not call the tool 'listen', as `tool_choice` requires."]
     assert [item["name"] for item in played.output] == ["listen"]
     assert_well_formed(played.events)
 
@@ -235,7 +235,7 @@ async def test_the_model_reads_the_wrong_input_as_arguments_that_it_knows() -> N
     _ = [step async for step in begin(model, tools=[DIGITS]).steps()]
     called, answered = model.requests[1].items[-2:]
     assert called.wire()["arguments"] == '{"input":"one"}'
-    assert "breaks its grammar" in answered.wire()["output"]
+    assert "does not match its grammar" in answered.wire()["output"]
 
 
 async def test_words_before_a_call_with_a_grammar_are_told_at_once() -> None:

@@ -159,7 +159,7 @@ async def test_an_output_that_is_too_long_is_cut_with_a_sentence() -> None:
     tools = LimitedTools("talkative")
     tools.open("talkative")
     played = await played_with(tools, talkative="{}")
-    assert played.output[0]["output"].startswith("talk\n[The output of the tool was cut here")
+    assert played.output[0]["output"].startswith("talk\n[The output of the tool is too long")
 
 
 async def played_with(tools: HostedTools, **functions: str) -> Any:
@@ -191,7 +191,7 @@ async def test_a_call_beyond_the_limit_is_answered_for_the_model_alone() -> None
     called, answered = model.requests[2].items[-2:]
     assert isinstance(called, FunctionCall)
     assert isinstance(answered, FunctionCallOutput)
-    assert "no more than 1 calls" in str(answered.output)
+    assert "limit of 1 tool calls" in str(answered.output)
 
 
 class ChoosyTools(ScriptedTools):

@@ -137,7 +137,7 @@ async def test_an_item_that_was_closed_but_never_committed_needs_no_event() -> N
     assert first == FragmentsClosed(events=[], items=[OutputItem(body=body, in_context=False)])
 
 
-@pytest.mark.parametrize("end", ["end_dead", "interrupt"])
+@pytest.mark.parametrize("end", ["end_idle", "interrupt"])
 async def test_ending_a_run_that_was_taken_over_closes_its_fragments(end: str) -> None:
     run = taken_over(RunState(fragments=[cut(MESSAGE, open_part=0)]))
     ended: RunEnded = getattr(run, end)(DEAD)

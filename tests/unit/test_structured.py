@@ -56,7 +56,7 @@ def test_entries_that_differ_are_unique(unique: list[object]) -> None:
 
 @pytest.mark.parametrize("twice", [[1, 1.0], ["a", "a"], [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], [1e300, 1e300]])
 def test_entries_that_are_equal_are_not_unique(twice: list[object]) -> None:
-    assert mismatch({"uniqueItems": True}, twice) == "a list has an entry twice"
+    assert mismatch({"uniqueItems": True}, twice) == "a list has duplicate entries"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""The tools that clients run and upstreams do not know: a hidden function for each, and what its calls become.
+"""Client tools that upstreams do not know (computer, shell, apply_patch, …), each offered as a hidden function.
 
-A hidden function takes an object that has the fields of its item, so that a call is checked against one schema and then
-is the item. Source: sections 3.1c and 3.2 of the API surface specification.
+The parameters of a hidden function are the fields of the item, so a valid call can be turned into its item directly.
 """
 
 import hashlib
@@ -23,7 +22,10 @@ _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A form of call with fields of its own. `cut`: the fields of a call that was cut; None: it cannot be shown."""
+    """Call form whose item has specific fields.
+
+    `truncated` holds the fields of a call that was cut; None: the item has no valid form then and is not shown.
+    """
 
     item: str
     prefix: str
@@ -33,43 +35,47 @@ class Shape:
 
 
 def upstream_name(namespace: str | None, name: str) -> str:
-    """What an upstream calls a tool of a namespace or of a server: one name of at most 64 letters, digits, `_` and `-`;
-    always the same one."""
+    """Return the upstream's name of a tool in a namespace or of an MCP server.
+
+    OpenAI allows at most 64 characters out of letters, digits, `_` and `-`. The name is deterministic, so later turns
+    and responses use the same one.
+    """
     if not namespace:
         return name
     whole = f"{namespace}__{name}"
     plain = _ODD.sub("_", whole)
     if plain == whole and len(whole) <= MAX_NAME:
         return whole
+    # Replacing or cutting characters could make two names equal; the digest keeps them distinct.
     digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST]
     return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
 def hidden_function(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
-    """The function that stands for a tool upstream; `description` is what the request adds to ours."""
+    """Return the function that represents a tool upstream. `description` is appended to the built-in one."""
     function = SHAPES[form].function
-    words = "\n".join(part for part in (function.description, description) if part)
-    return replace(function, description=words, parameters=parameters or function.parameters)
+    full_description = "\n".join(part for part in (function.description, description) if part)
+    return replace(function, description=full_description, parameters=parameters or function.parameters)
 
 
 def item_fields(tool: FunctionTool, arguments: str) -> Body | None:
-    """The fields of the item that a call becomes; None where the call does not have them."""
+    """Return the fields of the item that a call becomes; None for an invalid call."""
     if shape_defect(tool, arguments) is not None:
         return None
     return SHAPES[tool.form].fields(parse_object(arguments or "{}") or {})
 
 
 def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
-    """What keeps a call from becoming the item of its tool, in a sentence; None where nothing does."""
+    """Return a sentence that says why a call cannot become the item of its tool; None for a valid call."""
     if tool.form not in SHAPES:
         return None
     document = parse_object(arguments or "{}")
     if document is None:
         return f"The arguments of '{tool.name}' are not a JSON object."
-    # A search of the client's has a schema of the client's, which is for the model alone.
+    # The schema of a client-side tool search is the client's. It only guides the model; the client checks the call.
     schema = {"type": "object"} if tool.form is CallForm.TOOL_SEARCH else tool.parameters
-    wrong = mismatch(schema or {}, document)
-    return f"The arguments of '{tool.name}' do not fit it: {wrong}" if wrong else None
+    defect = mismatch(schema or {}, document)
+    return f"The arguments of '{tool.name}' do not match its schema: {defect}" if defect else None
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------------
@@ -81,7 +87,7 @@ _SOME_TEXTS: Schema = {**_TEXTS, "minItems": 1}
 
 
 def _object(*, optional: Schema | None = None, **required: Schema) -> Schema:
-    """An object without other properties than these; what is optional may be null as well."""
+    # Models often send null for an optional property instead of omitting it.
     nullable = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in (optional or {}).items()}
     return {
         "type": "object",
@@ -92,7 +98,6 @@ def _object(*, optional: Schema | None = None, **required: Schema) -> Schema:
 
 
 def _kind(name: str, *, optional: Schema | None = None, **required: Schema) -> Schema:
-    """One branch of a union that `type` tells apart."""
     return _object(type={"type": "string", "enum": [name]}, optional=optional, **required)
 
 
@@ -119,10 +124,10 @@ _OPERATION: Schema = {
         _kind("delete_file", path=_TEXT),
     ]
 }
-_USE_COMPUTER = "Uses a computer: its screen, mouse and keyboard. Places are pixels from the top left of the screen."
+_USE_COMPUTER = "Uses a computer: screen, mouse and keyboard. Coordinates are pixels from the top left of the screen."
 _PATCH = (
     "Creates, changes or deletes one file. A diff is in the V4A format: each line begins with a space (context), '-' "
-    "(removed) or '+' (added), and '@@', alone or with the line of a class or function, begins another place. "
+    "(removed) or '+' (added), and '@@', alone or followed by the line of a class or function, starts another section. "
     "In the diff of a new file every line begins with '+'."
 )
 
@@ -130,7 +135,8 @@ _PATCH = (
 
 
 def _tidy(value: Any) -> Any:
-    """Without nulls in objects, and with whole numbers as integers, as which JSON schemas take 3.0."""
+    # JSON schema accepts 3.0 as an integer and our schemas accept null for optional properties; the item type accepts
+    # neither.
     match value:
         case dict():
             return {key: _tidy(entry) for key, entry in value.items() if entry is not None}
@@ -181,7 +187,7 @@ SHAPES: dict[CallForm, Shape] = {
         prefix="cu",
         function=_function(
             "computer",
-            f"{_USE_COMPUTER} The actions are done one after the other; the answer is what the screen shows then.",
+            f"{_USE_COMPUTER} The actions are executed in order; the result is a screenshot taken after the last one.",
             CallForm.COMPUTER,
             _object(actions={"type": "array", "items": _ACTION, "minItems": 1}),
         ),
@@ -193,7 +199,7 @@ SHAPES: dict[CallForm, Shape] = {
         prefix="cu",
         function=_function(
             "computer",
-            f"{_USE_COMPUTER} The answer is what the screen shows after the action.",
+            f"{_USE_COMPUTER} The result is a screenshot taken after the action.",
             CallForm.COMPUTER_PREVIEW,
             _object(action=_ACTION),
         ),
@@ -205,7 +211,7 @@ SHAPES: dict[CallForm, Shape] = {
         prefix="sh",
         function=_function(
             "shell",
-            "Runs shell commands, one after the other, and gives what each of them wrote.",
+            "Runs shell commands in order and returns the output of each.",
             CallForm.SHELL,
             _object(commands=_SOME_TEXTS, optional={"timeout_ms": _WHOLE, "max_output_length": _WHOLE}),
         ),
@@ -217,7 +223,7 @@ SHAPES: dict[CallForm, Shape] = {
         prefix="lsh",
         function=_function(
             "local_shell",
-            "Runs one command, given as a list of its words, and gives what it wrote.",
+            "Runs one command, given as a list of arguments, and returns its output.",
             CallForm.LOCAL_SHELL,
             _object(
                 command=_SOME_TEXTS,
@@ -244,7 +250,7 @@ SHAPES: dict[CallForm, Shape] = {
         prefix="tsc",
         function=_function(
             "tool_search",
-            "Looks for tools that are not loaded yet. Those that it finds can be called from then on.",
+            "Searches for tools that are not loaded yet. Tools that it finds can be called from then on.",
             CallForm.TOOL_SEARCH,
             _object(query=_TEXT),
         ),

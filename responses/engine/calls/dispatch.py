@@ -1,4 +1,4 @@
-"""Who makes the calls that a turn asked for: we, the client, somebody once it is approved of, or nobody."""
+"""Call dispatch: decides for each call of a turn whether the server runs it, the client runs it, or it is refused."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +16,16 @@ from responses.engine.steps import CallRecord, CallState
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnResult
 
 _CLIENT_KIND = "function"
-_WITHHELD = "error: this call was not made, since another one beside it is wrong; make both again"
+_WITHHELD = "error: this call was not made because another call of the same turn is invalid; make both again"
 
 
 @dataclass(slots=True)
 class ClassifiedCalls:
-    """The calls of a turn in their order; each list has a word on every call that it holds."""
+    """Calls of a turn by what happens to them, in the order of the calls.
+
+    `hosted` has the kind of tool with each call, `awaiting_approval` the kind and the approval request, `refused` the
+    kind and the reason, which the model reads as the output.
+    """
 
     hosted: list[tuple[Call, str]] = field(default_factory=list)
     awaiting_approval: list[tuple[Call, str, RequireApproval]] = field(default_factory=list)
@@ -30,27 +34,27 @@ class ClassifiedCalls:
 
     @property
     def needs_server(self) -> bool:
-        """Whether there is more to do than to hand the calls to the client."""
+        """True if the run has to do more than to leave the calls to the client."""
         return bool(self.hosted or self.awaiting_approval or self.refused)
 
     @property
     def makes_progress(self) -> bool:
-        """Whether anybody makes a call."""
+        """True if at least one call is valid."""
         return bool(self.hosted or self.awaiting_approval or self.for_client)
 
     @property
     def approval_requests(self) -> list[Body]:
-        """The items that ask for approval."""
+        """Approval request items, in the order of the calls."""
         return [ask.item for _, _, ask in self.awaiting_approval]
 
     def withhold(self, item_ids: Container[str], offered: Mapping[str, FunctionTool]) -> None:
-        """The client does not get to see these items, since a call among them is wrong: the others go with it."""
+        """Refuse the client's calls among these items, which were dropped because of an invalid call."""
         for call in [call for call in self.for_client if call.item_id in item_ids]:
             self.for_client.remove(call)
             self.refused.append((_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, _WITHHELD))
 
     def records(self, *, turn: int, after: int) -> list[CallRecord]:
-        """The calls as they are stored; answers of refused ones stand behind `after` items of the output."""
+        """Return the calls as records. Refused calls are inserted after the first `after` items of the output."""
         return [
             *(CallRecord(call=call, turn=turn, kind=kind, state="pending") for call, kind in self.hosted),
             *(
@@ -68,9 +72,9 @@ class ClassifiedCalls:
 async def classify(
     result: TurnResult, *, offered: Mapping[str, FunctionTool], context: RunContext, state: RunState, tools: Toolbox
 ) -> ClassifiedCalls:
-    """Sort the calls of a finished turn: the client makes those that the turn has shown it.
+    """Classify the calls of a finished turn. `offered` are the client's tools by name.
 
-    `max_tool_calls` counts those that we make, over the whole run.
+    `max_tool_calls` limits the hosted calls of the whole run, as in OpenAI's API.
     """
     limit = context.parameters.get("max_tool_calls")
     shown = {item["id"] for item in result.items}
@@ -78,13 +82,16 @@ async def classify(
     for call in result.calls:
         kind = tools.kind(call.name)
         if kind is None:
-            wrong = await _client_defect(call, offered.get(call.name), is_shown=call.item_id in shown)
-            if wrong is None:
+            # Not hosted: the client runs it, provided that the turn has an item for it.
+            defect = await _client_defect(call, offered.get(call.name), is_shown=call.item_id in shown)
+            if defect is None:
                 found.for_client.append(call)
             else:
-                found.refused.append((_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, f"error: {wrong}"))
+                found.refused.append(
+                    (_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, f"error: {defect}")
+                )
         elif limit is not None and state.hosted_calls + len(found.hosted) >= limit:
-            reason = f"error: this call was not made; no more than {limit} calls of tools are allowed here"
+            reason = f"error: this call was not made; the limit of {limit} tool calls is reached"
             found.refused.append((call, kind, reason))
         else:
             _decide(call, kind, tools, found)
@@ -92,19 +99,18 @@ async def classify(
 
 
 def _as_upstream_call(call: Call, tool: FunctionTool | None) -> Call:
-    """A call as the upstream made it: of custom tools it knows functions only, whose arguments are JSON."""
+    # The refused call is sent back to the upstream, which knows custom tools only as functions with JSON arguments.
     if tool is None or tool.form is not CallForm.CUSTOM:
         return call
     return replace(call, arguments=orjson.dumps({CUSTOM_INPUT: call.arguments}).decode())
 
 
 async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: bool) -> str | None:
-    """Why the client does not get to make a call."""
-    if tool is not None and (wrong := shape_defect(tool, call.arguments)) is not None:
-        return wrong
+    if tool is not None and (defect := shape_defect(tool, call.arguments)) is not None:
+        return defect
     if tool is not None and tool.grammar is not None:
-        wrong = await text_defect(tool.grammar, call.arguments)
-        return f"The input of '{tool.name}' breaks its grammar: {wrong}." if wrong else None
+        defect = await text_defect(tool.grammar, call.arguments)
+        return f"The input of '{tool.name}' does not match its grammar: {defect}." if defect else None
     return None if is_shown else f"There is no tool named {call.name!r}."
 
 
@@ -119,7 +125,7 @@ def _decide(call: Call, kind: str, tools: Toolbox, found: ClassifiedCalls) -> No
 
 
 def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
-    """The calls of the last turn of a run: whoever would make them, it is not us."""
+    """Return the records of the calls of a run's last turn: the client may run its own, hosted calls are not run."""
     records = []
     for call in calls:
         kind = tools.kind(call.name)
@@ -129,7 +135,7 @@ def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[Call
 
 
 def refusal_insertion(record: CallRecord) -> ContextInsertion | None:
-    """What the model reads of a call that nobody makes."""
+    """Return the insertion that shows a refused call to the model; None for any other call."""
     if record.answer is None:
         return None
     call = record.call

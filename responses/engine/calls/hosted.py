@@ -1,4 +1,4 @@
-"""Makes the hosted calls of a turn: several at a time, their items one after the other, no call twice."""
+"""Runs the hosted calls of a turn: concurrently, with their items in call order, and no call twice."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -14,14 +14,17 @@ from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
 from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
 from responses.engine.turn import Call
 
-_NO_OBJECT = "error: the arguments of this call are not a JSON object, so it was not made"
-_CUT = "\n[The output of the tool was cut here: it is too long.]"
+_NO_OBJECT = "error: the call was not made because its arguments are not a JSON object"
+_TRUNCATED = "\n[The output of the tool is too long and was truncated here.]"
 HostedStep = Emitted | ToolsStarted | ToolsReturned | ToolFinished
 
 
 class HostedCalls:
-    """Works off `RunState.pending`. That some calls are about to be made is a step of its own, made before they are; a
-    result is kept as soon as it is there; its item waits until those of the calls in front of it are closed."""
+    """Runs the calls in `RunState.pending`.
+
+    Before calls start, a step records that they may take effect. A result is stored as soon as it arrives; its item
+    waits until the items of all earlier calls are closed.
+    """
 
     def __init__(
         self, state: RunState, tools: Toolbox, *, now: Callable[[], datetime], include: frozenset[str] = frozenset()
@@ -37,16 +40,16 @@ class HostedCalls:
             tools.report_progress_to(self._report)
 
     def unrepeatable_call(self) -> Call | None:
-        """A call that somebody had begun, and that nobody may begin again."""
+        """Return a call that an earlier process started and that must not be repeated; None if there is none."""
         begun = (p for p in self._state.pending if p.attempt and p.result is None)
         return next((p.call for p in begun if not self._tools.may_repeat(p.call.name)), None)
 
     async def steps(self) -> AsyncGenerator[HostedStep, None]:
-        """Until no call is pending. Stopping the iteration cancels what is under way."""
+        """Yield steps until no call is pending. Stopping the iteration cancels the running calls."""
         running: dict[str, asyncio.Task[PendingCall]] = {}
         try:
             while self._state.pending:
-                # Before others are begun: a result that is not kept yet would be lost with them.
+                # Before further calls start: a result that is not stored yet would be lost if the process dies.
                 if (result := self._state.pending[0].result) is not None:
                     yield self._finish(self._state.pending[0], result, running)
                 elif starting := self._startable(running):
@@ -71,7 +74,7 @@ class HostedCalls:
         self._progress_reported.set()
 
     async def _wait(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> None:
-        """Until a call has come back, or has something to tell."""
+        """Wait until a call returns or reports progress."""
         listening = asyncio.create_task(self._progress_reported.wait())
         try:
             await asyncio.wait([*running.values(), listening], return_when=asyncio.FIRST_COMPLETED)
@@ -80,7 +83,7 @@ class HostedCalls:
             self._progress_reported.clear()
 
     def _progress_events(self, call: Call) -> list[Event]:
-        """The events of what a call has told since its item was opened; before that, it waits."""
+        # Progress of a call whose item is not open yet has no output index, so it waits.
         if self._opened is None:
             return []
         return [event(self._opened, self._state.next_output_index) for event in self._progress.pop(call.call_id, ())]
@@ -113,10 +116,10 @@ class HostedCalls:
             return ToolResult(output=message, error="timeout")
         if len(result.output) <= limits.characters:
             return result
-        return replace(result, output=result.output[: limits.characters] + _CUT)
+        return replace(result, output=result.output[: limits.characters] + _TRUNCATED)
 
     def _collect(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
-        """What has come back, in the order of the calls."""
+        """Store the results of the calls that returned; return these calls in call order."""
         done = {call_id: task.result() for call_id, task in running.items() if task.done()}
         for call_id in done:
             del running[call_id]
@@ -149,7 +152,6 @@ class HostedCalls:
         )
 
     def _open(self, call: Call) -> list[Event]:
-        """The events that open the item of the first call, once."""
         if self._opened is not None:
             return []
         index = self._state.next_output_index
@@ -167,7 +169,7 @@ class HostedCalls:
 
 
 def whole_item(body: Body, *, output_index: int) -> list[Event]:
-    """The events of an item that opens as what it is."""
+    """Return the events of an item that is complete when it is added."""
     opened = {**body, "status": "in_progress"} if "status" in body else body
     within = inside(body, output_index=output_index)
     return [

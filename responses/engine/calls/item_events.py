@@ -1,6 +1,6 @@
-"""The events inside of the item of a hosted call: those that stand before its result, and those after it.
+"""Events inside the item of a hosted call: those before its result and those after it.
 
-Source: the grammar in section 4.2 of the API surface specification.
+Their order is the one in which OpenAI sends them, on which client libraries rely.
 """
 
 from responses.engine.events.mcp import (
@@ -39,7 +39,7 @@ from responses.engine.events.types import (
     ShellCallCommandDone,
 )
 
-# How a call begins, works and ends.
+# Events for the start, the work and the end of a call, by item type.
 _STATES = {
     "web_search_call": (WebSearchCallInProgress, WebSearchCallSearching, WebSearchCallCompleted),
     "file_search_call": (FileSearchCallInProgress, FileSearchCallSearching, FileSearchCallCompleted),
@@ -57,7 +57,7 @@ _STATES = {
 
 
 def before_result(item: Body, *, output_index: int) -> list[Event]:
-    """What follows `output_item.added`; nothing for items that have no events of their own."""
+    """Return the events that follow `output_item.added`; none for item types without events of their own."""
     name = item["id"]
     match item["type"]:
         case "mcp_list_tools":
@@ -77,7 +77,8 @@ def before_result(item: Body, *, output_index: int) -> list[Event]:
 
 
 def after_result(item: Body, *, output_index: int) -> list[Event]:
-    """What stands before `output_item.done`. A search, a program or a picture that failed just ends."""
+    """Return the events that precede `output_item.done`."""
+    # OpenAI defines no failure event for searches, programs and images, so a failed one has no closing event.
     name, failed = item["id"], item.get("error") is not None
     match item["type"]:
         case "mcp_list_tools":
@@ -91,7 +92,7 @@ def after_result(item: Body, *, output_index: int) -> list[Event]:
 
 
 def inside(item: Body, *, output_index: int) -> list[Event]:
-    """What stands in an item that is there as a whole: that which a shell wrote."""
+    """Return the events between `added` and `done` of an item that arrives complete: a shell's output."""
     if item["type"] != "shell_call_output":
         return []
     events: list[Event] = []

@@ -1,4 +1,4 @@
-"""What became of calls of hosted tools: values that the port, the loop and the recorder share."""
+"""Decisions on calls and results of hosted tools: values shared by the port, the loop and the recorder."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from responses.engine.events.types import Body, Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a hosted call gave. A failure is a result, too: the model reads `output` and may try otherwise.
+    """Result of a hosted call. A failure is a result as well: the model reads `output` and may try something else.
 
-    `error` is a short word for it, for the rows. `parts` are content that text cannot hold (images), which the model
-    reads after the output. `fields` is whatever the tool needs to make its item of it; all of it is JSON. `cost` is
-    what the ledger calls it, where somebody has to pay for the call.
+    `error` is a short code of a failure, for the tool call's row. `parts` are images, which the model reads after the
+    output. `fields` (JSON) is what the tool needs to build its item. `cost` is the price key of a call that costs
+    money.
     """
 
     output: str
@@ -27,7 +27,7 @@ class ToolResult:
     cost: str | None = None
 
     def stored(self) -> dict[str, Any]:
-        """The result as JSON, for whoever takes the run over."""
+        """Return the result as JSON, for a process that resumes the run."""
         return {
             "output": self.output,
             "error": self.error,
@@ -37,18 +37,18 @@ class ToolResult:
         }
 
     def storable(self) -> "ToolResult":
-        """The result without what no database takes, wherever its server has put it."""
+        """Return the result without NUL characters, which PostgreSQL can store neither as text nor as JSON."""
         return ToolResult.restored(without_nul(self.stored()))
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "ToolResult":
-        """The result that was stored."""
+        """Return the result that `stored` wrote."""
         return cls(**{**stored, "parts": tuple(stored["parts"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """How long one call may take, and how much of its output a model gets to read."""
+    """Limits of one call: its duration, and the length of the output that the model reads."""
 
     seconds: float = 60
     characters: int = 100_000
@@ -56,14 +56,15 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """The call is to be made."""
+    """Run the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequireApproval:
-    """The call waits until somebody approves of it; `item` says so in the output, and the run ends.
+    """Wait for the client's approval: `item` asks for it in the output, and the run ends.
 
-    `definition` is a digest of the tool as it is now: no other will be called.
+    `definition` is a digest of the tool's definition. If the definition has changed by the time of the approval, the
+    call is not run.
     """
 
     item: Body
@@ -72,7 +73,7 @@ class RequireApproval:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The call is not made; the model reads why."""
+    """Refuse the call; the model reads `reason` as its output."""
 
     reason: str
 
@@ -81,7 +82,7 @@ CallDecision = Execute | RequireApproval | Refuse
 
 
 def parse_object(arguments: str) -> dict[str, Any] | None:
-    """The arguments of a call, if they are a JSON object: as it can be stored, and written again."""
+    """Return the arguments of a call without NUL characters; None unless they are a storable JSON object."""
     try:
         found = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -93,15 +94,14 @@ def parse_object(arguments: str) -> dict[str, Any] | None:
 
 
 def request_digest(item: Body) -> str:
-    """A digest of what a person is asked to approve of: which tool of which server, with which arguments."""
+    """Return a digest of an approval request's content: server, tool and arguments."""
     asked = [item["server_label"], item["name"], item["arguments"]]
     return hashlib.sha256(orjson.dumps(asked)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedItem:
-    """How the item of a call ends: its final body, the events before its `output_item.done`, and the items that belong
-    behind it."""
+    """Final item of a call: its body, the events before its `output_item.done`, and items that follow it."""
 
     item: Body
     events: list[Event] = field(default_factory=list)

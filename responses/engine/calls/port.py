@@ -1,7 +1,7 @@
-"""The port to hosted tools: what the loop asks of them. The tools themselves stand in `responses.tools`.
+"""Port to the hosted tools, which are implemented in `responses.tools`.
 
-A hosted tool makes its own items (`mcp_call`, `web_search_call`, …). The next turn, and every later response, reads the
-call and its output from that item alone.
+A hosted tool creates its own items (`mcp_call`, `web_search_call`, …). The next turn, and every later response, reads
+the call and its output from that item alone.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -15,75 +15,83 @@ from responses.engine.turn import Call, FunctionTool
 
 _LIMITS = ToolLimits()
 ProgressEvent = Callable[[Body, int], Event]
-"""Makes an event of what a call has to tell: of its item, and of the index of that."""
+"""Creates the event of some progress, given the item of the call and its output index.
+
+A function, because a call may report progress before its item has an output index.
+"""
 
 
 class Toolbox(Protocol):
-    """The hosted tools of one run. Names are those that the upstream knows the tools by."""
+    """Hosted tools of one run. Tool names are the upstream's names."""
 
     @property
     def concurrency(self) -> int:
-        """How many calls may be under way at once."""
+        """Maximum number of calls running at the same time."""
         ...
 
     def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """What comes before the first turn, again after a run was taken over: items that stand first, calls that were
-        approved of. The items begin at `state.next_output_index`, which the loop advances with each `ToolsPrepared`."""
+        """Yield what precedes the first turn: items such as `mcp_list_tools`, and calls that the client approved.
+
+        Called again when a run is resumed. Items start at `state.next_output_index`, which the loop advances with each
+        `ToolsPrepared`.
+        """
         ...
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """What the next turn is offered beside the client's tools; asked before every turn."""
+        """Return the functions to offer in addition to the client's tools. Called before every turn."""
         ...
 
     def kind(self, name: str) -> str | None:
-        """The kind of the hosted tool of this name; None: it is none of ours."""
+        """Return the kind of the hosted tool with this name; None if no hosted tool has it."""
         ...
 
     def may_repeat(self, name: str) -> bool:
-        """Whether a call that may already have taken effect can be made again."""
+        """Return True if a call that may already have taken effect can be repeated."""
         ...
 
     def limits(self, name: str) -> ToolLimits:
-        """What a call of this tool may take."""
+        """Return the limits of a call of this tool."""
         ...
 
     def decide(self, call: Call) -> CallDecision:
-        """Whether a call is made; asked once, when its turn is over."""
+        """Decide whether a call is run. Called once per call, when its turn has ended."""
         ...
 
     def open_item(self, call: Call) -> Body:
-        """The item of a call as it opens: with a fresh id, and zero values."""
+        """Return the item of a call as in `output_item.added`: with a new id and empty values."""
         ...
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The events that follow `output_item.added`, before there is a result."""
+        """Return the events that follow `output_item.added` before there is a result."""
         ...
 
     async def call(self, call: Call) -> ToolResult:
-        """Make the call, whose arguments are a JSON object. Only bugs raise."""
+        """Run the call, whose arguments are a JSON object. Failures are results; only bugs raise."""
         ...
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """How the item that was opened as `body` ends. The result may be the loop's own: arguments that are no JSON
-        object, a call that took too long."""
+        """Return the final item of a call whose item was opened as `body`.
+
+        The result may be the loop's own: for arguments that are not a JSON object, or after a timeout.
+        """
         ...
 
     async def close(self) -> None:
-        """The run is over, or goes on elsewhere: let go of connections."""
+        """Close connections: the run ended or continues in another process."""
         ...
 
 
 @runtime_checkable
 class ProgressReporter(Protocol):
-    """A toolbox whose calls have something to tell before they are over."""
+    """Toolbox whose calls report progress while they run, e.g. partial images."""
 
-    def report_progress_to(self, tell: Callable[[str, ProgressEvent], None]) -> None:
-        """Tell it from now on, by the id of the call. Who is not asked says nothing."""
+    def report_progress_to(self, report: Callable[[str, ProgressEvent], None]) -> None:
+        """Call `report` with the call id and the event for all progress from now on. Without it nothing is reported."""
         ...
 
 
 class NoTools:
-    """A run without hosted tools: every call goes to the client."""
+    """Toolbox of a run without hosted tools: every call goes to the client."""
 
     concurrency = 1
 
@@ -105,7 +113,7 @@ class NoTools:
         return _LIMITS
 
     def decide(self, call: Call) -> CallDecision:
-        return Refuse(f"There is no tool {call.name!r}.")
+        return Refuse(f"There is no tool named {call.name!r}.")
 
     def open_item(self, call: Call) -> Body:
         raise _none(call.name)
@@ -124,4 +132,4 @@ class NoTools:
 
 
 def _none(name: str) -> LookupError:
-    return LookupError(f"No hosted tool is called {name!r}.")
+    return LookupError(f"There is no hosted tool named {name!r}.")

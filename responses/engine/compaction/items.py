@@ -1,8 +1,8 @@
-"""Compaction: what stays of a conversation when its past is made short, and how a model reads it from then on.
+"""Compaction items: what they keep of a conversation, and how a model reads the conversation from then on.
 
-A compaction item holds, sealed, a summary and the items that are kept as they are: what users, developers and the
-system said, settings, calls that still wait for their output. So the latest one alone says everything that came before
-it, and whoever reads a long conversation may begin with it.
+A compaction item contains, encrypted, a summary and the items that are kept verbatim: messages of users, developers and
+the system, settings, and calls without an output. The latest compaction item therefore replaces everything before it,
+so a reader of a long conversation can start there.
 """
 
 from collections import defaultdict, deque
@@ -24,74 +24,77 @@ from conversations.items import (
 )
 from kernel.errors import InvalidEncryptedContent
 
-# Of what a model can read, so much may be full before its past is made short, where the client names no number.
-_FULL = 0.8
+# Share of the context window that triggers a compaction when the client names no threshold. The rest is room for the
+# answer and for the notes themselves.
+_DEFAULT_SHARE = 0.8
 _UNKNOWN_WINDOW = 128_000
 _INTRODUCTION = (
-    "[The conversation up to here was shortened. What users and developers said stands above, word for word; what else "
-    "was said and done, by you and by tools, is told in these notes. Go on from there.]"
+    "[The conversation up to here was shortened. Messages of users and developers are kept above, word for word; these "
+    "notes summarize everything else that you and the tools said and did. Continue from there.]"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionContent:
-    """What a compaction item holds out of sight."""
+    """Encrypted content of a compaction item: the summary and the items that are kept verbatim."""
 
     summary: str
     kept: Sequence[dict[str, Any]] = ()
 
     def items(self) -> list[StoredItem]:
-        """What is kept, as items."""
+        """Return the kept items."""
         return [from_wire(body) for body in self.kept]
 
 
 class CompactionCipher(Protocol):
-    """Makes what was compacted unreadable for everybody but the server itself."""
+    """Encrypts compaction content so that only this server can read it."""
 
     def encrypt_compaction(self, compacted: CompactionContent) -> str:
-        """What a compaction item holds, as its `encrypted_content`."""
+        """Return the `encrypted_content` of a compaction item."""
         ...
 
     def decrypt_compaction(self, token: str) -> CompactionContent | None:
-        """What was compacted; None where it was not sealed here, or not for this team."""
+        """Return the content; None if it was not encrypted by this server for this team."""
         ...
 
 
 Decrypt = Callable[[str], CompactionContent | None]
-"""Opens an `encrypted_content`; None where it was not sealed here, or not for this team."""
+"""Decrypts an `encrypted_content`; None if it was not encrypted by this server for this team."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What a request says of compaction: past how many tokens, or `at_once` and nothing else."""
+    """Compaction settings of a request: a threshold in tokens, or `at_once` to do nothing but compact."""
 
     threshold: int | None = None
     at_once: bool = False
 
     def limit(self, context_window: int | None) -> int:
-        """The tokens past which the conversation is made short."""
-        return self.threshold or int((context_window or _UNKNOWN_WINDOW) * _FULL)
+        """Return the number of input tokens above which the conversation is compacted."""
+        return self.threshold or int((context_window or _UNKNOWN_WINDOW) * _DEFAULT_SHARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedContext:
-    """A conversation as a model reads it. `compacted` stands for all that was made short, its notes last; empty where
-    nothing was."""
+    """Conversation as a model reads it.
+
+    `compacted` replaces the compacted part, with the notes as its last item; empty if nothing was compacted.
+    """
 
     compacted: Sequence[StoredItem] = ()
     rest: Sequence[StoredItem]
 
     @property
     def items(self) -> list[StoredItem]:
-        """All of it."""
+        """Return all items."""
         return [*self.compacted, *self.rest]
 
 
 def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
-    """The conversation from its latest compaction on.
+    """Return the conversation from its latest compaction item on. Raises InvalidEncryptedContent.
 
-    Of what stands before it, messages and settings stay: a client may put its rules in front of what it got, or send
-    what was kept once more, which is not told twice. Everything else is in the notes.
+    Messages and settings before the compaction item are kept as well, without duplicates of what it contains: a client
+    may put its own rules in front of it, or repeat kept items. Everything else is covered by the notes.
     """
     latest = next((at for at in range(len(items) - 1, -1, -1) if isinstance(items[at], Compaction)), None)
     if latest is None:
@@ -105,13 +108,13 @@ def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> Com
 
 
 def unverified_content(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
-    """The refusal of what this server has not sealed for this team."""
+    """Return the error for content that this server did not encrypt for this team."""
     message = f"The encrypted content for item {name or 'without an id'} could not be verified."
     return InvalidEncryptedContent(message, param=param)
 
 
 def kept_items(items: Iterable[StoredItem]) -> list[StoredItem]:
-    """Those of the items that a compaction leaves as they are."""
+    """Return the items that a compaction keeps verbatim."""
     known = list(items)
     waiting = _open_calls(known)
     return [item for item in known if _is_kept(item) or any(item is call for call in waiting)]
@@ -122,7 +125,7 @@ def _is_kept(item: StoredItem) -> bool:
 
 
 def _open_calls(items: Iterable[StoredItem]) -> list[StoredItem]:
-    """Calls without an output: it comes later, and has to find them."""
+    # Calls without an output are kept, since their output comes later and has to refer to them.
     waiting: dict[str, StoredItem] = {}
     for item in items:
         match item:
@@ -143,7 +146,8 @@ def _open_calls(items: Iterable[StoredItem]) -> list[StoredItem]:
 
 
 def _merge(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[StoredItem]:
-    """Both in their orders, what is in both once: what is shown no more stands where it stood among the others."""
+    # Merges both sequences in order, with common items once. A kept item that the client no longer sends stays at its
+    # position among the others.
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for place, one in enumerate(before):
         places[_identity(one.wire())].append(place)
@@ -160,7 +164,7 @@ def _merge(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[Sto
 
 
 def _identity(body: dict[str, Any]) -> str:
-    """The same for two items that say the same, whatever their ids."""
+    # Equal for items with equal content; ids differ when a client sends an item again.
     return repr(sorted((name, repr(value)) for name, value in body.items() if name != "id"))
 
 

@@ -1,6 +1,6 @@
-"""A compaction pass: the model that answers is asked for notes on what was said, which take its place from then on.
+"""Compaction pass: the model writes notes on the conversation, which replace it from then on.
 
-It is a turn of its own, made between the others, so that calls and their outputs stay together.
+A pass is a separate turn between two others, so it never separates a call from its output.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -23,19 +23,19 @@ from responses.engine.steps import ContextCompacted, Emitted, TurnRecord
 from responses.engine.turn import Finish, LanguageModel, Sampling, TurnRequest, TurnResult, TurnStream, Usage
 
 _ASK = (
-    "[Automatic request] This conversation is about to be shortened: everything in it but what users and developers "
-    "said themselves will be replaced by notes of yours. Write these notes now, for yourself, so that you can go on "
-    "without the rest. Say what was asked for and what has become of it; what was decided, and what was ruled out and "
-    "why; facts, figures, names, ids, paths and addresses, word for word; what calls of tools brought that still "
-    "matters, and which of them are open; what is to be done next. Write down nothing that was not said, answer "
-    "nothing, and call no tool."
+    "[Automatic request] This conversation is about to be shortened: everything except the messages of users and "
+    "developers will be replaced by your notes. Write these notes now, for yourself, so that you can continue "
+    "without the rest. Include what was asked for and what has been done; what was decided, and what was ruled out and "
+    "why; facts, figures, names, ids, paths and addresses, word for word; results of tool calls that still matter, "
+    "and calls that are still open; what is to be done next. Add nothing that was not said, do not answer the user, "
+    "and call no tool."
 )
-_CUT = "The notes that a compaction needs were cut short by the model's server."
-_EMPTY = "The model wrote no notes, which a compaction needs."
+_TRUNCATED = "The compaction failed: the model's server cut the notes short."
+_EMPTY = "The compaction failed: the model wrote no notes."
 
 
 class Compactor:
-    """The passes of one run. `failure` says why the last one made nothing."""
+    """Compaction passes of one run. `failure` is set if the last pass failed."""
 
     def __init__(
         self, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
@@ -48,29 +48,26 @@ class Compactor:
         self._began = now()
         self._stream: TurnStream | None = None
         self._request: TurnRequest | None = None
-        # The item that was announced and has not come yet.
+        # Compaction item whose `output_item.added` was emitted, but not its `output_item.done`.
         self._opened: Body | None = None
-        # What the upstream counted up to the last turn, and how many items of the run that includes.
+        # Tokens that the upstream reported up to the last turn, and the number of the run's items that they include.
         self._counted: tuple[int, int] | None = None
         self.failure: Failure | None = None
 
-    # -- whether -------------------------------------------------------------------------------------------------------
+    # -- decision ------------------------------------------------------------------------------------------------------
 
     @property
     def is_only_step(self) -> bool:
-        """Whether the run is a pass and nothing else."""
+        """True if the run consists of one pass and gives no answer."""
         return self._context.compaction is not None and self._context.compaction.at_once
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a model is writing."""
+        """True while the model writes the notes."""
         return self._stream is not None
 
     def is_due(self) -> bool:
-        """Whether a pass comes next: it was asked for, or announced, or the threshold is passed.
-
-        The latter counts once: what a pass could not bring below the threshold has to grow by as much again.
-        """
+        """Return True if a pass comes next: it was requested or announced, or the threshold is exceeded."""
         context, state = self._context, self._state
         plan = context.compaction
         if plan is None or context.cipher is None:
@@ -79,17 +76,21 @@ class Compactor:
             return not state.has_compacted
         if self._opened is not None:
             return True
+        # Not between a rejected turn and its retry: the feedback refers to the turn directly before it.
         if state.compaction_failed or state.rejected is not None:
             return False
-        said = turn_request.current_context(context, state)
-        if len(compaction.kept_items(said.rest)) == len(said.rest):
+        current = turn_request.current_context(context, state)
+        # Nothing to summarize: a pass would keep every item.
+        if len(compaction.kept_items(current.rest)) == len(current.rest):
             return False
         limit = plan.limit(context.traits.context_window)
-        left = self._tokens(said.compacted) if said.compacted else 0
+        # If the kept items alone exceed the threshold, the context has to grow by another threshold before the next
+        # pass. Otherwise every turn would be followed by one.
+        left = self._tokens(current.compacted) if current.compacted else 0
         return self._read() > (limit if left <= limit else left + limit)
 
     def is_needed(self) -> bool:
-        """Whether the run cannot go on without the pass that has failed."""
+        """Return True if the run cannot continue without the pass that failed."""
         context = self._context
         too_long = window.is_too_long(
             window=context.traits.context_window,
@@ -103,12 +104,13 @@ class Compactor:
         )
 
     def record_usage(self, usage: Usage) -> None:
-        """A turn is over, and its items are in the state: what it read and wrote is read by the next one."""
+        """Note the usage of a turn whose items are in the state: the next turn reads what it read and wrote."""
+        # Reasoning is not sent back to most models.
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
         self._counted = None if usage.estimated else (tokens, len(self._state.context_items()))
 
     def _read(self) -> int:
-        """The tokens that the next turn reads: as the upstream counted them, as far as it did."""
+        # Tokens of the next turn: the upstream's count as far as it goes, an estimate for everything newer.
         if self._counted is None:
             return self._tokens(turn_request.all_items(self._context, self._state))
         tokens, known = self._counted
@@ -128,30 +130,31 @@ class Compactor:
         sampling = self._context.sampling
         return replace(sampling, tools=(*sampling.tools, *self._tools.functions()))
 
-    # -- a pass --------------------------------------------------------------------------------------------------------
+    # -- pass ----------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go on with a pass that another process had announced: its item is still to come."""
+        """Adopt a pass that an earlier process announced, so that its item is emitted by this one."""
         fragments = self._state.fragments
         if fragments and fragments[-1].is_open and fragments[-1].body["type"] == "compaction":
             self._opened = fragments.pop().body
 
     async def steps(self) -> AsyncGenerator[Emitted | ContextCompacted, None]:
-        """One pass. It is announced when the model begins to write: one that is refused leaves no trace of it."""
+        """Yield the steps of one pass."""
         self.failure = None
         self._began = self._now()
-        self._request = self._asked()
+        self._request = self._build_request()
         self._stream = self._model.open(self._request)
         async with aclosing(self._stream.events()) as turn:
             async for written in turn:
+                # Announced at the first delta only: a pass that the upstream rejects must not appear in the output.
                 if self._opened is None and any(isinstance(event, Delta) for event in written):
                     yield Emitted(self._announced())
         result = self._stream.result()
         self._stream = None
-        yield self._over(result)
+        yield self._finish(result)
 
     def interrupt(self) -> TurnRecord | None:
-        """End the pass that is going on, if there is one: its tokens are spent."""
+        """End the pass in progress; return its record, because its tokens were spent. None without a pass."""
         if self._stream is None:
             return None
         _, result = self._stream.interrupt()
@@ -159,17 +162,18 @@ class Compactor:
         return self._record(result)
 
     def fragment(self) -> Fragment | None:
-        """The item that was announced and will not come any more."""
+        """Return the announced item as a fragment if the pass will not finish; None without one."""
         if self._opened is None:
             return None
         body, self._opened = self._opened, None
         return Fragment(output_index=self._state.next_output_index, body=body, is_open=True)
 
     def kept(self) -> list[StoredItem]:
-        """What stays as it is. What a run tells its model in the user's place is no word of the user's."""
+        """Return the items that are kept verbatim."""
+        # Only items of the input: user messages that the run itself inserts (feedback, images) are not the user's.
         context, state = self._context, self._state
         own = () if state.has_compacted else context.items[context.instruction_items + context.compacted_items :]
-        # The last of what was compacted before are the notes on it, which go into the new ones.
+        # Without the notes of an earlier compaction, which the new notes cover.
         return compaction.kept_items([*turn_request.current_context(context, state).compacted[:-1], *own])
 
     def _announced(self) -> list[Event]:
@@ -177,7 +181,7 @@ class Compactor:
         self._opened = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": ""}
         return [OutputItemAdded(output_index=index, item=self._opened), CompactionCompacting(self._opened["id"], index)]
 
-    def _asked(self) -> TurnRequest:
+    def _build_request(self) -> TurnRequest:
         """The conversation as the model knows it, and a last request that is no part of it."""
         context = self._context
         sampling = self._sampling()
@@ -200,7 +204,7 @@ class Compactor:
             cipher=context.cipher,
         )
 
-    def _over(self, result: TurnResult) -> ContextCompacted:
+    def _finish(self, result: TurnResult) -> ContextCompacted:
         cipher, state = self._context.cipher, self._state
         summary = "\n\n".join(text for item in result.items if (text := _text(item)))
         self.failure = _failure(result, summary)
@@ -209,15 +213,15 @@ class Compactor:
             return ContextCompacted(turn=self._record(result), items=[], events=[])
         events = self._announced() if self._opened is None else []
         kept = [item.wire() for item in self.kept()]
-        sealed = cipher.encrypt_compaction(CompactionContent(summary=summary, kept=kept))
-        item = OutputItem(body={**(self._opened or {}), "encrypted_content": sealed})
+        encrypted = cipher.encrypt_compaction(CompactionContent(summary=summary, kept=kept))
+        item = OutputItem(body={**(self._opened or {}), "encrypted_content": encrypted})
         events.append(OutputItemDone(output_index=state.next_output_index, item=item.body))
         self._opened = self._counted = None
         state.output.append(item)
         return ContextCompacted(turn=self._record(result), items=[item], events=events)
 
     def _record(self, result: TurnResult) -> TurnRecord:
-        """Close the books: it counts as a turn, but not as an answer."""
+        # A pass counts as a turn, but not as an answer: `tool_choice` still applies to the turn after it.
         state = self._state
         usage = result.usage or self._estimate(result)
         record = TurnRecord(
@@ -243,7 +247,7 @@ class Compactor:
 
 
 def _text(item: Body) -> str:
-    """What a message says; a refusal is no summary."""
+    # A refusal is not a summary.
     if item["type"] != "message":
         return ""
     return "".join(part["text"] for part in item["content"] if part["type"] == "output_text").strip()
@@ -253,5 +257,5 @@ def _failure(result: TurnResult, summary: str) -> Failure | None:
     if result.failure is not None:
         return result.failure
     if result.finish is Finish.LENGTH:
-        return Failure(code="server_error", message=_CUT)
+        return Failure(code="server_error", message=_TRUNCATED)
     return None if summary else Failure(code="server_error", message=_EMPTY)

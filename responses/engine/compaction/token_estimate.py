@@ -1,4 +1,4 @@
-"""How many tokens texts are, where nobody counts exactly: a declared estimate of four characters a token."""
+"""Token estimates, at four characters per token, for upstreams that do not count."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,22 +10,22 @@ from responses.engine.attachments import Attachments
 from responses.engine.turn import Sampling
 
 CHARACTERS_PER_TOKEN = 4
-# What OpenAI's models of the 4o kind take for an image of 1024 × 1024; the size of others is not known here.
+# Costs of a 1024 × 1024 image in OpenAI's GPT-4o models. The real size is unknown here, because images are not decoded.
 _TOKENS_OF_AN_IMAGE = 765
 _TOKENS_OF_A_SMALL_IMAGE = 85
 
 
 def tokens(*texts: str) -> int:
-    """The tokens of some texts together, rounded up."""
+    """Return the estimated tokens of some texts together, rounded up."""
     return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
 
 
 def tool_output(output: Iterable[Mapping[str, Any]]) -> int:
-    """The tokens of what hosted tools have answered in an output, which the model has read since."""
-    return tokens(*(text for item in output for text in _told_by_tools(item)))
+    """Return the estimated tokens of the results of hosted tools in an output."""
+    return tokens(*(text for item in output for text in _tool_output_texts(item)))
 
 
-def _told_by_tools(item: Mapping[str, Any]) -> list[str]:
+def _tool_output_texts(item: Mapping[str, Any]) -> list[str]:
     match item["type"]:
         case "mcp_call":
             return [item.get("output") or ""]
@@ -41,10 +41,11 @@ def _told_by_tools(item: Mapping[str, Any]) -> list[str]:
 def input_tokens(
     *, instructions: str | None, items: Sequence[StoredItem], sampling: Sampling, attachments: Attachments | None = None
 ) -> int:
-    """The tokens of what a model gets to read in a turn: words, images, and the definitions of tools and format.
+    """Return the estimated input tokens of a turn: texts, images, tool definitions and the response format.
 
-    `content` knows the words of files. Reasoning counts nothing: it is not sent to a model again.
+    Files count as far as `attachments` has loaded their texts.
     """
+    # Reasoning does not count: most models do not get earlier reasoning back.
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
     words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
     images = sum(_images(body) for body in bodies)

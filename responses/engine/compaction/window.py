@@ -1,7 +1,7 @@
-"""Fits a conversation into the window of a model: what was said first is left out first.
+"""Truncation: fits a conversation into the context window of a model by dropping the oldest items first.
 
-What a developer or the system said stays, and so does the last word of the user. A call goes with its output, and with
-the reasoning that led to it. How many tokens something is, is an estimate.
+Messages of developers and the system are kept, and so is the user's last message. A call is dropped together with its
+output and the reasoning before it. Sizes are estimates.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def is_too_long(
     sampling: Sampling,
     attachments: Attachments | None = None,
 ) -> bool:
-    """Whether a model cannot read all of this."""
+    """Return True if the estimated input exceeds the context window (tokens; None: unknown)."""
     if window is None:
         return False
     read = token_estimate.input_tokens(
@@ -49,12 +49,14 @@ def fit(
     halved: bool,
     attachments: Attachments | None = None,
 ) -> list[StoredItem]:
-    """The items that are left when enough was left out, or all that may be. `halved`: whatever the window, half of
-    what there is was too much."""
-    around = token_estimate.input_tokens(instructions=instructions, items=(), sampling=sampling)
+    """Return the items that fit, or those that may not be dropped if even these do not fit.
+
+    `halved`: keep at most half of the items' size, because the upstream has rejected the whole input as too long.
+    """
+    overhead = token_estimate.input_tokens(instructions=instructions, items=(), sampling=sampling)
     sizes = [_size(item, attachments) for item in items]
     room = min(
-        window - around if window is not None else sum(sizes),
+        window - overhead if window is not None else sum(sizes),
         sum(sizes) // 2 if halved else sum(sizes),
     )
     left = sum(sizes)
@@ -72,7 +74,8 @@ def _size(item: StoredItem, attachments: Attachments | None) -> int:
 
 
 def _units(items: Sequence[StoredItem]) -> list[set[int]]:
-    """The positions that may be left out, together where they belong together, in the order of their beginnings."""
+    # Sets of positions that may only be dropped together, in the order of their first position. Upstreams reject a call
+    # without its output and the reverse, and reasoning without the call that it led to.
     kept = _kept(items)
     units: list[set[int]] = []
     of_call: dict[str, set[int]] = {}
@@ -96,7 +99,7 @@ def _units(items: Sequence[StoredItem]) -> list[set[int]]:
 
 
 def _call_id(item: StoredItem) -> str | None:
-    """What a call and its output have in common, whatever they call it; a search of the server's has no id at all."""
+    # The id that a call and its output share. Hosted tool searches have none, hence their `execution`.
     match item:
         case LocalShellCallOutput() | McpApprovalRequest():
             return item.id

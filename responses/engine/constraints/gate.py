@@ -1,7 +1,7 @@
-"""Holds back what may turn out unacceptable, until its turn is over and was checked.
+"""Gate: holds back output that may turn out to be invalid until its turn has ended and was validated.
 
-Reasoning is never held, nor is anything before the first item in doubt: text where a format was promised or a call is
-due, a call whose input has a grammar. A turn about which there is no doubt passes without a gate.
+It holds back everything from the first doubtful item on: text when a format or a call is required, or a call whose
+input has a grammar. Reasoning is never held back, and a turn without constraints needs no gate.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ _NAMED = {CallForm.FUNCTION, CallForm.CUSTOM}
 
 
 class Gate:
-    """The gate of one turn.
+    """Gate of one turn.
 
-    `text`: messages are checked. `choice`: the call that is due, or "required"; its item ends the wait for it.
-    `grammars`: tools whose calls are checked.
+    `text`: messages are validated. `choice`: the required call, or "required" for any; the gate opens when its item
+    arrives. `grammars`: tools whose calls are validated.
     """
 
     def __init__(self, *, text: bool, choice: str | FunctionTool | None, grammars: Sequence[FunctionTool]) -> None:
@@ -26,10 +26,10 @@ class Gate:
         self._held: list[Event] = []
         self._holding = False
         self.shown = 0
-        """How many items of the turn were let through."""
+        """Number of items of the turn that were let through."""
 
     def let_through(self, events: list[Event]) -> list[Event]:
-        """Those of these events, and of the ones before, that may go out now."""
+        """Take events of the turn; return all events that may be sent now, including earlier ones."""
         passed: list[Event] = []
         for event in events:
             if isinstance(event, OutputItemAdded):
@@ -42,13 +42,13 @@ class Gate:
         return passed
 
     def release(self) -> list[Event]:
-        """The turn is accepted, or over anyway: what was held."""
+        """Open the gate and return the events that were held back."""
         held, self._held, self._holding = self._held, [], False
         self.shown += sum(isinstance(event, OutputItemAdded) for event in held)
         return held
 
     def _update(self, item: Body, passed: list[Event]) -> None:
-        """Whether to hold from this item on, or to hold no longer."""
+        # A required call settles the doubt about the text before it, unless the text itself is validated.
         if self._choice is not None and _answers(self._choice, item):
             self._choice = None
             if self._holding and not self._text:
@@ -59,7 +59,7 @@ class Gate:
 
 
 def gate_for(sampling: Sampling, *, text: bool, choice: str | FunctionTool | None) -> Gate | None:
-    """The gate that a turn needs. `text`: what the model says is checked before it is told."""
+    """Return the gate of a turn; None if nothing is validated. `text`: messages are validated."""
     grammars = [tool for tool in sampling.tools if tool.grammar is not None]
     if not text and choice is None and not grammars:
         return None
@@ -67,11 +67,11 @@ def gate_for(sampling: Sampling, *, text: bool, choice: str | FunctionTool | Non
 
 
 def is_call_of(tool: FunctionTool, item: Body) -> bool:
-    """Whether an item is a call of this tool, which the client has named."""
+    """Return True if the item is a call of this function or custom tool."""
     named = (item["type"], item.get("name"), item.get("namespace"))
     return tool.form in _NAMED and named == (tool.form, tool.label or tool.name, tool.namespace)
 
 
 def _answers(choice: str | FunctionTool, item: Body) -> bool:
-    """Whether an item is the call that was due. Other forms of calls are told apart at the end of the turn only."""
+    # For other call forms (e.g. shell) any call is accepted here; the evaluation at the end of the turn is exact.
     return is_call_of(choice, item) if isinstance(choice, FunctionTool) else item["type"].endswith("_call")

@@ -1,7 +1,8 @@
-"""Whether a text keeps to a grammar of the client's, and whether a grammar is one.
+"""Validation of grammars of custom tools, and of texts against them.
 
-An upstream that decodes freely only tries to keep to a grammar, so what it wrote is checked afterwards. Grammars come
-from strangers: expressions run under a deadline, and lark's grammars, which know none, in a process of their own.
+An upstream without constrained decoding only tries to follow a grammar, so its text is validated afterwards. Grammars
+are untrusted input: regular expressions run under a deadline. Lark has no deadline, so its grammars run in a separate
+process.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ _SECONDS = 2.0
 _MAX_REASON = 300
 _CHECKER = Path(__file__).with_name("grammar_process.py")
 _TOO_LONG = "it takes too long to check"
+# Maximum number of valid grammars to remember. Clients send the same few grammars with each request.
 _KEPT = 1_000
 _known_good: OrderedDict[bytes, None] = OrderedDict()
 
 
 async def definition_defect(grammar: Grammar) -> str | None:
-    """What is wrong with a grammar itself, in a sentence; None where nothing is. Good ones are remembered."""
+    """Return the defect of a grammar; None if it is valid. Valid grammars are cached."""
     if len(grammar.definition) > MAX_DEFINITION:
         return f"it is longer than {MAX_DEFINITION} characters"
     key = hashlib.sha256(f"{grammar.syntax}\n{grammar.definition}".encode()).digest()
@@ -33,26 +35,26 @@ async def definition_defect(grammar: Grammar) -> str | None:
         _known_good.move_to_end(key)
         return None
     if grammar.syntax == "lark":
-        wrong = await _asked(grammar.definition, None)
+        defect = await _check_lark(grammar.definition, None)
     else:
-        wrong = await asyncio.to_thread(_pattern_defect, grammar.definition)
-    if wrong is None:
+        defect = await asyncio.to_thread(_pattern_defect, grammar.definition)
+    if defect is None:
         _known_good[key] = None
         if len(_known_good) > _KEPT:
             _known_good.popitem(last=False)
-    return wrong
+    return defect
 
 
 async def text_defect(grammar: Grammar, text: str) -> str | None:
-    """How a text breaks a grammar, in a sentence; None where it does not."""
+    """Return how a text violates a grammar; None if it matches."""
     if grammar.syntax == "lark":
-        return await _asked(grammar.definition, text)
+        return await _check_lark(grammar.definition, text)
     return await asyncio.to_thread(_mismatch, grammar.definition, text)
 
 
 def _mismatch(pattern: str, text: str) -> str | None:
-    """Without the interpreter's lock, so that nobody else waits for a slow expression."""
     try:
+        # `concurrent` releases the GIL, so a slow expression does not stall other requests.
         found = regex.fullmatch(pattern, text, timeout=_SECONDS, concurrent=True)
     except TimeoutError:
         return _TOO_LONG
@@ -62,13 +64,12 @@ def _mismatch(pattern: str, text: str) -> str | None:
 def _pattern_defect(pattern: str) -> str | None:
     try:
         regex.compile(pattern)
-    except (regex.error, RecursionError) as wrong:
-        return str(wrong)[:_MAX_REASON]
+    except (regex.error, RecursionError) as error:
+        return str(error)[:_MAX_REASON]
     return None
 
 
-async def _asked(definition: str, text: str | None) -> str | None:
-    """The verdict of the process that may take memory and time, within limits, and be ended."""
+async def _check_lark(definition: str, text: str | None) -> str | None:
     checker = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -78,8 +79,8 @@ async def _asked(definition: str, text: str | None) -> str | None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        asked = orjson.dumps({"definition": definition, "text": text})
-        answer, _ = await asyncio.wait_for(checker.communicate(asked), _SECONDS)
+        request = orjson.dumps({"definition": definition, "text": text})
+        answer, _ = await asyncio.wait_for(checker.communicate(request), _SECONDS)
     except TimeoutError:
         return _TOO_LONG
     finally:
@@ -88,5 +89,5 @@ async def _asked(definition: str, text: str | None) -> str | None:
             await checker.wait()
     if checker.returncode != 0:
         return "it takes too much memory or time to check"
-    wrong: str | None = orjson.loads(answer)
-    return wrong[:_MAX_REASON] if wrong else None
+    defect: str | None = orjson.loads(answer)
+    return defect[:_MAX_REASON] if defect else None

@@ -1,6 +1,7 @@
-"""Checks one grammar of lark's, and a text against it, in a process that nothing else depends on.
+"""Script that checks a Lark grammar, and optionally a text against it, in a separate process.
 
-Read from standard input: a JSON object with `definition`, and `text` or null. Written: what is wrong, or null.
+Standard input: a JSON object with `definition` and `text` (or null). Standard output: the defect as a JSON string, or
+null.
 """
 
 import json
@@ -12,16 +13,16 @@ _BYTES = 512 * 1024 * 1024
 
 
 def main() -> None:
-    """Limit this process, check, and answer."""
+    """Limit the resources of this process, check, and write the result."""
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
-    asked = json.load(sys.stdin)
-    json.dump(defect(asked["definition"], asked["text"]), sys.stdout)
+    request = json.load(sys.stdin)
+    json.dump(defect(request["definition"], request["text"]), sys.stdout)
 
 
 def defect(definition: str, text: str | None) -> str | None:
-    """What is wrong with the grammar, or with the text; None where nothing is."""
-    # Only here, so that the limits hold for it as well.
+    """Return the defect of the grammar or of the text; None if both are valid."""
+    # Imported here, so that the resource limits apply to the import as well.
     from lark import Lark
     from lark.exceptions import LarkError, UnexpectedInput
 
@@ -29,12 +30,13 @@ def defect(definition: str, text: str | None) -> str | None:
         parser = Lark(definition, parser="earley", lexer="dynamic", regex=True)
         if text is not None:
             parser.parse(text)
-    except UnexpectedInput as wrong:
-        line, column = max(wrong.line, 1), max(wrong.column, 1)
+    except UnexpectedInput as error:
+        # Lark reports -1 at the end of the input.
+        line, column = max(error.line, 1), max(error.column, 1)
         where = f"line {line}, column {column}" if text is not None else "its definition"
-        return f"it breaks off at {where}"
-    except (LarkError, RecursionError, OSError) as wrong:
-        return str(wrong).strip() or type(wrong).__name__
+        return f"it fails to parse at {where}"
+    except (LarkError, RecursionError, OSError) as error:
+        return str(error).strip() or type(error).__name__
     return None
 
 

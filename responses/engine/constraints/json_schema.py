@@ -1,10 +1,10 @@
-"""Whether an answer keeps to the format that was asked for.
+"""Validation of answers against the response format, and of JSON schemas themselves.
 
-An upstream that cannot constrain its model only tries. What it tried is never called completed when it is not what a
-strict format promised: not JSON, or not of the schema. Source: section 3.4 of the API surface specification.
+An upstream without constrained decoding only tries to follow a format. An answer that violates a strict format (not
+JSON, or not valid against the schema) is never reported as completed.
 
-Schemas come from callers, so checking them must neither fetch anything (`$ref`) nor take for ever: every keyword looks
-at the clock, and nothing in a schema may lead away from the keywords of here.
+Schemas are untrusted input: validation must neither fetch anything (`$ref`) nor run for long. Therefore every keyword
+checks a deadline, and no part of a schema may select keywords other than the ones defined here.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from referencing.exceptions import Unresolvable
 from responses.engine.events.types import Body
 
 _MAX_REASON = 200
-# For one answer: references that refer to one another can make a small schema endless, and so can a pattern.
+# Time limit per answer: mutually recursive references or a pathological pattern can make a small schema very slow.
 _CHECK_SECONDS = 0.5
-# Of one schema, which is checked while others wait.
+# Limits of one schema. Checking the schema itself blocks the event loop, so it has to be fast.
 MAX_OBJECTS = 5_000
 MAX_PATTERNS = 10_000
-_NO_SCHEMA = "it points at a part that is no schema"
+_NO_SCHEMA = "it refers to a part that is not a schema"
 _TOO_LONG = "it takes too long to check"
 _deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 async def defect(items: Sequence[Body], response_format: dict[str, Any] | None) -> str | None:
-    """What is wrong with the text of a finished turn, in a sentence; None where nothing was promised or it was kept.
+    """Return how the text of a finished turn violates the response format; None if it does not.
 
-    `response_format` has the shape of chat completions. A refusal, or a turn of calls only, promises no document.
+    `response_format` has the shape of chat completions. A refusal, or a turn with calls only, need not match it.
     """
     parts = [part for item in items if item["type"] == "message" for part in item["content"]]
     if response_format is None or not parts or any(part["type"] == "refusal" for part in parts):
@@ -47,30 +47,31 @@ async def defect(items: Sequence[Body], response_format: dict[str, Any] | None) 
     try:
         document = orjson.loads("".join(part["text"] for part in parts))
     except orjson.JSONDecodeError:
-        return "The model's answer is not JSON, which its format promised."
+        return "The model's answer is not JSON, as its format requires."
     promised = response_format.get("json_schema", {})
     if not promised.get("strict"):
         return None
-    wrong = await asyncio.to_thread(mismatch, promised["schema"], document)
-    return f"The model's answer does not match the schema of its format: {wrong}" if wrong else None
+    violation = await asyncio.to_thread(mismatch, promised["schema"], document)
+    return f"The model's answer does not match the schema of its format: {violation}" if violation else None
 
 
 def schema_defect(schema: dict[str, Any]) -> str | None:
-    """What is wrong with a schema itself, in a sentence; None where nothing is."""
+    """Return the defect of a JSON schema; None if it is acceptable."""
     try:
-        if wrong := _too_large(schema):
-            return wrong
+        if defect := _too_large(schema):
+            return defect
         Draft202012Validator.check_schema(schema)
-        return next((wrong for node in _nodes(schema) if (wrong := _refused(node, schema))), None)
-    except SchemaError as wrong:
-        return wrong.message[:_MAX_REASON]
+        return next((defect for node in _nodes(schema) if (defect := _forbidden(node, schema))), None)
+    except SchemaError as error:
+        return error.message[:_MAX_REASON]
     except RecursionError:
         return "it is nested too deeply"
 
 
 def mismatch(schema: dict[str, Any], document: Any) -> str | None:
-    """How a document differs from a schema, in a sentence; None where it does not."""
-    # A `$schema` would be obeyed wherever a reference leads back to the top: with keywords that know no deadline.
+    """Return how a document violates a schema; None if it is valid."""
+    # When a reference leads back to the top, jsonschema would follow `$schema` to a dialect whose keywords have no
+    # deadline.
     plain = {key: value for key, value in schema.items() if key != "$schema"}
     validator: Validator = _Checker(plain, registry=Registry())
     _deadline.set(time.monotonic() + _CHECK_SECONDS)
@@ -81,15 +82,15 @@ def mismatch(schema: dict[str, Any], document: Any) -> str | None:
     except TimeoutError:
         return _TOO_LONG
     except Unresolvable:
-        return "it points at something that it does not contain"
+        return "it has a reference that cannot be resolved"
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
-        # A reference may lead to a part that is no schema, though it looks like one.
+        # A reference may lead to a part that is not a schema, such as a list of enum values.
         return _NO_SCHEMA
     return error.message[:_MAX_REASON] if error else None
 
 
 def _nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object in a schema."""
+    # Iterative, because a schema may be nested more deeply than the recursion limit.
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -111,13 +112,13 @@ def _too_large(schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _refused(node: Mapping[str, Any], schema: dict[str, Any]) -> str | None:
+def _forbidden(node: Mapping[str, Any], schema: dict[str, Any]) -> str | None:
     if "$dynamicRef" in node:
         return "'$dynamicRef' is not permitted"
     if node is not schema and isinstance(node.get("$schema"), str):
-        return "'$schema' is permitted at the top only"
-    if isinstance(reference := node.get("$ref"), str) and not _leads_somewhere(reference, schema):
-        return f"'$ref' must point at a part of the schema itself, and {reference[:60]!r} does not"
+        return "'$schema' is only permitted at the top level"
+    if isinstance(reference := node.get("$ref"), str) and not _is_resolvable(reference, schema):
+        return f"'$ref' must refer to a part of the same schema, and {reference[:60]!r} does not"
     if isinstance(node.get("patternProperties"), dict):
         return "'patternProperties' is not permitted"
     if isinstance(pattern := node.get("pattern"), str):
@@ -128,8 +129,7 @@ def _refused(node: Mapping[str, Any], schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _leads_somewhere(reference: str, schema: Any) -> bool:
-    """Whether a JSON pointer leads to a schema in the document."""
+def _is_resolvable(reference: str, schema: Any) -> bool:
     if reference == "#":
         return True
     if not reference.startswith("#/"):
@@ -153,9 +153,9 @@ def _pattern(_: Validator, pattern: str, instance: Any, __: Mapping[str, Any]) -
 
 
 def _unique(_: Validator, unique: object, instance: Any, __: Mapping[str, Any]) -> Iterator[ValidationError]:
-    """Without comparing each with each."""
+    # The library compares every pair of entries, which takes too long for large lists.
     if unique and isinstance(instance, list) and len({_canonical(entry) for entry in instance}) < len(instance):
-        yield ValidationError("a list has an entry twice")
+        yield ValidationError("a list has duplicate entries")
 
 
 def _canonical(value: Any) -> str:
@@ -163,7 +163,7 @@ def _canonical(value: Any) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """With 1.0 as 1, which it equals."""
+    # JSON schema regards 1.0 and 1 as equal.
     match value:
         case dict():
             return {key: _whole(entry) for key, entry in value.items()}

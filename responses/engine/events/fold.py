@@ -1,6 +1,6 @@
-"""Folds events back into the output that they tell of: what a follower sees, and what a cut run left open.
+"""Fold of an event log into a response's output: for followers of a stream and for resuming a run that was cut.
 
-Works on events as the wire has them, so that the log itself is what is folded.
+It works on serialized events, because that is what the log contains.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from responses.engine.state import Fragment
 
 
 def read_frames(frames: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The events in a piece of the log: each as the bytes that were sent, and decoded."""
+    """Yield the events of a part of the log, each as the bytes that were sent and decoded."""
     for frame in frames.split(b"\n\n"):
         _, found, data = frame.partition(b"\ndata: ")
         if found:
@@ -21,24 +21,24 @@ def read_frames(frames: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 class Fold:
-    """The output as far as the events that were applied tell it."""
+    """Output as of the events applied so far."""
 
     def __init__(self, events: Iterable[dict[str, Any]] = ()) -> None:
         self.response: Body | None = None
         self.items: dict[int, Body] = {}
-        # Of each item that is open: what of it is being written, a content part or a paragraph of the summary.
+        # Open items by index, each with the part that is being written: a content part or a part of the summary.
         self._open: dict[int, tuple[str, int] | None] = {}
         for event in events:
             self.apply(event)
 
     @property
     def output(self) -> list[Body]:
-        """The items in output order."""
+        """Items in output order."""
         return [self.items[index] for index in sorted(self.items)]
 
     @property
     def fragments(self) -> list[Fragment]:
-        """Every item, as what it would be had its turn been cut here."""
+        """Every item as a fragment, as if its turn had been cut here."""
         return [self._fragment(index, body) for index, body in sorted(self.items.items())]
 
     def _fragment(self, index: int, body: Body) -> Fragment:

@@ -1,4 +1,4 @@
-"""The events of MCP servers: listing their tools, and calling them."""
+"""Events of MCP servers: listing their tools and calling them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(slots=True)
 class McpListToolsInProgress:
-    """A server is asked for its tools."""
+    """The server is asked for its tools."""
 
     item_id: str
     output_index: int
@@ -15,7 +15,7 @@ class McpListToolsInProgress:
 
 @dataclass(slots=True)
 class McpListToolsCompleted:
-    """The server has named its tools."""
+    """The server returned its tools."""
 
     item_id: str
     output_index: int
@@ -24,7 +24,7 @@ class McpListToolsCompleted:
 
 @dataclass(slots=True)
 class McpListToolsFailed:
-    """The server has not named its tools; the item says why."""
+    """The server did not return its tools; the item contains the reason."""
 
     item_id: str
     output_index: int
@@ -33,7 +33,7 @@ class McpListToolsFailed:
 
 @dataclass(slots=True)
 class McpCallInProgress:
-    """A tool of a server is called."""
+    """A tool of the server is called."""
 
     item_id: str
     output_index: int
@@ -42,7 +42,7 @@ class McpCallInProgress:
 
 @dataclass(slots=True)
 class McpCallArgumentsDelta:
-    """More of a call's arguments."""
+    """Next piece of a call's arguments."""
 
     item_id: str
     output_index: int
@@ -52,7 +52,7 @@ class McpCallArgumentsDelta:
 
 @dataclass(slots=True)
 class McpCallArgumentsDone:
-    """All of a call's arguments."""
+    """Complete arguments of a call."""
 
     item_id: str
     output_index: int
@@ -62,7 +62,7 @@ class McpCallArgumentsDone:
 
 @dataclass(slots=True)
 class McpCallCompleted:
-    """The tool has answered."""
+    """The tool returned."""
 
     item_id: str
     output_index: int
@@ -71,7 +71,7 @@ class McpCallCompleted:
 
 @dataclass(slots=True)
 class McpCallFailed:
-    """The tool, or its server, has failed; the item says how."""
+    """The tool or its server failed; the item contains the error."""
 
     item_id: str
     output_index: int

@@ -1,7 +1,6 @@
-"""The public response object: the constant part that the request fixed, and what the run has brought so far.
+"""Public response object: the constant part from the request, and the output of the run so far.
 
-One function makes it for events and for retrieval, so that what is retrieved equals what was streamed.
-Source: section 2 of the API surface specification.
+The same function builds it for events and for retrieval, so a retrieved response equals the streamed one.
 """
 
 from collections.abc import Set as AbstractSet
@@ -16,10 +15,10 @@ from responses.engine.turn import Usage
 
 
 class Ending(NamedTuple):
-    """How a response ended, as its public object shows it. `completed_at` in Unix seconds, only with `completed`.
+    """End of a response as in its public object.
 
-    `moderation` is shown where it was asked for. `failure` is not shown: it says which HTTP error a JSON request gets
-    for a failed run.
+    `completed_at` is in Unix seconds and only set with the status `completed`. `moderation` is the moderation result if
+    one was requested. `failure` is not public: it determines the HTTP error of a non-streaming request.
     """
 
     status: str
@@ -40,7 +39,7 @@ def response_body(
     ending: Ending | None = None,
     include: AbstractSet[str] = frozenset(),
 ) -> Body:
-    """The response object. `usage` None: not known yet; `include` is what of the items is shown beyond the usual."""
+    """Return the response object. `usage` None: not known yet. `include` names the optional item fields to show."""
     ending = ending or Ending(status=status)
     reason = ending.incomplete_reason
     running = status in {"queued", "in_progress"}
@@ -55,15 +54,15 @@ def response_body(
         "usage": usage_body(usage, tool_output_tokens=token_estimate.tool_output(output or [])) if usage else None,
     }
     if "input_messages" in parameters:
-        # Whole, since nothing in them could be asked for.
-        body["output_messages"] = messages.of_items(output or [])
+        # Unfiltered: `include` has no names for parts of messages.
+        body["output_messages"] = messages.item_messages(output or [])
     if ending.moderation is not None:
         body["moderation"] = ending.moderation
     return body
 
 
 def usage_body(usage: Usage, *, tool_output_tokens: int = 0) -> Body:
-    """Tokens as the wire shows them; those of the results of hosted tools only where there are any."""
+    """Return the `usage` object. Tokens of hosted tool results are only present if there are any."""
     of_tools = {"tool_output_tokens": tool_output_tokens} if tool_output_tokens else {}
     return {
         "input_tokens": usage.input_tokens,

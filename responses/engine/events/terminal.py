@@ -1,4 +1,4 @@
-"""The events that a run begins and ends with."""
+"""First and last events of a run."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _UNKNOWN = Failure(code="server_error", message="The server had an error while p
 
 
 def opening(parameters: dict[str, Any]) -> list[Event]:
-    """The events that a run begins with. They are committed with the response itself, before the upstream is asked."""
+    """Return the first events of a run. They are committed with the response, before the upstream is called."""
     return [
         ResponseCreated(response=response_body(parameters, status="in_progress")),
         ResponseInProgress(response=response_body(parameters, status="in_progress")),
@@ -28,18 +28,19 @@ def opening(parameters: dict[str, Any]) -> list[Event]:
 
 
 def queued(parameters: dict[str, Any]) -> list[Event]:
-    """The events that a run begins with which waits for a worker; that it has begun comes later, when it has."""
+    """Return the first events of a background run. `response.in_progress` follows when a worker starts it."""
     body = response_body(parameters, status="queued")
     return [ResponseCreated(response=body), ResponseQueued(response=body)]
 
 
 def failed(failure: Failure) -> Ending:
-    """The ending of a run that cannot go on."""
+    """Return the ending of a failed run."""
     return Ending(status="failed", error={"code": failure.code, "message": failure.message}, failure=failure)
 
 
 def closing(ending: Ending, body: Body) -> list[Event]:
-    """The events that a run ends with. A cancelled one just ends: there is no event for it."""
+    """Return the last events of a run."""
+    # OpenAI defines no event for a cancelled response, so its stream just ends.
     match ending.status:
         case "completed":
             return [ResponseCompleted(response=body)]

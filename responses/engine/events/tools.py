@@ -1,4 +1,4 @@
-"""The events by which the calls of hosted tools, and compactions, say how far they are."""
+"""Progress events of hosted tool calls and compactions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 @dataclass(slots=True)
 class WebSearchCallInProgress:
-    """A search of the web begins."""
+    """A web search starts."""
 
     item_id: str
     output_index: int
@@ -15,7 +15,7 @@ class WebSearchCallInProgress:
 
 @dataclass(slots=True)
 class WebSearchCallSearching:
-    """The web is searched."""
+    """The web is being searched."""
 
     item_id: str
     output_index: int
@@ -33,7 +33,7 @@ class WebSearchCallCompleted:
 
 @dataclass(slots=True)
 class FileSearchCallInProgress:
-    """A search of files begins."""
+    """A file search starts."""
 
     item_id: str
     output_index: int
@@ -42,7 +42,7 @@ class FileSearchCallInProgress:
 
 @dataclass(slots=True)
 class FileSearchCallSearching:
-    """The files are searched."""
+    """The files are being searched."""
 
     item_id: str
     output_index: int
@@ -60,7 +60,7 @@ class FileSearchCallCompleted:
 
 @dataclass(slots=True)
 class CodeInterpreterCallInProgress:
-    """A program is being written."""
+    """A code interpreter call starts."""
 
     item_id: str
     output_index: int
@@ -69,7 +69,7 @@ class CodeInterpreterCallInProgress:
 
 @dataclass(slots=True)
 class CodeInterpreterCallInterpreting:
-    """The program runs."""
+    """The code is running."""
 
     item_id: str
     output_index: int
@@ -78,7 +78,7 @@ class CodeInterpreterCallInterpreting:
 
 @dataclass(slots=True)
 class CodeInterpreterCallCompleted:
-    """The program has ended."""
+    """The code has finished."""
 
     item_id: str
     output_index: int
@@ -87,7 +87,7 @@ class CodeInterpreterCallCompleted:
 
 @dataclass(slots=True)
 class CodeInterpreterCallCodeDelta:
-    """Some more of a program."""
+    """Next piece of the code."""
 
     item_id: str
     output_index: int
@@ -97,7 +97,7 @@ class CodeInterpreterCallCodeDelta:
 
 @dataclass(slots=True)
 class CodeInterpreterCallCodeDone:
-    """The whole program."""
+    """Complete code."""
 
     item_id: str
     output_index: int
@@ -107,7 +107,7 @@ class CodeInterpreterCallCodeDone:
 
 @dataclass(slots=True)
 class ImageGenerationCallInProgress:
-    """A picture is asked for."""
+    """An image generation call starts."""
 
     item_id: str
     output_index: int
@@ -116,7 +116,7 @@ class ImageGenerationCallInProgress:
 
 @dataclass(slots=True)
 class ImageGenerationCallGenerating:
-    """The picture is being drawn."""
+    """The image is being generated."""
 
     item_id: str
     output_index: int
@@ -125,7 +125,7 @@ class ImageGenerationCallGenerating:
 
 @dataclass(slots=True)
 class ImageGenerationCallCompleted:
-    """The picture is there."""
+    """The image is complete."""
 
     item_id: str
     output_index: int
@@ -134,7 +134,7 @@ class ImageGenerationCallCompleted:
 
 @dataclass(slots=True)
 class ImageGenerationCallPartialImage:
-    """The picture as far as it is drawn."""
+    """Partial image."""
 
     item_id: str
     output_index: int
@@ -149,7 +149,7 @@ class ImageGenerationCallPartialImage:
 
 @dataclass(slots=True)
 class CompactionCompacting:
-    """What was said is being made short."""
+    """The conversation is being compacted."""
 
     item_id: str
     output_index: int
@@ -158,7 +158,7 @@ class CompactionCompacting:
 
 @dataclass(slots=True)
 class ShellCallOutputContentDelta:
-    """What a command of a shell has written."""
+    """Next piece of a shell command's output."""
 
     item_id: str
     output_index: int
@@ -169,7 +169,7 @@ class ShellCallOutputContentDelta:
 
 @dataclass(slots=True)
 class ShellCallOutputContentDone:
-    """All that a command of a shell has written, and how it ended."""
+    """Complete output of a shell command, and its outcome."""
 
     item_id: str
     output_index: int

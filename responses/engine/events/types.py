@@ -1,7 +1,7 @@
-"""The events of a stream: one class per type, fields in the order of the wire, and their bytes.
+"""Events of a stream: one class per type, with fields in the order of OpenAI's API, and their serialization.
 
-Engine and adapters make events; the recorder numbers them. `frame` writes an event as server-sent-events bytes, which
-is also how the log keeps it. Source: section 4.1 of the API surface specification.
+The engine and the adapters create events; the recorder numbers them. `frame` serializes an event as a server-sent
+event, which is also its form in the event log.
 """
 
 import secrets
@@ -14,12 +14,12 @@ from responses.engine.events.mcp import McpCallArgumentsDelta, McpEvent
 from responses.engine.events.tools import CodeInterpreterCallCodeDelta, CodeInterpreterCallCodeDone, HostedToolEvent
 
 Body = dict[str, Any]
-"""An item, part or response as the wire shows it."""
+"""Item, content part or response as JSON of the API."""
 
 
 @dataclass(slots=True)
 class ResponseCreated:
-    """The run exists; always the first event."""
+    """The response exists; always the first event."""
 
     response: Body
     type: Literal["response.created"] = "response.created"
@@ -35,7 +35,7 @@ class ResponseQueued:
 
 @dataclass(slots=True)
 class ResponseInProgress:
-    """The run begins."""
+    """The run starts."""
 
     response: Body
     type: Literal["response.in_progress"] = "response.in_progress"
@@ -43,7 +43,7 @@ class ResponseInProgress:
 
 @dataclass(slots=True)
 class ResponseCompleted:
-    """Terminal."""
+    """Terminal: the run succeeded."""
 
     response: Body
     type: Literal["response.completed"] = "response.completed"
@@ -51,7 +51,7 @@ class ResponseCompleted:
 
 @dataclass(slots=True)
 class ResponseIncomplete:
-    """Terminal: cut by a limit or a filter."""
+    """Terminal: cut by a token limit or a content filter."""
 
     response: Body
     type: Literal["response.incomplete"] = "response.incomplete"
@@ -59,7 +59,7 @@ class ResponseIncomplete:
 
 @dataclass(slots=True)
 class ResponseFailed:
-    """Terminal: `response.error` says why."""
+    """Terminal: the run failed; see `response.error`."""
 
     response: Body
     type: Literal["response.failed"] = "response.failed"
@@ -67,7 +67,7 @@ class ResponseFailed:
 
 @dataclass(slots=True)
 class ErrorEvent:
-    """What went wrong, in the nested shape of the wire; `response.failed` follows."""
+    """Error of the run, nested in `error` as the SDKs expect; `response.failed` follows."""
 
     error: Body
     type: Literal["error"] = "error"
@@ -75,7 +75,7 @@ class ErrorEvent:
 
 @dataclass(slots=True)
 class OutputItemAdded:
-    """An item opens, with zero values."""
+    """An item was added, with empty values."""
 
     output_index: int
     item: Body
@@ -84,7 +84,7 @@ class OutputItemAdded:
 
 @dataclass(slots=True)
 class OutputItemDone:
-    """An item is final."""
+    """An item is complete."""
 
     output_index: int
     item: Body
@@ -93,7 +93,7 @@ class OutputItemDone:
 
 @dataclass(slots=True)
 class ContentPartAdded:
-    """A part opens."""
+    """A content part was added, with empty values."""
 
     item_id: str
     output_index: int
@@ -104,7 +104,7 @@ class ContentPartAdded:
 
 @dataclass(slots=True)
 class ContentPartDone:
-    """A part is final."""
+    """A content part is complete."""
 
     item_id: str
     output_index: int
@@ -115,7 +115,7 @@ class ContentPartDone:
 
 @dataclass(slots=True)
 class OutputTextDelta:
-    """Some more text."""
+    """Next piece of a text."""
 
     item_id: str
     output_index: int
@@ -127,7 +127,7 @@ class OutputTextDelta:
 
 @dataclass(slots=True)
 class OutputTextDone:
-    """The whole text of a part."""
+    """Complete text of a content part."""
 
     item_id: str
     output_index: int
@@ -139,7 +139,7 @@ class OutputTextDone:
 
 @dataclass(slots=True)
 class OutputTextAnnotationAdded:
-    """A part of text got a citation; it stands in the part's `annotations` at that index."""
+    """A citation was added to a text part, at `annotation_index` of its `annotations`."""
 
     item_id: str
     output_index: int
@@ -151,7 +151,7 @@ class OutputTextAnnotationAdded:
 
 @dataclass(slots=True)
 class RefusalDelta:
-    """Some more of a refusal."""
+    """Next piece of a refusal."""
 
     item_id: str
     output_index: int
@@ -162,7 +162,7 @@ class RefusalDelta:
 
 @dataclass(slots=True)
 class RefusalDone:
-    """The whole refusal."""
+    """Complete refusal."""
 
     item_id: str
     output_index: int
@@ -173,7 +173,7 @@ class RefusalDone:
 
 @dataclass(slots=True)
 class ReasoningTextDelta:
-    """Some more raw reasoning."""
+    """Next piece of raw reasoning."""
 
     item_id: str
     output_index: int
@@ -184,7 +184,7 @@ class ReasoningTextDelta:
 
 @dataclass(slots=True)
 class ReasoningTextDone:
-    """The whole raw reasoning."""
+    """Complete raw reasoning of a content part."""
 
     item_id: str
     output_index: int
@@ -195,7 +195,7 @@ class ReasoningTextDone:
 
 @dataclass(slots=True)
 class ReasoningSummaryPartAdded:
-    """A paragraph of a reasoning summary opens."""
+    """A part of a reasoning summary was added."""
 
     item_id: str
     output_index: int
@@ -206,7 +206,7 @@ class ReasoningSummaryPartAdded:
 
 @dataclass(slots=True)
 class ReasoningSummaryPartDone:
-    """A paragraph of a reasoning summary is final."""
+    """A part of a reasoning summary is complete."""
 
     item_id: str
     output_index: int
@@ -217,7 +217,7 @@ class ReasoningSummaryPartDone:
 
 @dataclass(slots=True)
 class ReasoningSummaryTextDelta:
-    """Some more of a reasoning summary."""
+    """Next piece of a reasoning summary."""
 
     item_id: str
     output_index: int
@@ -228,7 +228,7 @@ class ReasoningSummaryTextDelta:
 
 @dataclass(slots=True)
 class ReasoningSummaryTextDone:
-    """The whole text of a paragraph of a reasoning summary."""
+    """Complete text of a part of a reasoning summary."""
 
     item_id: str
     output_index: int
@@ -239,7 +239,7 @@ class ReasoningSummaryTextDone:
 
 @dataclass(slots=True)
 class FunctionCallArgumentsDelta:
-    """Some more of a call's arguments."""
+    """Next piece of a call's arguments."""
 
     item_id: str
     output_index: int
@@ -249,7 +249,7 @@ class FunctionCallArgumentsDelta:
 
 @dataclass(slots=True)
 class FunctionCallArgumentsDone:
-    """The whole arguments. `name` is an extra that older SDKs read."""
+    """Complete arguments. `name` is not in OpenAI's current schema, but older SDKs read it."""
 
     item_id: str
     output_index: int
@@ -260,7 +260,7 @@ class FunctionCallArgumentsDone:
 
 @dataclass(slots=True)
 class CustomToolCallInputDelta:
-    """Some more of the input of a custom tool."""
+    """Next piece of a custom tool's input."""
 
     item_id: str
     output_index: int
@@ -270,7 +270,7 @@ class CustomToolCallInputDelta:
 
 @dataclass(slots=True)
 class CustomToolCallInputDone:
-    """The whole input of a custom tool."""
+    """Complete input of a custom tool."""
 
     item_id: str
     output_index: int
@@ -280,7 +280,7 @@ class CustomToolCallInputDone:
 
 @dataclass(slots=True)
 class ShellCallCommandAdded:
-    """A command of a shell call opens."""
+    """A command of a shell call was added."""
 
     output_index: int
     command_index: int
@@ -290,7 +290,7 @@ class ShellCallCommandAdded:
 
 @dataclass(slots=True)
 class ShellCallCommandDelta:
-    """Some more of a command."""
+    """Next piece of a shell command."""
 
     output_index: int
     command_index: int
@@ -300,7 +300,7 @@ class ShellCallCommandDelta:
 
 @dataclass(slots=True)
 class ShellCallCommandDone:
-    """The whole command."""
+    """Complete shell command."""
 
     output_index: int
     command_index: int
@@ -347,8 +347,10 @@ Event = (
     | CodeInterpreterCallCodeDone
 )
 
+# Padding against side-channel attacks on encrypted streams, see `frame`. Its content carries no meaning.
 _NOISE = secrets.token_urlsafe(12).encode()
 DONE_FRAME = b"data: [DONE]\n\n"
+# Text deltas are by far the most frequent events. A template avoids serializing their constant part each time.
 _TEXT_DELTA = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
     b'"item_id":"%b","output_index":%d,"content_index":%d,"delta":%b,"logprobs":%b%b}\n\n'
@@ -357,7 +359,11 @@ _DELTAS = get_args(Delta)
 
 
 def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> bytes:
-    """The event as one server-sent event. `obfuscate` pads deltas, so that their length tells nothing on the wire."""
+    """Return the event as one server-sent event.
+
+    `obfuscate` pads deltas: from the sizes of encrypted packets, an observer could otherwise infer the lengths of
+    tokens and thereby the text.
+    """
     if isinstance(event, OutputTextDelta):
         return _TEXT_DELTA % (
             sequence_number,
@@ -375,12 +381,12 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
         kind,
         kind,
         sequence_number,
-        # `type` is the last field of every class, so that it can be cut off here and stand first on the wire.
+        # `type` is the last field of every class: it is cut off here, because on the wire it comes first.
         body[1 : -len(kind) - 11],
         padding,
     )
 
 
 def _padding(delta: str) -> bytes:
-    """Noise up to the next multiple of 16 characters. Only its length matters, so all deltas share it."""
+    # Pads to the next multiple of 16 characters. Only the length matters, so all deltas share the same noise.
     return b',"obfuscation":"%b"' % _NOISE[: 16 - len(delta) % 16]
