@@ -84,7 +84,7 @@ def test_lists_say_how_models_and_upstreams_fare(
 def test_a_test_call_shows_what_the_model_said(operator: Client, scripted: Model, script: Script) -> None:
     script.then(stream(*answer_of("Hel", "lo")))
     page = text(operator.post(f"/admin/models/{scripted.pk}/test/"))
-    assert ("It answered" in page, "Hello" in page, "First token" in page) == (True, True, True)
+    assert ("Call succeeded" in page, "Hello" in page, "Time to first token" in page) == (True, True, True)
     [asked] = script.received
     assert asked.body.get("max_tokens") == 16 or asked.body.get("max_completion_tokens") == 16
     with scope.every_team():
@@ -99,7 +99,7 @@ def test_a_test_call_that_fails_shows_the_error_without_the_key(
     assert "No such thing." in text(admin.post(f"/admin/models/{scripted.pk}/test/"))
     nowhere = Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=server)
     page = text(admin.post(f"/admin/models/{nowhere.pk}/test/"))
-    assert ("It failed" in page, "could not be reached" in page, SECRET in page) == (True, True, False)
+    assert ("Call failed" in page, "could not be reached" in page, SECRET in page) == (True, True, False)
 
 
 def test_only_operators_try_models(lead: Client, platform_auditor: Client, operator: Client, scripted: Model) -> None:

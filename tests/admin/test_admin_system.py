@@ -49,7 +49,7 @@ def test_it_tells_sizes_and_connections(admin: Client) -> None:
     page = text(admin.get(PAGE))
     assert "responses_response" in page
     assert f"of {dict(metrics.database())['Connections'].split()[-1]}" in page
-    assert "Keys evicted" in page
+    assert "Evicted keys" in page
 
 
 def test_what_waits_is_counted_with_the_age_of_the_oldest(admin: Client, caller: Caller, no_worker: None) -> None:
@@ -65,7 +65,7 @@ def test_a_process_that_holds_runs_and_tells_nothing_of_itself_is_named(admin: C
     response = add_response(caller, **held, lease_until=now() + timedelta(seconds=25))
     page = text(admin.get(f"{PAGE}now/"))
     assert "gone:1:x" in page
-    assert "holds runs, and tells nothing of itself" in page
+    assert "owns leases, no heartbeat" in page
     admin.post(f"/admin/live/{response.pk}/cancel/")
 
 
@@ -85,8 +85,8 @@ def test_a_worker_tells_that_it_lives(admin: Client, worker: WorkerProcess) -> N
 def test_without_redis_it_says_so(admin: Client, settings: Any, database: None) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     page = text(admin.get(f"{PAGE}now/"))
-    assert "Redis does not answer" in page
-    assert "It does not answer." in page
+    assert "Redis is not responding" in page
+    assert "Not responding." in page
 
 
 # -- health ------------------------------------------------------------------------------------------------------------
@@ -96,9 +96,9 @@ def test_it_asks_whom_the_platform_leans_on(admin: Client, settings: Any) -> Non
     settings.SANDBOX_URL = ""
     settings.SEARXNG_URL = "http://127.0.0.1:1"
     page = " ".join(text(admin.get(f"{PAGE}health/")).split())
-    assert "<b>PostgreSQL</b> <span>answers," in page
+    assert "<b>PostgreSQL</b> <span>responding," in page
     assert "<b>Sandbox</b> <span>not configured" in page
-    assert "<b>Search engine SEARXNG_URL</b> <span>does not answer" in page
+    assert "<b>Search engine SEARXNG_URL</b> <span>not responding" in page
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -134,16 +134,16 @@ def test_no_secret_is_shown(admin: Client, settings: Any) -> None:
 
 @pytest.mark.parametrize("name", ["NEW_API_KEY", "client_secret", "SOME_TOKEN", "DB_PASSWORD", "PEPPER_2"])
 def test_what_sounds_like_a_secret_is_masked(name: str) -> None:
-    assert configuration.shown(name, "value") == "••• set"
-    assert configuration.shown(name, "") == "not set"
+    assert configuration.display_value(name, "value") == "••• set"
+    assert configuration.display_value(name, "") == "not set"
 
 
 def test_other_values_are_shown_as_people_read_them() -> None:
-    assert configuration.shown("DEBUG", False) == "off"
-    assert configuration.shown("ALLOWED_HOSTS", ["a", "b"]) == "a, b"
-    assert configuration.shown("PORT", 8000) == "8000"
-    assert configuration.shown("IMAGE_MODEL", "") == "–"
-    assert configuration.shown("EGRESS_ALLOW", AllowList.parse(["10.0.0.0/8", "a:80"])) == "10.0.0.0/8, a:80"
+    assert configuration.display_value("DEBUG", False) == "off"
+    assert configuration.display_value("ALLOWED_HOSTS", ["a", "b"]) == "a, b"
+    assert configuration.display_value("PORT", 8000) == "8000"
+    assert configuration.display_value("IMAGE_MODEL", "") == "–"
+    assert configuration.display_value("EGRESS_ALLOW", AllowList.parse(["10.0.0.0/8", "a:80"])) == "10.0.0.0/8, a:80"
 
 
 def test_its_queries_are_bounded(admin: Client, count_queries: CountQueries) -> None:

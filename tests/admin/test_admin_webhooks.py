@@ -102,7 +102,7 @@ def test_switching_off_and_on(lead: Client, caller: Caller) -> None:
 def test_one_that_was_disabled_says_why(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     change_endpoint(caller, enabled=False, disabled_at=now(), disabled_reason=DisabledReason.GONE)
-    assert "it answered 410 Gone" in text(lead.get(page_of(endpoint)))
+    assert "the endpoint responded with 410 Gone" in text(lead.get(page_of(endpoint)))
     assert "It answered 410 Gone" in text(lead.get(ENDPOINTS))
 
 
@@ -110,7 +110,7 @@ def test_a_test_that_nobody_answers_says_so(lead: Client, caller: Caller) -> Non
     endpoint = add_endpoint(caller, "https://127.0.0.1/").endpoint
     assert "response.completed" in text(lead.get(page_of(endpoint, "test")))
     answer = lead.post(page_of(endpoint, "test"), {"event_type": "response.completed"})
-    assert "Nobody answered" in told(answer)
+    assert "Test failed" in told(answer)
 
 
 def test_deleting_takes_the_deliveries_along(lead: Client, caller: Caller) -> None:
@@ -151,11 +151,11 @@ def test_a_delivery_is_sent_again(lead: Client, caller: Caller) -> None:
     announce(caller)
     change_deliveries(caller, state=DeliveryState.FAILED, next_attempt_at=None)
     resend = f"{DELIVERIES}{deliveries_of(caller)[0].pk}/resend/"
-    assert "once more" in text(lead.get(resend))
-    assert "sent again" in told(lead.post(resend))
+    assert "again with the same ID" in text(lead.get(resend))
+    assert "being resent" in told(lead.post(resend))
     assert deliveries_of(caller)[0].state == DeliveryState.PENDING
     change_deliveries(caller, claimed_until=now() + timedelta(minutes=1))
-    assert "under way" in told(lead.post(resend))
+    assert "already in progress" in told(lead.post(resend))
     lead.post(page_of(endpoint, "switch"))
     assert "disabled" in told(lead.post(resend))
 

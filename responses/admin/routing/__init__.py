@@ -1,1 +1,1 @@
-"""How models and upstreams fare, and trying them."""
+"""Health of models and upstreams, test calls."""

@@ -1,4 +1,4 @@
-"""How models and upstreams fare, from the sums of the ledger by the hour."""
+"""Health of models and upstreams, computed from the hourly sums of the usage records."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -15,17 +15,19 @@ _MEASURES = ("calls", "failed", "duration")
 
 @register_health_source
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
-    """By upstream and model, and by upstream alone. Two questions for each of the two spans."""
+    """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
+    # Until the end of the current hour. "Last hour" reads two hours of sums, as the current one may have just begun.
     end = now().replace(minute=0, second=0, microsecond=0) + _HOUR
-    hour, day = _asked(end - 2 * _HOUR, end), _asked(end - 24 * _HOUR, end)
+    hour, day = _health_between(end - 2 * _HOUR, end), _health_between(end - 24 * _HOUR, end)
     return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
-def _asked(since: datetime, until: datetime) -> dict[tuple[str, str], Health]:
+def _health_between(since: datetime, until: datetime) -> dict[tuple[str, str], Health]:
     found = {}
     for by in (("upstream_id",), ("upstream_id", "model")):
         for row in fetch_rows(RollupQuery(source=CALLS, since=since, until=until, measures=_MEASURES, by=by)):
-            if row.key[0]:  # tools of the server have none
+            # Calls of hosted tools are recorded without an upstream.
+            if row.key[0]:
                 found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = _health(row)
     return found
 

@@ -1,4 +1,4 @@
-"""Trying a model for real, and asking an upstream what it has: for operators, on the pages of models and upstreams."""
+"""Test calls of models, and the model list of an upstream, for operators."""
 
 import asyncio
 import time
@@ -23,22 +23,23 @@ from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
 from tenants.models import Model, Upstream
 
-MOST_TOKENS = 16
-MOST_LISTED = 500
-_SECONDS = 30
-_WORDS = "Say hello in one word."
+# Enough for a greeting, so that a test costs next to nothing.
+MAX_TOKENS = 16
+MAX_LISTED = 500
+_TIMEOUT_SECONDS = 30
+_PROMPT = "Say hello in one word."
 _MASK = "•••"
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """What became of a call. `error` is the upstream's own, without its key; empty: it answered."""
+class TestCallResult:
+    """Result of a test call. `error` is the upstream's message without the API key; empty if the call succeeded."""
 
     took_ms: int
     first_ms: int | None = None
-    words: str = ""
+    text: str = ""
     error: str = ""
     status: int | None = None
     tokens: tuple[int, int] | None = None
@@ -46,107 +47,111 @@ class Trial:
 
 @page("models/<int:model_id>/test/", name="model_test", viewers=OPERATORS)
 def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
-    """One small call of the model, on POST; it costs what it costs, and belongs to no team."""
+    """Make one call to the model (POST). The upstream bills it, and it is recorded for no team."""
     model = Model.objects.select_related("upstream").filter(pk=model_id).first()
     if model is None:
         raise Http404
     back = reverse("admin:tenants_model_change", args=[model_id])
     if request.method != "POST":
         return HttpResponseRedirect(back)
+    # The route `*` serves any model name, so the operator enters one.
     name = request.POST.get("name", "").strip()[:200] if model.name == "*" else model.name
     if not name:
-        messages.error(request, "Say which model to call: the row routes every name.")
+        messages.error(request, "Enter a model name: this route accepts any name.")
         return HttpResponseRedirect(back)
-    trial = _now(_try(directory.route_of(model, name)))
-    after = {"model": name, "error": trial.error, "took_ms": trial.took_ms}
+    result = _run_sync(_call_model(directory.route_of(model, name)))
+    after = {"model": name, "error": result.error, "took_ms": result.took_ms}
     audit_row(request, model, "tested", after=after)
-    context = {"model": model, "name": name, "trial": trial, "back": back, "most": MOST_TOKENS}
-    return render(request, "admin/tenants/model/trial.html", title=f"Test call of {name}", **context)
+    context = {"model": model, "name": name, "result": result, "back": back, "max_tokens": MAX_TOKENS}
+    return render(request, "admin/tenants/model/test_call.html", title=f"Test call: {name}", **context)
 
 
 @page("upstreams/<str:upstream_id>/models/", name="upstream_models", viewers=OPERATORS)
 def upstream_models(request: HttpRequest, upstream_id: str) -> HttpResponseBase:
-    """What the upstream says it has, each with a button that adds it; POST adds one under its own name."""
+    """List the models that the upstream offers; POST adds a route for one of them."""
     upstream = Upstream.objects.filter(pk=upstream_id).first()
     if upstream is None:
         raise Http404
     if request.method == "POST":
         name = request.POST.get("name", "").strip()[:200]
         if name:
-            model, made = Model.objects.get_or_create(name=name, upstream=upstream)
-            if made:
+            model, is_new = Model.objects.get_or_create(name=name, upstream=upstream)
+            if is_new:
                 audit_row(request, model, "created", after={"name": name, "upstream": upstream.pk})
-            messages.success(request, f"{name} is routed to {upstream.name}." if made else f"{name} was there before.")
+            messages.success(request, f"{name} is routed to {upstream.name}." if is_new else f"{name} already exists.")
         return HttpResponseRedirect(request.get_full_path())
-    listed, error = _now(_list(directory.upstream_of(upstream)))
+    listed, error = _run_sync(_list_models(directory.upstream_of(upstream)))
     known = set(Model.objects.filter(upstream=upstream).values_list("name", flat=True))
     context = {
         "upstream": upstream,
-        "rows": [(name, name in known) for name in listed[:MOST_LISTED]],
-        "is_cut": len(listed) > MOST_LISTED,
+        "rows": [(name, name in known) for name in listed[:MAX_LISTED]],
+        "is_cut": len(listed) > MAX_LISTED,
         "error": error,
         "back": reverse("admin:tenants_upstream_change", args=[upstream_id]),
     }
     return render(request, "admin/tenants/upstream/models.html", title=f"Models of {upstream.name}", **context)
 
 
-def _now(work: Coroutine[Any, Any, Found]) -> Found:
-    """The result, from a loop of its own, whose connections end with it."""
+def _run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a new event loop."""
+    # Clients and their connections belong to a loop, so they are closed before it ends.
 
-    async def run() -> Found:
+    async def run() -> T:
         try:
-            return await asyncio.wait_for(work, _SECONDS)
+            return await asyncio.wait_for(work, _TIMEOUT_SECONDS)
         finally:
             await close_clients()
 
     return asyncio.run(run())
 
 
-async def _try(route: directory.Route) -> Trial:
+async def _call_model(route: directory.Route) -> TestCallResult:
     began = time.monotonic()
-    said = InputMessage.model_validate({"type": "message", "role": "user", "content": _WORDS})
-    wanted = TurnRequest(
+    message = InputMessage.model_validate({"type": "message", "role": "user", "content": _PROMPT})
+    turn_request = TurnRequest(
         model=route.upstream_model,
         instructions=None,
-        items=[said],
-        sampling=Sampling(max_output_tokens=MOST_TOKENS),
+        items=[message],
+        sampling=Sampling(max_output_tokens=MAX_TOKENS),
         first_output_index=0,
     )
-    stream, first = model_for(route).open(wanted), None
+    stream, first = model_for(route).open(turn_request), None
     try:
+        # The stream is consumed as in a run, which also measures the time to the first token.
         async for events in stream.events():
             if first is None and events:
-                first = _since(began)
+                first = _milliseconds_since(began)
         result = stream.result()
     except TimeoutError:
-        return Trial(took_ms=_since(began), error="It did not answer in time.")
-    return _trial(result, route, took_ms=_since(began), first_ms=first)
+        return TestCallResult(took_ms=_milliseconds_since(began), error="The upstream did not respond in time.")
+    return _to_result(result, route, took_ms=_milliseconds_since(began), first_ms=first)
 
 
-def _trial(result: TurnResult, route: directory.Route, *, took_ms: int, first_ms: int | None) -> Trial:
-    words = " ".join(filter(None, (plain_text(item) for item in result.items)))
+def _to_result(result: TurnResult, route: directory.Route, *, took_ms: int, first_ms: int | None) -> TestCallResult:
+    text = " ".join(filter(None, (plain_text(item) for item in result.items)))
     usage = (result.usage.input_tokens, result.usage.output_tokens) if result.usage else None
     if result.failure is not None:
         error = _redacted(result.failure.message, route.upstream.api_key)
-        return Trial(took_ms=took_ms, first_ms=first_ms, error=error, status=result.failure.status)
-    return Trial(took_ms=took_ms, first_ms=first_ms, words=words, status=200, tokens=usage)
+        return TestCallResult(took_ms=took_ms, first_ms=first_ms, error=error, status=result.failure.status)
+    return TestCallResult(took_ms=took_ms, first_ms=first_ms, text=text, status=200, tokens=usage)
 
 
-async def _list(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
-    """The names, sorted, or why there are none."""
+async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
+    """Return the sorted names, or an empty list and the reason."""
     try:
-        answer = await client_for(upstream).get("/models", cast_to=object)
+        body = await client_for(upstream).get("/models", cast_to=object)
     except openai.APIError as error:
         return [], _redacted(to_failure(error).message, upstream.api_key)
-    rows = answer.get("data") if isinstance(answer, dict) else None
+    rows = body.get("data") if isinstance(body, dict) else None
     if not isinstance(rows, list):
-        return [], "The upstream's answer is no list of models."
+        return [], "The upstream did not return a list of models."
     return sorted({row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}), ""
 
 
-def _since(began: float) -> int:
+def _milliseconds_since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-def _redacted(words: str, secret: str) -> str:
-    return words.replace(secret, _MASK) if secret else words
+def _redacted(text: str, secret: str) -> str:
+    # Some upstreams repeat the key in their error messages.
+    return text.replace(secret, _MASK) if secret else text

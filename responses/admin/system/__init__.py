@@ -1,4 +1,4 @@
-"""The platform itself: which processes live, what waits, how large the stores are, and how it is configured."""
+"""System page: processes, queues, databases, health of dependencies, configuration."""
 
 from responses.admin.system import pages
 

@@ -1,7 +1,7 @@
-"""The configuration as a page shows it: chosen settings and no others, and of secrets only whether they are set.
+"""Configuration shown on the system page: a fixed list of settings, with secrets masked.
 
-A setting is shown because it stands in the list here. It is masked because of its name, so that one which is added to
-the list without a thought for that is masked all the same.
+Only settings in the list below are shown. Masking depends on the name of a setting and not on the list, so a secret
+that is added to the list by mistake is masked as well.
 """
 
 import re
@@ -16,8 +16,8 @@ from kernel.egress_policy import AllowEntry, AllowList
 
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PEPPER|CREDENTIAL", re.IGNORECASE)
 _MASK = "•••"
-_SHOWN: Mapping[str, Iterable[str]] = {
-    "Serving": (
+_GROUPS: Mapping[str, Iterable[str]] = {
+    "Web server": (
         "DEBUG",
         "PORT",
         "ALLOWED_HOSTS",
@@ -48,7 +48,7 @@ _SHOWN: Mapping[str, Iterable[str]] = {
         "BATCH_RETRY_SECONDS",
     ),
     "Webhooks": ("WEBHOOK_CONCURRENCY", "WEBHOOK_TIMEOUT_SECONDS", "WEBHOOK_RETRY_SECONDS"),
-    "Signing in": (
+    "Sign-in": (
         "OIDC_ISSUER",
         "OIDC_CLIENT_ID",
         "OIDC_CLIENT_SECRET",
@@ -61,59 +61,62 @@ _SHOWN: Mapping[str, Iterable[str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A setting as it may be shown."""
+class DisplayedSetting:
+    """Setting with its masked or formatted value."""
 
     name: str
     value: str
 
 
-def groups() -> dict[str, list[Setting]]:
-    """The settings by what they are about."""
-    found = {title: [_setting(name, getattr(settings, name, "")) for name in names] for title, names in _SHOWN.items()}
-    return {**found, "Stores": _stores()}
+def groups() -> dict[str, list[DisplayedSetting]]:
+    """Return the displayed settings by section."""
+    has_userinfo = {
+        title: [_displayed(name, getattr(settings, name, "")) for name in names] for title, names in _GROUPS.items()
+    }
+    return {**has_userinfo, "Databases and storage": _stores()}
 
 
-def shown(name: str, value: Any) -> str:
-    """A value as people may see it."""
+def display_value(name: str, value: Any) -> str:
+    """Return the value of a setting for display; secrets show only whether they are set."""
     if _SECRET.search(name):
         return f"{_MASK} set" if value else "not set"
     match value:
         case bool():
             return "on" if value else "off"
         case list() | tuple() | set() | frozenset():
-            return ", ".join(_safe(str(each)) for each in value) or "–"
+            return ", ".join(_without_credentials(str(each)) for each in value) or "–"
         case AllowList():
-            return ", ".join(map(_allowance, value.entries)) or "–"
-    return _safe(str(value)) or "–"
+            return ", ".join(map(_format_allowance, value.entries)) or "–"
+    return _without_credentials(str(value)) or "–"
 
 
-def _allowance(entry: AllowEntry) -> str:
-    where = str(entry.network) if entry.network is not None else str(entry.name)
-    return where if entry.port is None else f"{where}:{entry.port}"
+def _format_allowance(entry: AllowEntry) -> str:
+    target = str(entry.network) if entry.network is not None else str(entry.name)
+    return target if entry.port is None else f"{target}:{entry.port}"
 
 
-def _setting(name: str, value: Any) -> Setting:
-    return Setting(name=name, value=shown(name, value))
+def _displayed(name: str, value: Any) -> DisplayedSetting:
+    return DisplayedSetting(name=name, value=display_value(name, value))
 
 
-def _stores() -> list[Setting]:
+def _stores() -> list[DisplayedSetting]:
+    # Assembled from the parts: the URL itself contains the password.
     database = settings.DATABASES["default"]
     return [
-        Setting(name="DATABASE_URL", value=f"{database['HOST']}:{database['PORT']}/{database['NAME']}"),
-        Setting(name="Role of the application", value=str(database["USER"])),
-        Setting(name="Connections of a process", value=str(database["OPTIONS"]["pool"]["max_size"])),
-        Setting(name="REDIS_URL", value=_safe(settings.REDIS_URL)),
-        Setting(name="FILES_STORAGE", value=settings.STORAGES["files"]["BACKEND"]),
+        DisplayedSetting(name="DATABASE_URL", value=f"{database['HOST']}:{database['PORT']}/{database['NAME']}"),
+        DisplayedSetting(name="Database user", value=str(database["USER"])),
+        DisplayedSetting(name="Connections per process", value=str(database["OPTIONS"]["pool"]["max_size"])),
+        DisplayedSetting(name="REDIS_URL", value=_without_credentials(settings.REDIS_URL)),
+        DisplayedSetting(name="FILES_STORAGE", value=settings.STORAGES["files"]["BACKEND"]),
     ]
 
 
-def _safe(text: str) -> str:
-    """A URL without who signs in by it, and without its query; any other text as it is."""
+def _without_credentials(text: str) -> str:
+    # URLs may contain a user name, a password or an API key in the query. Other values are returned unchanged.
     if "://" not in text:
         return text
     parts = urlsplit(text)
-    _, found, host = parts.netloc.rpartition("@")
+    _, has_userinfo, host = parts.netloc.rpartition("@")
     return urlunsplit(
-        (parts.scheme, f"{_MASK}@{host}" if found else host, parts.path, _MASK if parts.query else "", "")
+        (parts.scheme, f"{_MASK}@{host}" if has_userinfo else host, parts.path, _MASK if parts.query else "", "")
     )

@@ -1,4 +1,4 @@
-"""Whether those answer whom the platform leans on: asked side by side, each for a moment only."""
+"""Health checks of the dependencies, run in parallel with a short timeout each."""
 
 import asyncio
 import socket
@@ -16,68 +16,72 @@ from responses.containers import services as containers
 from sandbox.client import SandboxUnavailable
 from tenants.models import SearchEngine
 
-_SECONDS = 1.5
+# Far below the interval of 15 s in which the page repeats the checks.
+_TIMEOUT_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """What somebody answered, and how quickly. `is_well` None: it is not configured."""
+class HealthCheck:
+    """Result of one check. `is_healthy` is None if the dependency is not configured."""
 
     name: str
-    is_well: bool | None
-    words: str
+    is_healthy: bool | None
+    detail: str
     milliseconds: int | None = None
 
 
-def checks() -> list[Check]:
-    """Everybody's answer. Nothing is asked that costs something."""
-    asked: list[tuple[str, Callable[[], str | None]]] = [
+def checks() -> list[HealthCheck]:
+    """Run all checks. None of them causes costs at a provider."""
+    probes: list[tuple[str, Callable[[], str | None]]] = [
         ("PostgreSQL", _database),
         ("Redis", _redis),
         ("Sandbox", _sandbox),
-        *((f"Search engine {name}", lambda url=url: _reach(url)) for name, url in _engines()),
+        *((f"Search engine {name}", lambda url=url: _connect(url)) for name, url in _engines()),
     ]
-    with ThreadPoolExecutor(len(asked)) as threads:
-        return list(threads.map(lambda each: _checked(*each), asked))
+    # In parallel: the page waits for the slowest dependency, not for the sum of all timeouts.
+    with ThreadPoolExecutor(len(probes)) as threads:
+        return list(threads.map(lambda probe: _run_check(*probe), probes))
 
 
-def _checked(name: str, ask: Callable[[], str | None]) -> Check:
+def _run_check(name: str, probe: Callable[[], str | None]) -> HealthCheck:
     began = time.monotonic()
     try:
-        words = ask()
+        detail = probe()
     except (OSError, TimeoutError, psycopg.Error, redis.RedisError, SandboxUnavailable) as error:
-        return Check(name=name, is_well=False, words=_reason(error))
-    if words is None:
-        return Check(name=name, is_well=None, words="not configured")
-    return Check(name=name, is_well=True, words=words, milliseconds=round((time.monotonic() - began) * 1000))
+        return HealthCheck(name=name, is_healthy=False, detail=_reason(error))
+    if detail is None:
+        return HealthCheck(name=name, is_healthy=None, detail="not configured")
+    return HealthCheck(name=name, is_healthy=True, detail=detail, milliseconds=round((time.monotonic() - began) * 1000))
 
 
 def _reason(error: Exception) -> str:
-    """Why not, without what drivers put into their messages: addresses, and who signs in."""
+    # Messages of drivers contain addresses and user names, so they are not shown.
     if isinstance(error, SandboxUnavailable):
         return str(error)
-    return "does not answer in time" if isinstance(error, TimeoutError) else "does not answer"
+    return "no response in time" if isinstance(error, TimeoutError) else "not responding"
 
 
 def _database() -> str:
-    given = settings.DATABASES["default"]
-    names = {"host": given["HOST"], "port": given["PORT"], "user": given["USER"], "dbname": given["NAME"]}
-    with psycopg.connect(**names, password=given["PASSWORD"], connect_timeout=2) as database:
+    config = settings.DATABASES["default"]
+    names = {"host": config["HOST"], "port": config["PORT"], "user": config["USER"], "dbname": config["NAME"]}
+    with psycopg.connect(**names, password=config["PASSWORD"], connect_timeout=2) as database:
         database.execute("SELECT 1")
-    return "answers"
+    return "responding"
 
 
 def _redis() -> str:
-    with redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=_SECONDS, socket_timeout=_SECONDS) as client:
+    with redis.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS
+    ) as client:
         client.ping()
-    return "answers"
+    return "responding"
 
 
 def _sandbox() -> str | None:
     if not settings.SANDBOX_URL:
         return None
-    ability = asyncio.run(asyncio.wait_for(containers.service().info(), _SECONDS))
-    return f"containers of up to {ability.max_memory}"
+    info = asyncio.run(asyncio.wait_for(containers.service().info(), _TIMEOUT_SECONDS))
+    return f"up to {info.max_memory} per container"
 
 
 def _engines() -> list[tuple[str, str]]:
@@ -85,9 +89,9 @@ def _engines() -> list[tuple[str, str]]:
     return [*rows, *([("SEARXNG_URL", settings.SEARXNG_URL)] if settings.SEARXNG_URL else [])]
 
 
-def _reach(url: str) -> str:
-    """A search would cost something, so only the door is tried."""
+def _connect(url: str) -> str:
+    # A search may be billed by the engine, so only the TCP connection is tried.
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.create_connection((parts.hostname or "", port), timeout=_SECONDS):
-        return "can be reached"
+    with socket.create_connection((parts.hostname or "", port), timeout=_TIMEOUT_SECONDS):
+        return "reachable"

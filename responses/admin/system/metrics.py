@@ -1,4 +1,7 @@
-"""What the page of the system tells: read from catalogues and by partial indexes, never by going through a table."""
+"""Metrics of the system page: versions, processes, queues, PostgreSQL and Redis.
+
+Everything is read from system catalogues and partial indexes. No function scans a table.
+"""
 
 import platform
 from collections import Counter
@@ -27,7 +30,8 @@ from responses.models.batches import OPEN_BATCHES, Batch
 from responses.models.vector_stores import VectorStoreFile
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 
-MOST = 1000
+# Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
+MAX_COUNT = 1000
 _REDIS_SECONDS = 0.5
 _TABLES = 15
 _LIBRARIES = (
@@ -49,7 +53,10 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What waits, counted as far as a thousand, and since when the first of it does."""
+    """Length of a queue, counted up to `MAX_COUNT`, and the time of its oldest entry.
+
+    `waiting` is None if the length is unknown.
+    """
 
     name: str
     waiting: int | None
@@ -58,31 +65,35 @@ class Queue:
 
     @property
     def count(self) -> str:
-        """The number, or that nobody knows it."""
+        """Return the length for display: "1,000+" at the limit, a dash if unknown."""
         if self.waiting is None:
             return "–"
-        return f"{self.waiting:,}" + ("+" if self.waiting >= MOST else "")
+        return f"{self.waiting:,}" + ("+" if self.waiting >= MAX_COUNT else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A process that lives, or one that holds runs and tells nothing of itself. `load` is what it says it does."""
+class PlatformProcess:
+    """Process with a heartbeat, or the owner of leases that has none. `load` is the work it reported last."""
 
     kind: str
     name: str
     version: str = ""
     started_at: datetime | None = None
-    beat_at: datetime | None = None
+    last_heartbeat_at: datetime | None = None
     load: str = ""
     leases: int = 0
-    is_silent: bool = False
+    has_no_heartbeat: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Processes:
-    """Those of the platform. `is_known` False: Redis does not answer, and only holders of leases are known."""
+class PlatformProcesses:
+    """Processes of the platform.
 
-    rows: Sequence[Process] = field(default_factory=tuple)
+    `is_known` is False if Redis does not answer; then only owners of leases are listed. `missing` are the kinds of
+    process that must run but have no heartbeat.
+    """
+
+    rows: Sequence[PlatformProcess] = field(default_factory=tuple)
     is_known: bool = True
     missing: Sequence[str] = ()
 
@@ -91,7 +102,7 @@ class Processes:
 
 
 def versions() -> list[tuple[str, str]]:
-    """What runs here, in which version."""
+    """Return the versions of the platform, its servers and its main libraries."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW server_version")
         (database,) = cursor.fetchone()
@@ -110,15 +121,17 @@ def _library(name: str) -> str:
 
 
 def migrations() -> dict[str, Any]:
-    """How many migrations are applied, and which are not."""
+    """Return the number of applied migrations, the pending ones, and the last one with its time."""
     known = _known_migrations()
     recorder = MigrationRecorder(connection)
+    # Only migrations of the installed code: the table keeps rows of migrations that were squashed or removed.
     applied = recorder.applied_migrations().keys() & known
     last = recorder.migration_qs.order_by("-applied").values_list("app", "name", "applied").first()
     pending = sorted(known - applied)
     return {"applied": len(applied), "pending": [f"{app}.{name}" for app, name in pending], "last": last}
 
 
+# Loading the migrations imports all their modules. They do not change while the process runs.
 @cache
 def _known_migrations() -> frozenset[tuple[str, str]]:
     return frozenset(MigrationLoader(None, ignore_no_migrations=True).graph.nodes)
@@ -127,78 +140,85 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 # -- processes and queues ----------------------------------------------------------------------------------------------
 
 
-def processes() -> Processes:
-    """Who lives, and who holds the leases of runs."""
+def processes() -> PlatformProcesses:
+    """Return the processes with a heartbeat, and the owners of leases without one."""
     beats = heartbeats.live_processes()
-    held = Counter(queries.holders())
-    rows = [_process(beat, held.pop(beat.name, 0)) for beat in beats or ()]
-    silent = [Process(kind="unknown", name=name, leases=count, is_silent=True) for name, count in held.items()]
+    leases = Counter(queries.holders())
+    rows = [_process(beat, leases.pop(beat.name, 0)) for beat in beats or ()]
+    # What is left has no heartbeat: the process has died, or cannot reach Redis. Its leases will expire.
+    silent = [
+        PlatformProcess(kind="unknown", name=name, leases=count, has_no_heartbeat=True)
+        for name, count in leases.items()
+    ]
+    # Web processes are not checked: this page would not be served without one.
     kinds = {row.kind for row in rows}
     missing = [] if beats is None else [kind for kind in ("worker", "beat") if kind not in kinds]
-    return Processes(rows=[*rows, *silent], is_known=beats is not None, missing=missing)
+    return PlatformProcesses(rows=[*rows, *silent], is_known=beats is not None, missing=missing)
 
 
-def _process(beat: Heartbeat, leases: int) -> Process:
-    told = dict(beat.facts)
-    if "slots" in told:
-        load = f"{told['held']:,} of {told['slots']:,} slots"
-    elif "sent_at" in told:
-        ago = max(0, round(now().timestamp() - told["sent_at"]))
-        load = f"sent {str(told['task']).rpartition('.')[2]} {ago} s ago"
-    elif "runs" in told:
-        load = f"{told['runs']:,} runs, {told['server']}"
+def _process(beat: Heartbeat, leases: int) -> PlatformProcess:
+    facts = dict(beat.facts)
+    # Each kind of process reports its own facts: workers slots, the scheduler its last task, web processes their runs.
+    if "slots" in facts:
+        load = f"{facts['held']:,} of {facts['slots']:,} slots"
+    elif "sent_at" in facts:
+        ago = max(0, round(now().timestamp() - facts["sent_at"]))
+        load = f"sent {str(facts['task']).rpartition('.')[2]} {ago} s ago"
+    elif "runs" in facts:
+        load = f"{facts['runs']:,} runs, {facts['server']}"
     else:
-        load = "has sent nothing yet" if beat.kind == "beat" else ""
-    return Process(
+        load = "no task sent yet" if beat.kind == "beat" else ""
+    return PlatformProcess(
         kind=beat.kind,
         name=beat.name,
         version=beat.version,
         started_at=beat.started_at,
-        beat_at=beat.beat_at,
+        last_heartbeat_at=beat.beat_at,
         load=load,
         leases=leases,
     )
 
 
 def queues() -> list[Queue]:
-    """What waits, wherever things wait."""
+    """Return the lengths of all queues."""
     waiting, oldest = queries.queue()
     batches = Batch.objects.filter(status__in=OPEN_BATCHES)
     files = VectorStoreFile.objects.filter(status="in_progress")
     return [
-        Queue(name="Background responses", waiting=waiting, since=oldest, note="wait for a worker"),
-        _queue("Batches", batches, note="validated, answered or written"),
+        Queue(name="Background responses", waiting=waiting, since=oldest, note="waiting for a worker"),
+        _queue("Batches", batches, note="validating, in progress or finalizing"),
         _deliveries(),
-        _queue("Files of vector stores", files, note="read and embedded"),
+        _queue("Vector store files", files, note="being extracted and embedded"),
         _tasks(),
     ]
 
 
 def _queue(name: str, rows: QuerySet[Any], *, note: str) -> Queue:
-    moments = list(rows.order_by("created_at").values_list("created_at", flat=True)[:MOST])
+    moments = list(rows.order_by("created_at").values_list("created_at", flat=True)[:MAX_COUNT])
     return Queue(name=name, waiting=len(moments), since=moments[0] if moments else None, note=note)
 
 
 def _deliveries() -> Queue:
-    # Their index is by endpoint, so that the oldest is known among those that are looked at.
+    # The index is ordered by endpoint and not by time, so the oldest entry is that of the rows that were read.
     pending = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)
-    moments = list(pending.values_list("next_attempt_at", flat=True)[:MOST])
+    moments = list(pending.values_list("next_attempt_at", flat=True)[:MAX_COUNT])
     due = [moment for moment in moments if moment is not None and moment <= now()]
     return Queue(
         name="Webhook deliveries",
         waiting=len(moments),
         since=min(due, default=None),
-        note=f"{len(due):,} due, the others wait for their next attempt",
+        note=f"{len(due):,} due, the others are scheduled for a retry",
     )
 
 
 def _tasks() -> Queue:
     try:
         with _redis() as client:
-            waiting, under_way = int(client.llen("celery")), int(client.hlen("unacked"))
+            # Celery keeps waiting tasks in the list `celery`, and delivered ones in the hash `unacked`.
+            waiting, unacknowledged = int(client.llen("celery")), int(client.hlen("unacked"))
     except redis.RedisError:
-        return Queue(name="Tasks", waiting=None, note="Redis does not answer")
-    return Queue(name="Tasks", waiting=waiting, note=f"{under_way:,} under way")
+        return Queue(name="Celery tasks", waiting=None, note="Redis does not respond")
+    return Queue(name="Celery tasks", waiting=waiting, note=f"{unacknowledged:,} in progress")
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
@@ -222,24 +242,26 @@ LIMIT %s
 
 
 def database() -> list[tuple[str, str]]:
-    """The state of PostgreSQL, as it counts itself."""
+    """Return figures from PostgreSQL's statistics views."""
     with connection.cursor() as cursor:
         cursor.execute(_DATABASE)
-        total, backends, most, hit, read, commits, rollbacks, deadlocks, temporary, longest, locked = cursor.fetchone()
+        total, backends, max_connections, hit, read, commits, rollbacks, deadlocks, temporary, longest, locked = (
+            cursor.fetchone()
+        )
     return [
         ("Size", size(total)),
-        ("Connections", f"{backends:,} of {most:,}"),
-        ("Cache hits", f"{100 * hit / (hit + read):.1f} %" if hit + read else "–"),
+        ("Connections", f"{backends:,} of {max_connections:,}"),
+        ("Cache hit rate", f"{100 * hit / (hit + read):.1f} %" if hit + read else "–"),
         ("Transactions", f"{commits:,} committed, {rollbacks:,} rolled back"),
         ("Longest transaction", "–" if longest is None else f"{float(longest):.1f} s"),
-        ("Waiting for locks", f"{locked:,}"),
+        ("Sessions waiting for locks", f"{locked:,}"),
         ("Deadlocks", f"{deadlocks:,}"),
         ("Temporary files", size(temporary)),
     ]
 
 
 def tables() -> list[dict[str, Any]]:
-    """The largest tables: their rows as the planner estimates them, and their sizes as the files have them."""
+    """Return the largest tables with the planner's row estimate and their sizes on disk."""
     with connection.cursor() as cursor:
         cursor.execute(_SIZES, [_TABLES])
         return [
@@ -259,17 +281,17 @@ def tables() -> list[dict[str, Any]]:
 
 
 def redis_info() -> dict[str, Any] | None:
-    """What Redis says of itself; None where it does not answer."""
+    """Return the output of Redis INFO, or None if Redis does not respond."""
     try:
         with _redis() as client:
-            found: dict[str, Any] = client.info()
+            info: dict[str, Any] = client.info()
     except redis.RedisError:
         return None
-    return found
+    return info
 
 
 def broker(info: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The state of Redis."""
+    """Return figures from Redis INFO; empty without it."""
     if info is None:
         return []
     hits, misses = info.get("keyspace_hits", 0), info.get("keyspace_misses", 0)
@@ -277,10 +299,10 @@ def broker(info: dict[str, Any] | None) -> list[tuple[str, str]]:
         ("Memory", f"{size(info.get('used_memory', 0))} of {_limit(info)}"),
         ("Clients", f"{info.get('connected_clients', 0):,}"),
         ("Commands", f"{info.get('instantaneous_ops_per_sec', 0):,} per second"),
-        ("Keys found", f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "–"),
-        ("Keys evicted", f"{info.get('evicted_keys', 0):,}"),
+        ("Hit rate", f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "–"),
+        ("Evicted keys", f"{info.get('evicted_keys', 0):,}"),
         ("Keys", f"{_keys(info.values()):,}"),
-        ("Up for", f"{info.get('uptime_in_seconds', 0) // 3600:,} h"),
+        ("Uptime", f"{info.get('uptime_in_seconds', 0) // 3600:,} h"),
     ]
 
 
@@ -288,19 +310,22 @@ def _limit(info: dict[str, Any]) -> str:
     return size(info["maxmemory"]) if info.get("maxmemory") else "no limit"
 
 
+# INFO has one entry per logical database, each with its number of keys.
 def _keys(values: Iterable[Any]) -> int:
     return sum(value["keys"] for value in values if isinstance(value, dict) and "keys" in value)
 
 
 def _redis_version(info: dict[str, Any] | None) -> str:
     if info is None:
-        return "does not answer"
+        return "not responding"
+    # Valkey reports the Redis version it is compatible with, in addition to its own.
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return str(info.get("redis_version", "unknown"))
 
 
 def _redis() -> Any:
+    # No retries and a short timeout: the page must show that Redis is down instead of waiting for it.
     return redis.Redis.from_url(
         settings.REDIS_URL,
         socket_connect_timeout=_REDIS_SECONDS,

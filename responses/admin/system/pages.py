@@ -1,4 +1,4 @@
-"""The page of the system, and the parts of it that it asks for again while somebody looks."""
+"""System page, and the parts of it that the browser refreshes."""
 
 from typing import Any
 
@@ -13,28 +13,28 @@ from tenants.console.site import page, render
 
 @page("system/", name="system", viewers=STAFF)
 def system(request: HttpRequest) -> HttpResponse:
-    """Versions and configuration, which stay, around what changes."""
+    """Render the complete page."""
     context = {
         "versions": metrics.versions(),
         "migrations": metrics.migrations(),
         "groups": configuration.groups(),
     }
-    return render(request, "console/system/page.html", title="System", **context, **_changing())
+    return render(request, "console/system/page.html", title="System", **context, **_current_metrics())
 
 
 @page("system/now/", name="system_now", viewers=STAFF)
 def system_now(request: HttpRequest) -> HttpResponse:
-    """Processes, queues and stores as they are now."""
-    return TemplateResponse(request, "console/system/now.html", _changing())
+    """Render processes, queues and databases, refreshed every five seconds."""
+    return TemplateResponse(request, "console/system/now.html", _current_metrics())
 
 
 @page("system/health/", name="system_health", viewers=STAFF)
 def system_health(request: HttpRequest) -> HttpResponse:
-    """Whether the dependencies answer."""
+    """Render the health checks, loaded after the page because they may take seconds."""
     return TemplateResponse(request, "console/system/health.html", {"checks": health.checks(), "at": now()})
 
 
-def _changing() -> dict[str, Any]:
+def _current_metrics() -> dict[str, Any]:
     return {
         "processes": metrics.processes(),
         "queues": metrics.queues(),

@@ -1,1 +1,1 @@
-"""Webhook endpoints and what was delivered to them."""
+"""Webhook endpoints and their deliveries."""

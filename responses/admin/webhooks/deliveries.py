@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Deliveries of webhooks: what was told to whom, each attempt with its answer, and sending one again."""
+"""Webhook deliveries: list, attempts with their results, manual redelivery."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from unfold.decorators import action
 
 from console.widgets import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
 from responses.admin import cells
-from responses.admin.webhooks.endpoints import FORM_PAGE, MANAGERS, acting
+from responses.admin.webhooks.endpoints import FORM_PAGE, MANAGERS, audit_actor
 from responses.webhooks import services
 from responses.webhooks.models import DeliveryState, WebhookDelivery
 from tenants.console.roles import TeamScoped, may
@@ -28,12 +28,13 @@ _TONES = {
     DeliveryState.DELIVERED.value: "success",
     DeliveryState.FAILED.value: "danger",
 }
+# Characters of the last response that the list shows.
 _SNIPPET = 80
 
 
 @register(WebhookDelivery)
 class DeliveryAdmin(LogAdmin, TeamScoped):
-    """One event for one endpoint."""
+    """Read-only list of deliveries; a delivery is one event for one endpoint."""
 
     list_display = ["time", "event", "receiver", "about", "state_badge", "attempts", "answer", "next_attempt"]
     list_display_links = ["time"]
@@ -46,7 +47,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         exact("event_type", "event"),
     ]
     search_fields = ["event_id"]
-    search_help_text = "An exact id: evt_…, or that of the object that was told of"
+    search_help_text = "Exact ID of the event (evt_…) or of the object it is about"
     ordering = ["-created_at", "-id"]
     sortable_by = ()
     actions_detail = ["resend"]
@@ -61,22 +62,23 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        wanted = search_term.strip()
-        found = queryset.filter(Q(event_id=wanted) | Q(object_id=wanted)) if wanted else queryset
+        term = search_term.strip()
+        found = queryset.filter(Q(event_id=term) | Q(object_id=term)) if term else queryset
         return found, False
 
+    # Unfold calls this without an id for the list, and with the id of the page for a detail action.
     def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """For one delivery: whether its endpoint is the user's to manage."""
+        """Return whether the user may manage the endpoint of the delivery, or any endpoint without an id."""
         if object_id is None:
             return may(request, MANAGERS)
         delivery = self.get_object(request, unquote(str(object_id)))
         return delivery is not None and may(request, MANAGERS, delivery)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Send again", url_path="resend", icon="replay", permissions=["resend"]
+        description="Resend", url_path="resend", icon="replay", permissions=["resend"]
     )
     def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST have it attempted at once."""
+        """Render the confirmation page, or schedule an immediate attempt on POST."""
         delivery: WebhookDelivery | None = self.get_object(request, unquote(object_id))
         if delivery is None or not may(request, MANAGERS, delivery):
             raise PermissionDenied
@@ -84,20 +86,22 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         if request.method == "POST":
             self._resend(request, delivery)
             return HttpResponseRedirect(back)
-        lead = f"{delivery.endpoint.name} gets it once more under the same id, so that it can tell that it has had it."
-        words = {"button": "Send again", "icon": "replay", "variant": "primary", "lead": lead, "back": back}
-        page = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Send this event again?"}
-        return TemplateResponse(request, FORM_PAGE, {**page, **words, "original": delivery, "media": self.media})
+        description = (
+            f"{delivery.endpoint.name} receives the event again with the same ID, so it can detect the duplicate."
+        )
+        texts = {"button": "Resend", "icon": "replay", "variant": "primary", "description": description, "back": back}
+        page = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Resend this event?"}
+        return TemplateResponse(request, FORM_PAGE, {**page, **texts, "original": delivery, "media": self.media})
 
     def _resend(self, request: HttpRequest, delivery: WebhookDelivery) -> None:
         if not delivery.endpoint.enabled:
-            messages.error(request, "Its endpoint is disabled. Switch that on first.")
-        elif services.resend(delivery=delivery, actor=acting(request)):
-            messages.success(request, "It is sent again now.")
+            messages.error(request, "The endpoint is disabled. Enable it first.")
+        elif services.resend(delivery=delivery, actor=audit_actor(request)):
+            messages.success(request, "The event is being resent.")
         else:
-            messages.info(request, "An attempt is under way.")
+            messages.info(request, "An attempt is already in progress.")
 
-    # -- showing -------------------------------------------------------------------------------------------------------
+    # -- columns -------------------------------------------------------------------------------------------------------
 
     @display(description="Time")
     def time(self, delivery: WebhookDelivery) -> Any:
@@ -120,16 +124,17 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     @display(description="Status")
     def state_badge(self, delivery: WebhookDelivery) -> SafeString:
         if delivery.state == DeliveryState.PENDING and not delivery.endpoint.enabled:
-            return badge("waits", "warning", "its endpoint is disabled")
+            # The delivery worker skips disabled endpoints; the delivery stays pending until it is enabled or expires.
+            return badge("on hold", "warning", "endpoint is disabled")
         return tone(_TONES, delivery.state)
 
-    @display(description="Last answer")
+    @display(description="Last response")
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:
         if not delivery.attempts:
             return "–"
-        words = delivery.last_error or delivery.last_body
-        status = f"{delivery.last_status or 'none'} after {duration(delivery.last_ms)}"
-        return two_lines(status, words[:_SNIPPET])
+        texts = delivery.last_error or delivery.last_body
+        status = f"{delivery.last_status or 'no response'} after {duration(delivery.last_ms)}"
+        return two_lines(status, texts[:_SNIPPET])
 
     @display(description="Next attempt")
     def next_attempt(self, delivery: WebhookDelivery) -> Any:
@@ -137,5 +142,6 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
 
     @display(description="Attempts")
     def attempt_table(self, delivery: WebhookDelivery) -> SafeString:
+        # The history is stored oldest first.
         attempts = list(reversed(delivery.history))
         return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Webhook endpoints: made and rotated with the secret shown once, tested, switched off and on, deleted."""
+"""Webhook endpoints: create, change, test, rotate the secret, enable, disable and delete."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -43,18 +43,18 @@ from tenants.models import Team
 
 MANAGERS = LEADS | OPERATORS
 FORM_PAGE = "admin/responses/webhookendpoint/form.html"
-_SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - the page of one
+_SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - a template path
 _EVENTS = [(name, name) for name in EVENT_TYPES]
 _HOURS = 24
 
 
-def acting(request: HttpRequest) -> Actor:
-    """Who does it, for the audit log."""
+def audit_actor(request: HttpRequest) -> Actor:
+    """Return the user and the request id for the audit log."""
     return Actor(name=actor(request), request_id=getattr(request, "scope", {}).get("request_id", ""))
 
 
-class _Settings(forms.Form):
-    """What an endpoint is, apart from its team."""
+class EndpointFields(forms.Form):
+    """Fields that the forms for new and existing endpoints share."""
 
     name = forms.CharField(
         max_length=MAX_NAME,
@@ -64,14 +64,14 @@ class _Settings(forms.Form):
         max_length=MAX_URL,
         label="URL",
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://orders.example.com/webhooks"}),
-        help_text="https, on port 443 and at a public address, unless the platform's configuration opens others.",
+        help_text="Must use HTTPS on port 443 and a public address, unless the platform's configuration allows others.",
     )
     event_types = forms.MultipleChoiceField(
         choices=_EVENTS, label="Events", widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
 
     def clean_url(self) -> str:
-        """Refuse what no delivery could reach."""
+        """Reject URLs that the egress policy blocks for deliveries."""
         url: str = self.cleaned_data["url"]
         try:
             services.check_url(url)
@@ -80,8 +80,8 @@ class _Settings(forms.Form):
         return url
 
 
-class NewEndpointForm(_Settings):
-    """What a new endpoint is to be."""
+class CreateEndpointForm(EndpointFields):
+    """Form for a new endpoint."""
 
     team = forms.ModelChoiceField(Team.objects.none(), widget=UnfoldAdminSelectWidget, empty_label="Choose a team")
     field_order = ["team", "name", "url", "event_types"]
@@ -91,45 +91,46 @@ class NewEndpointForm(_Settings):
         self.fields["team"].queryset = teams  # type: ignore[attr-defined]  # the field's own type is lost in the dict
 
 
-class EndpointForm(forms.ModelForm[WebhookEndpoint], _Settings):
-    """What can be changed about one."""
+class EndpointForm(forms.ModelForm[WebhookEndpoint], EndpointFields):
+    """Form for an existing endpoint; its team cannot be changed."""
 
     class Meta:
         model = WebhookEndpoint
         fields = ["name", "url", "event_types"]
 
 
-class RotateForm(forms.Form):
-    """How to rotate."""
+class RotateSecretForm(forms.Form):
+    """Options for rotating the signing secret."""
 
     keep_old = forms.BooleanField(
         required=False,
         initial=True,
         label="Keep the old secret for 24 hours",
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Deliveries are signed with both, so that nothing is refused while the new one is installed.",
+        help_text="Deliveries are signed with both secrets until you have installed the new one.",
     )
 
 
-class SampleForm(forms.Form):
-    """What to send."""
+class TestEventForm(forms.Form):
+    """Choice of the event type of a test event."""
 
     event_type = forms.ChoiceField(choices=_EVENTS, label="Event", widget=UnfoldAdminSelectWidget)
 
 
-def _recent(at: datetime, narrow: Q) -> Coalesce:
-    """How many of an endpoint's deliveries of the last 24 hours; ids of events tell their time."""
+def _recent_deliveries(at: datetime, condition: Q) -> Coalesce:
+    """Return a subquery that counts an endpoint's deliveries of the last 24 hours."""
+    # Event ids begin with a time stamp, and the unique index of endpoint and event id serves this range.
     since = f"evt_{int((at - timedelta(hours=_HOURS)).timestamp() * 1000):012x}"
-    rows = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), event_id__gte=since).filter(narrow).order_by()
+    rows = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), event_id__gte=since).filter(condition).order_by()
     counted = rows.values("endpoint").annotate(number=Count("pk")).values("number")
     return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
 
 
 @register(WebhookEndpoint)
 class EndpointAdmin(TeamScoped):
-    """A team lead manages the endpoints of the team, operators do all but what shows a secret, the team sees them.
+    """Webhook endpoints. Leads manage those of their teams, operators all; only leads see secrets.
 
-    The audit lines are the services'.
+    The services write the audit events.
     """
 
     managers = MANAGERS
@@ -154,16 +155,16 @@ class EndpointAdmin(TeamScoped):
         rows: QuerySet[Any] = super().get_queryset(request)
         at = now()
         delivered, attempted = Q(state=DeliveryState.DELIVERED), Q(attempts__gt=0)
-        rows = rows.annotate(delivered=_recent(at, delivered), attempted=_recent(at, attempted))
+        rows = rows.annotate(delivered=_recent_deliveries(at, delivered), attempted=_recent_deliveries(at, attempted))
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         is_writable = self.has_change_permission(request, obj)
         writable = ["name", "url", "event_types"] if is_writable else ["name", "address", "events"]
-        facts: list[Any] = [("public_id", "state"), ("team", "secret_hint"), *writable]
-        return [(None, {"fields": facts}), ("History", {"fields": [("created", "updated"), "deliveries"]})]
+        fields: list[Any] = [("public_id", "state"), ("team", "secret_hint"), *writable]
+        return [(None, {"fields": fields}), ("History", {"fields": [("created", "updated"), "deliveries"]})]
 
-    # -- what may be done ----------------------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------------
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -174,61 +175,62 @@ class EndpointAdmin(TeamScoped):
         return may(request, LEADS)
 
     def has_rotate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Whether the user may be shown a new secret."""
+        """Return whether the user may rotate the secret, which shows the new one: leads only."""
         return may(request, LEADS) and self.has_manage_permission(request, object_id)
 
     def has_manage_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """For one endpoint: whether it is the user's to manage."""
+        """Return whether the user may manage the endpoint, or any endpoint without an id."""
         if object_id is None:
             return may(request, self.managers)
         endpoint = self.get_object(request, unquote(str(object_id)))
         return endpoint is not None and may(request, self.managers, endpoint)
 
-    # -- making, changing, deleting ------------------------------------------------------------------------------------
+    # -- create, change, delete ----------------------------------------------------------------------------------------
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """The form, and on success the page with the secret: it is in that answer and nowhere else."""
+        """Render the form, or create the endpoint and show its secret."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        form = NewEndpointForm(request.POST or None, teams=teams_for(request, LEADS))
+        form = CreateEndpointForm(request.POST or None, teams=teams_for(request, LEADS))
         if request.method == "POST" and form.is_valid():
-            wanted = form.cleaned_data
+            data = form.cleaned_data
             try:
                 made = services.create_endpoint(
-                    team_id=wanted["team"].pk,
-                    actor=acting(request),
-                    name=wanted["name"],
-                    url=wanted["url"],
-                    event_types=wanted["event_types"],
+                    team_id=data["team"].pk,
+                    actor=audit_actor(request),
+                    name=data["name"],
+                    url=data["url"],
+                    event_types=data["event_types"],
                 )
             except ApiError as refused:
                 form.add_error(None, refused.message)
             else:
                 return self._show_secret(request, made, "Copy the signing secret")
         back = reverse("admin:responses_webhookendpoint_changelist")
-        words = {"button": "Create endpoint", "icon": "webhook", "variant": "primary", "back": back}
-        context = {**self._context(request, "Create a webhook endpoint"), **words, "form": form}
+        texts = {"button": "Create endpoint", "icon": "webhook", "variant": "primary", "back": back}
+        context = {**self._context(request, "Create webhook endpoint"), **texts, "form": form}
         return TemplateResponse(request, FORM_PAGE, context)
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
-        wanted = form.cleaned_data
+        data = form.cleaned_data
         services.update_endpoint(
+            # `obj` has the new values already; the service compares with the stored ones for the audit event.
             endpoint=WebhookEndpoint.objects.get(pk=obj.pk),
-            actor=acting(request),
-            name=wanted["name"],
-            url=wanted["url"],
-            event_types=wanted["event_types"],
+            actor=audit_actor(request),
+            name=data["name"],
+            url=data["url"],
+            event_types=data["event_types"],
         )
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        services.delete_endpoint(endpoint=obj, actor=acting(request))
+        services.delete_endpoint(endpoint=obj, actor=audit_actor(request))
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
-        """Deliveries go with their endpoint, whoever may see or change them."""
+        # Django would require a delete permission for each delivery, but the deliveries belong to the endpoint.
         names = [f"{endpoint} with its deliveries" for endpoint in objs]
         return names, {"webhook endpoints": len(names)}, set(), []
 
@@ -238,77 +240,84 @@ class EndpointAdmin(TeamScoped):
         description="Send test", url_path="test", icon="send", permissions=["manage"]
     )
     def send_test(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for an event, and on POST send a sample of it."""
-        endpoint = self._managed(request, object_id)
-        form = SampleForm(request.POST or None)
+        """Render the form, or send a test event on POST."""
+        endpoint = self._get_managed(request, object_id)
+        form = TestEventForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             self._send(request, endpoint, form.cleaned_data["event_type"])
             return HttpResponseRedirect(self._url(endpoint))
-        words = {"button": "Send", "icon": "send", "variant": "primary"}
-        lead = (
-            f"A sample goes to {endpoint.url} at once, signed as all others. It tells of an object that does not exist."
+        texts = {"button": "Send", "icon": "send", "variant": "primary"}
+        description = f"Sends a signed sample event to {endpoint.url}. The object in the event does not exist."
+        return self._render_form(
+            request, endpoint, "Send a test event", {**texts, "description": description, "form": form}
         )
-        return self._ask(request, endpoint, "Send a test event", {**words, "lead": lead, "form": form})
 
     @action(  # type: ignore[untyped-decorator]  # as above
         description="Rotate secret", url_path="rotate", icon="autorenew", permissions=["rotate"]
     )
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST show the new secret."""
-        endpoint = self._managed(request, object_id)
+        """Render the confirmation page, or rotate the secret and show the new one on POST."""
+        endpoint = self._get_managed(request, object_id)
+        # Managing is not enough: the page shows the secret, which operators must not see.
         if not may(request, LEADS, endpoint):
             raise PermissionDenied
         if request.method == "POST":
-            form = RotateForm(request.POST)
+            form = RotateSecretForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            made = services.rotate_secret(endpoint=endpoint, actor=acting(request), keep_old=keep_old)
+            made = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
             return self._show_secret(request, made, "Copy the new signing secret")
-        words = {"button": "Rotate secret", "icon": "autorenew", "variant": "primary"}
-        return self._ask(request, endpoint, "Rotate the signing secret?", {**words, "form": RotateForm()})
+        texts = {"button": "Rotate secret", "icon": "autorenew", "variant": "primary"}
+        return self._render_form(request, endpoint, "Rotate the signing secret?", {**texts, "form": RotateSecretForm()})
 
     @action(  # type: ignore[untyped-decorator]  # as above
-        description="Switch on or off",
+        description="Enable or disable",
         url_path="switch",
         icon="power_settings_new",
         permissions=["manage"],
         variant=ActionVariant.DANGER,
     )
     def switch(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST do it."""
-        endpoint = self._managed(request, object_id)
-        verb = "off" if endpoint.enabled else "on"
+        """Render the confirmation page, or enable or disable the endpoint on POST."""
+        endpoint = self._get_managed(request, object_id)
+        verb = "disable" if endpoint.enabled else "enable"
         if request.method == "POST":
-            services.set_enabled(endpoint=endpoint, actor=acting(request), enabled=not endpoint.enabled)
-            messages.success(request, f"The endpoint {endpoint} is switched {verb}.")
+            services.set_enabled(endpoint=endpoint, actor=audit_actor(request), enabled=not endpoint.enabled)
+            messages.success(request, f"Endpoint {endpoint} {verb}d.")
             return HttpResponseRedirect(self._url(endpoint))
-        lead = (
-            "It is told nothing any more. What waits for it is kept, and given up 72 hours after its event."
+        description = (
+            "No more events are sent. Pending deliveries are kept until 72 hours after their event."
             if endpoint.enabled
-            else "It is told of events again, and of those that wait for it."
+            else "New events and pending deliveries are sent again."
         )
-        words = {"button": f"Switch {verb}", "icon": "power_settings_new", "variant": "primary", "lead": lead}
-        return self._ask(request, endpoint, f"Switch this endpoint {verb}?", words)
+        texts = {
+            "button": verb.capitalize(),
+            "icon": "power_settings_new",
+            "variant": "primary",
+            "description": description,
+        }
+        return self._render_form(request, endpoint, f"{verb.capitalize()} this endpoint?", texts)
 
     def _send(self, request: HttpRequest, endpoint: WebhookEndpoint, event_type: str) -> None:
         try:
             outcome = async_to_sync(services.send_test)(endpoint=endpoint, event_type=event_type)
         except ApiError as failed:
-            messages.error(request, f"Nobody answered. {failed.message}")
+            messages.error(request, f"Test failed. {failed.message}")
             return
-        services.note_test(endpoint=endpoint, actor=acting(request), event_type=event_type, outcome=outcome)
-        told = f"It answered with {outcome.status} after {outcome.milliseconds} ms."
-        (messages.success if outcome.succeeded else messages.warning)(request, told)
+        # Only a test that reached the endpoint is audited.
+        services.note_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, outcome=outcome)
+        result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
+        (messages.success if outcome.succeeded else messages.warning)(request, result)
 
-    def _managed(self, request: HttpRequest, object_id: str) -> WebhookEndpoint:
+    def _get_managed(self, request: HttpRequest, object_id: str) -> WebhookEndpoint:
         endpoint: WebhookEndpoint | None = self.get_object(request, unquote(object_id))
         if endpoint is None or not may(request, self.managers, endpoint):
             raise PermissionDenied
         return endpoint
 
-    def _ask(
-        self, request: HttpRequest, endpoint: WebhookEndpoint, title: str, words: Mapping[str, Any]
+    def _render_form(
+        self, request: HttpRequest, endpoint: WebhookEndpoint, title: str, texts: Mapping[str, Any]
     ) -> HttpResponse:
-        context = {**self._context(request, title), **words, "original": endpoint, "back": self._url(endpoint)}
+        context = {**self._context(request, title), **texts, "original": endpoint, "back": self._url(endpoint)}
         return TemplateResponse(request, FORM_PAGE, context)
 
     def _show_secret(self, request: HttpRequest, made: NewSecret, title: str) -> HttpResponse:
@@ -321,7 +330,7 @@ class EndpointAdmin(TeamScoped):
     def _url(self, endpoint: WebhookEndpoint) -> str:
         return reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk])
 
-    # -- showing -------------------------------------------------------------------------------------------------------
+    # -- columns -------------------------------------------------------------------------------------------------------
 
     @display(description="ID")
     def public_id(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -340,8 +349,9 @@ class EndpointAdmin(TeamScoped):
             return badge("failing", "warning", f"since {endpoint.failing_since:%Y-%m-%d %H:%M} UTC")
         return badge("enabled", "success")
 
-    @display(description="Success, 24 h")
+    @display(description="Success rate (24 h)")
     def success(self, endpoint: Any) -> str:
+        # No rate without deliveries: zero percent would look like a failure.
         if not endpoint.attempted:
             return "–"
         return f"{100 * endpoint.delivered // endpoint.attempted} % of {endpoint.attempted}"
@@ -357,12 +367,12 @@ class EndpointAdmin(TeamScoped):
     @display(description="Deliveries")
     def deliveries(self, endpoint: WebhookEndpoint) -> SafeString:
         url = reverse("admin:responses_webhookdelivery_changelist")
-        return format_html('<a class="c-link" href="{}?endpoint={}&period=30d">Show them</a>', url, endpoint.pk)
+        return format_html('<a class="c-link" href="{}?endpoint={}&period=30d">View deliveries</a>', url, endpoint.pk)
 
     @display(description="Created", ordering="created_at")
     def created(self, endpoint: WebhookEndpoint) -> Any:
         return when(endpoint.created_at)
 
-    @display(description="Changed")
+    @display(description="Updated")
     def updated(self, endpoint: WebhookEndpoint) -> Any:
         return when(endpoint.updated_at)
