@@ -7,7 +7,7 @@ from conversations.selectors import public_conversation
 from kernel.query import reject_unknown
 from kernel.views import ApiView
 from responses.api.requests import info, principal_of, refuse_body, scope_of
-from responses.lifecycle import conversation_runs as conversing
+from responses.lifecycle import conversation_runs
 from tenants.models import Scope
 
 
@@ -19,5 +19,7 @@ class CancelConversation(ApiView):
         principal.require(Scope.CONVERSATIONS_WRITE)
         reject_unknown(request.query_params, page=False)
         refuse_body(asgi)
-        conversation = conversing.cancel(principal=principal, conversation_id=conversation_id, request=info(asgi))
+        conversation = conversation_runs.cancel_active_run(
+            principal=principal, conversation_id=conversation_id, request=info(asgi)
+        )
         return Answer(public_conversation(conversation))

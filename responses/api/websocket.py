@@ -221,7 +221,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         end = await started.run.finished()
         match end.ending.status:
             case "completed" | "incomplete":
-                lane.memory = started.remembered()
+                lane.memory = started.as_unstored()
             case "cancelled":
                 # Its client is here, so it is this process that ends: what waits must not begin any more.
                 self._lanes.stop()

@@ -1,4 +1,4 @@
-"""Continuing a conversation: a response takes hold of it, reads it, and lets go of it if it is not made after all."""
+"""Runs that continue a conversation: lock it, read it, and release the lock if the response is not stored."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ from conversations import access
 from conversations.models import Conversation
 from kernel.db_threads import in_db_thread
 from kernel.errors import ConversationLocked, PreviousResponseNotFound
-from responses.lifecycle import cancel as cancelling
 from responses.lifecycle import sweeper
+from responses.lifecycle.cancel import cancel_run
 from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock
 from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
@@ -29,16 +29,19 @@ logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def holding(*, principal: Principal, body: CreateResponse, response_id: str) -> AsyncIterator[None]:
-    """A response is made inside of the block, up to its commit; where it is not, its conversation is given back."""
+async def release_on_failure(*, principal: Principal, body: CreateResponse, response_id: str) -> AsyncIterator[None]:
+    """Wrap the creation of a response up to its commit, and release its conversation lock if the creation fails.
+
+    Raises `ConversationLocked` or `PreviousResponseNotFound` if the commit found its lock or its predecessor gone.
+    """
     if body.conversation is None:
         try:
             yield
         except LeaseLost:
-            # What it was to follow was deleted while it was made.
+            # The predecessor was deleted after it was read.
             raise PreviousResponseNotFound(body.previous_response_id or "") from None
         return
-    give_back = partial(
+    release = partial(
         conversation_lock.release,
         team_id=principal.team_id,
         conversation_id=body.conversation.id,
@@ -49,69 +52,72 @@ async def holding(*, principal: Principal, body: CreateResponse, response_id: st
     except ConversationLocked:
         raise
     except LeaseLost:
-        # It was so long in the making that somebody else has taken over.
+        # Creating the response took longer than the lock lasts, and another response has taken the lock.
         raise ConversationLocked from None
     except BaseException:
+        # Shielded, because cancellation of the request is one of the failures.
         try:
-            await asyncio.shield(in_db_thread(give_back))
+            await asyncio.shield(in_db_thread(release))
         except Exception:
-            logger.exception("a conversation is held until its hold runs out", extra={"response": response_id})
+            logger.exception("a conversation stays locked until its lock expires", extra={"response": response_id})
         raise
 
 
-async def read(*, principal: Principal, body: CreateResponse, response_id: str) -> RequestContext:
-    """Take hold of the conversation of a request, and read it. A run that has died with it is ended first."""
+async def lock_and_read(*, principal: Principal, body: CreateResponse, response_id: str) -> RequestContext:
+    """Lock the conversation of a request for the new response, and return its context.
+
+    Raises `ConversationLocked` while another run holds the lock. A dead run that holds it is ended first.
+    """
     principal.require(Scope.CONVERSATIONS_WRITE)
-    take = partial(read_context, principal=principal, body=body, lock_for=response_id)
+    lock = partial(read_context, principal=principal, body=body, lock_for=response_id)
     try:
-        return await _to_its_end(take)
-    except DeadLockOwner as held:
-        await in_db_thread(partial(sweeper.end_dead_run, response_id=held.response_id))
+        return await _run_to_completion(lock)
+    except DeadLockOwner as dead:
+        await in_db_thread(partial(sweeper.end_dead_run, response_id=dead.response_id))
     try:
-        return await _to_its_end(take)
+        return await _run_to_completion(lock)
     except DeadLockOwner:
         raise ConversationLocked from None
 
 
-async def _to_its_end(take: Callable[[], RequestContext]) -> RequestContext:
-    """What a thread takes hold of can be given back only when it has done so, whoever has gone meanwhile."""
-    taking = asyncio.ensure_future(in_db_thread(take))
+async def _run_to_completion(lock: Callable[[], RequestContext]) -> RequestContext:
+    # A database thread cannot be interrupted. If the request is cancelled, wait until the thread has finished: only
+    # then is there a lock that `release_on_failure` can release.
+    locking = asyncio.ensure_future(in_db_thread(lock))
     try:
-        return await asyncio.shield(taking)
+        return await asyncio.shield(locking)
     except asyncio.CancelledError:
-        await asyncio.gather(taking, return_exceptions=True)
+        await asyncio.gather(locking, return_exceptions=True)
         raise
 
 
-def hold_of(who: RunIdentity) -> LockGuard | None:
-    """What the change that makes a response depends on."""
+def lock_guard(who: RunIdentity) -> LockGuard | None:
+    """Return the guard of the change that stores a response of a conversation."""
     if who.conversation_id is None:
         return None
     return LockGuard(response_id=who.response_id, conversation_id=who.conversation_id)
 
 
-def appendix_of(who: RunIdentity, context: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
-    """What a new run leaves in its conversation, beginning with these rows of its input."""
+def new_append(who: RunIdentity, context: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
+    """Return what a new run appends to its conversation, starting with the rows of its input."""
     if who.conversation_id is None:
         return None
-    appendix = ConversationAppend(conversation_id=who.conversation_id, read_to=context.history_end)
-    appendix.add(rows, written=who.stored)
-    return appendix
+    append = ConversationAppend(conversation_id=who.conversation_id, read_to=context.history_end)
+    append.add(rows, written=who.stored)
+    return append
 
 
-def cancel(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:
-    """End the run that holds a conversation, if there is one, wherever it is executed; returns the conversation.
+def cancel_active_run(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:
+    """Cancel the run that has locked a conversation, if there is one, and return the conversation.
 
-    A response that is still in the making loses its hold, and is not made.
+    A response that is not stored yet loses its lock, so that its commit fails.
     """
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
         response_id = conversation_lock.find_owner(conversation_id=conversation.pk)
-        is_made = response_id is not None and not conversation_lock.release_if_unstored(
+        is_stored = response_id is not None and not conversation_lock.release_if_unstored(
             conversation_id=conversation.pk, response_id=response_id
         )
-    if response_id is not None and is_made:
-        cancelling.cancel_run(
-            team_id=principal.team_id, actor=principal.actor, response_id=response_id, request=request
-        )
+    if response_id is not None and is_stored:
+        cancel_run(team_id=principal.team_id, actor=principal.actor, response_id=response_id, request=request)
     return conversation

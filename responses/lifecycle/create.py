@@ -1,4 +1,4 @@
-"""Writes: creating and deleting responses."""
+"""Create responses, either run in this process or queued for a worker, and delete them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -32,10 +32,16 @@ from responses.moderation.guardrails import GuardrailChecks
 from responses.moderation.run import ModeratedRun
 from responses.providers.routing import model_for
 from responses.requests import capabilities, pairing, prompts, settings, tool_offer
-from responses.requests import parameters as wire
 from responses.requests.attachments import TeamAttachments, check_attachments
 from responses.requests.context import RequestContext, UnstoredResponse, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
+from responses.requests.parameters import (
+    build_sampling,
+    compaction_plan,
+    hidden_options,
+    input_items,
+    public_parameters,
+)
 from responses.runs import conversation_lock
 from responses.runs.identity import RunIdentity
 from responses.runs.ledger import RequestInfo
@@ -52,24 +58,24 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run that has begun, with what its connection needs to go on from it."""
+    """A started run, with what its WebSocket connection needs to continue from it."""
 
     run: LiveRun
     context: RequestContext
     state: RunState
     previous: UnstoredResponse | None
 
-    def remembered(self) -> UnstoredResponse | None:
-        """What a response that follows this one reads, once it has ended; None where the database holds it."""
+    def as_unstored(self) -> UnstoredResponse | None:
+        """Return the ended response as a predecessor in memory, or None if it is stored in the database."""
         who = self.run.identity
         if who.stored:
             return None
         output = [item.body for item in self.state.output if item.in_context]
         before, context = self.previous, self.context
         if context.conversation_id is not None:
-            # The chain of a stored response holds no conversation but its own: the follower takes this one's items.
-            told = [item.with_id() for item in context.history]
-            unstored = [*told, *context.input_bodies, *output]
+            # A stored chain can contain only its own conversation, so a successor must take over these items as well.
+            history = [item.with_id() for item in context.history]
+            unstored = [*history, *context.input_bodies, *output]
             return UnstoredResponse(response_id=who.response_id, predecessor_id=None, history=(), unstored=unstored)
         return UnstoredResponse(
             response_id=who.response_id,
@@ -80,12 +86,12 @@ class StartedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    """A response that is about to be stored: what its run needs, and the change that stores it."""
+class _PlannedResponse:
+    """A checked response that is not stored yet: the change that stores it, and what its run needs."""
 
     who: RunIdentity
     recorder: Recorder
-    given: RunContext
+    run_context: RunContext
     context: RequestContext
     route: directory.Route
     toolbox: Toolbox
@@ -95,7 +101,7 @@ class _Planned:
 
 
 class _WarmUp(Run):
-    """The run of `generate:false`: it asks no model, and has ended as soon as it has begun."""
+    """The run of a request with `generate: false`. It calls no model and completes immediately."""
 
     @override
     async def steps(self) -> AsyncGenerator[Step, None]:
@@ -104,7 +110,10 @@ class _WarmUp(Run):
 
 
 async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
-    """Insert the response with its first events, and begin to run it. The run is started; the caller reads it."""
+    """Store a response with its first events and start its run, which the caller reads.
+
+    Raises the API error of anything that is wrong with the request.
+    """
     return (await start_response(principal=principal, body=body, mode=mode, request=request)).run
 
 
@@ -116,13 +125,16 @@ async def start_response(
     request: RequestInfo,
     previous: UnstoredResponse | None = None,
 ) -> StartedRun:
-    """`create_response` for a connection that goes on: `previous` is the response of `previous_response_id` where the
-    connection has it in memory. With `generate:false` the response completes with no output, and can be followed."""
+    """Create a response like `create_response`, for a connection that may create further ones after it.
+
+    `previous` is the response of `previous_response_id` if the connection has it in memory. With `generate: false` the
+    response completes without output and can be continued.
+    """
     response_id = new_id("resp")
-    async with conversation_runs.holding(principal=principal, body=body, response_id=response_id):
+    async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         planned = await _plan(principal, body, previous, response_id=response_id, mode=mode, request=request)
         state = RunState()
-        run = _run(planned, state, generates=body.generates, model=model_for(planned.route))
+        run = _new_run(planned, state, generates=body.generates, model=model_for(planned.route))
         live = LiveRun(
             run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds
         )
@@ -131,13 +143,17 @@ async def start_response(
 
 
 async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
-    """Insert a background response, which the next free worker runs; returns it as it is now. Its client may leave."""
+    """Store a background response for the next free worker and return its body with the status `queued`.
+
+    Raises the API error of anything that is wrong with the request.
+    """
     response_id = new_id("resp")
-    async with conversation_runs.holding(principal=principal, body=body, response_id=response_id):
+    async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         planned = await _plan(principal, body, None, response_id=response_id, mode=mode, request=request)
+        # Shielded: once submitted, the change may be committed even if the client disconnects.
         await asyncio.shield(writer.submit(planned.change))
     notify_workers()
-    return response_body(planned.given.parameters, status=Status.QUEUED.value)
+    return response_body(planned.run_context.parameters, status=Status.QUEUED.value)
 
 
 async def _plan(
@@ -148,25 +164,27 @@ async def _plan(
     response_id: str,
     mode: Mode,
     request: RequestInfo,
-) -> _Planned:
-    """Check the request against everything that there is, and put its response together."""
+) -> _PlannedResponse:
+    """Check a request completely and build the response, its run and the change that stores them."""
     principal.require(Scope.RESPONSES_WRITE)
-    prompted = await prompts.resolve(principal=principal, body=body)
-    body = prompted.body
+    # The prompt comes first: it may provide the model and defaults of other parameters.
+    prompt = await prompts.resolve(principal=principal, body=body)
+    body = prompt.body
     route = await directory.aroute(principal, body.model)
-    context = replace(await _read(principal, body, previous, response_id), preface=prompted.preface)
+    context = replace(await _read_context(principal, body, previous, response_id), preface=prompt.preface)
+    # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
     body = settings.effective_request(body, context.items)
     capabilities.check(body, route)
-    content = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
+    attachments = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     await tool_offer.check_grammars(body)
     created_at = now()
-    parameters = wire.public_parameters(body, response_id=response_id, created_at=created_at, preface=prompted.preface)
-    options = {**wire.hidden_options(body), **_of_route(route)}
-    given = _context(principal, route, body, context, content, parameters=parameters, options=options)
-    capabilities.check_length(given)
-    _show_messages(body, given)
+    parameters = public_parameters(body, response_id=response_id, created_at=created_at, preface=prompt.preface)
+    options = {**hidden_options(body), **_route_options(route)}
+    run_context = _new_run_context(principal, route, body, context, attachments, parameters=parameters, options=options)
+    capabilities.check_length(run_context)
+    _add_input_messages(body, run_context)
     checks = await guardrails.start_checks(
-        principal=principal, request=request, body=body, context=context, content=content, response_id=response_id
+        principal=principal, request=request, body=body, context=context, content=attachments, response_id=response_id
     )
     options |= checks.stored_options() if checks is not None else {}
     tools = await create_tools(
@@ -177,49 +195,50 @@ async def _plan(
         answers_http=mode is Mode.JSON and not body.background,
     )
     who = _identity(principal, route, request, context, parameters=parameters, options=options, created_at=created_at)
+    # An unstored response needs the rows only if it leaves its items in a conversation.
     items = _input_rows(who, context) if who.stored or who.conversation_id else []
-    recorder = Recorder(who, RecorderState(), conversation_runs.appendix_of(who, context, items))
-    first, batch = recorder.opening((queued if body.background else opening)(parameters))
-    row = _row(who, body, mode=mode, request=request, parameters=parameters, options=options, context=context)
+    recorder = Recorder(who, RecorderState(), conversation_runs.new_append(who, context, items))
+    first_events, batch = recorder.opening((queued if body.background else opening)(parameters))
+    row = _response_row(who, body, mode=mode, request=request, parameters=parameters, options=options, context=context)
     row.secrets = tools.secrets
-    answers = [*_answered_calls(body, context), *tools.calls]
-    return _Planned(
+    return _PlannedResponse(
         who=who,
         recorder=recorder,
-        given=given,
+        run_context=run_context,
         context=context,
         route=route,
         toolbox=tools.toolbox,
         checks=checks,
-        opening=first,
+        opening=first_events,
         change=Change(
             team_id=who.team_id,
             insert=[row, *(items if who.stored else ()), *batch],
-            hold=conversation_runs.hold_of(who),
-            follow=_follow(who, context),
-            calls=answers,
+            lock=conversation_runs.lock_guard(who),
+            predecessor=_predecessor_guard(who, context),
+            calls=[*_answered_calls(body, context), *tools.calls],
         ),
     )
 
 
-def _of_route(route: directory.Route) -> dict[str, Any]:
-    """What the run keeps of its model, whatever is said of that later."""
+def _route_options(route: directory.Route) -> dict[str, Any]:
+    # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
+    # changed the model since.
     return {"traits": asdict(capabilities.traits(route.capabilities)), "prices": route.prices.noted()}
 
 
-def _run(planned: _Planned, state: RunState, *, generates: bool, model: LanguageModel) -> Run:
-    given, tools = planned.given, planned.toolbox
+def _new_run(planned: _PlannedResponse, state: RunState, *, generates: bool, model: LanguageModel) -> Run:
+    run_context, tools = planned.run_context, planned.toolbox
     if planned.checks is not None and generates:
-        return ModeratedRun(given, state, model=model, tools=tools, now=now, checks=planned.checks)
-    return (Run if generates else _WarmUp)(given, state, model=model, tools=tools, now=now)
+        return ModeratedRun(run_context, state, model=model, tools=tools, now=now, checks=planned.checks)
+    return (Run if generates else _WarmUp)(run_context, state, model=model, tools=tools, now=now)
 
 
-def _context(
+def _new_run_context(
     principal: Principal,
     route: directory.Route,
     body: CreateResponse,
     context: RequestContext,
-    content: TeamAttachments | None,
+    attachments: TeamAttachments | None,
     *,
     parameters: dict[str, Any],
     options: dict[str, Any],
@@ -230,14 +249,14 @@ def _context(
         model=route.upstream_model,
         instructions=body.instructions,
         items=context.items,
-        attachments=content,
+        attachments=attachments,
         cipher=TeamCipher(principal.team_id),
-        sampling=wire.sampling(parameters, options, context.items),
+        sampling=build_sampling(parameters, options, context.items),
         traits=capabilities.traits(route.capabilities),
         include=frozenset(options.get("include", ())),
         instruction_items=len(context.preface),
         compacted_items=context.compacted,
-        compaction=wire.compaction(options),
+        compaction=compaction_plan(options),
     )
 
 
@@ -268,21 +287,20 @@ def _identity(
     )
 
 
-def _show_messages(body: CreateResponse, given: RunContext) -> None:
-    """Put what the model reads into the public object, for those who asked to see it."""
+def _add_input_messages(body: CreateResponse, run_context: RunContext) -> None:
     if body.enable_response_messages:
-        read = [item.wire() for item in given.items]
-        given.parameters["input_messages"] = messages.input_messages(
-            instructions=given.instructions, items=read, tools=given.sampling.tools
+        read = [item.wire() for item in run_context.items]
+        run_context.parameters["input_messages"] = messages.input_messages(
+            instructions=run_context.instructions, items=read, tools=run_context.sampling.tools
         )
 
 
 async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -> None:
-    """A client that leaves while its response is being stored leaves a run behind that nobody listens to, not a row
-    that nobody runs."""
     try:
         await asyncio.shield(commit)
     except asyncio.CancelledError:
+        # The client has disconnected, but the commit may still succeed. Then the run must start: otherwise its row
+        # would stay in progress until the sweeper ends it. It is detached, because no client reads it.
         await asyncio.wait([commit])
         if commit.exception() is None:
             live.start()
@@ -291,18 +309,18 @@ async def _start_when_committed(live: LiveRun, commit: "asyncio.Future[None]") -
     live.start()
 
 
-async def _read(
+async def _read_context(
     principal: Principal, body: CreateResponse, previous: UnstoredResponse | None, response_id: str
 ) -> RequestContext:
-    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
+    reject_foreign_content(input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
-        return await conversation_runs.read(principal=principal, body=body, response_id=response_id)
+        return await conversation_runs.lock_and_read(principal=principal, body=body, response_id=response_id)
     if not needs_database(body, previous):
         return read_context(principal=principal, body=body, previous=previous)
     return await in_db_thread(lambda: read_context(principal=principal, body=body, previous=previous))
 
 
-def _row(
+def _response_row(
     who: RunIdentity,
     body: CreateResponse,
     *,
@@ -312,7 +330,6 @@ def _row(
     options: dict[str, Any],
     context: RequestContext,
 ) -> Response:
-    """The response's row; without content where the client said `store:false`."""
     row = Response(
         id=who.response_id,
         team_id=who.team_id,
@@ -320,7 +337,7 @@ def _row(
         created_at=who.created_at,
         mode=mode,
         stored=who.stored,
-        # What is not stored has no items: a stored response is linked to the one whose stored chain it goes on.
+        # Unstored responses have no items, so a stored one is linked to the last stored response before it.
         previous_response_id=context.predecessor_id if who.stored else body.previous_response_id,
         conversation_id=who.conversation_id,
         history_id=who.conversation_id,
@@ -333,9 +350,11 @@ def _row(
         client_request_id=request.client_request_id or body.request_id or "",
     )
     if who.background:
+        # Without a lease a background response waits in the queue for a worker.
         row.status, row.background = Status.QUEUED, True
     else:
         row.lease_owner, row.lease_until = PROCESS, lease_until()
+    # With `store: false` the row exists for usage and administration only, and holds no content.
     if who.stored:
         row.parameters = parameters
         row.options = options
@@ -347,7 +366,8 @@ def _row(
 def _input_rows(who: RunIdentity, context: RequestContext) -> list[models.Model]:
     rows: list[models.Model] = []
     for position, item in enumerate(context.input_bodies):
-        # Nothing but its place keeps an item that is shared: who stores no places has copies.
+        # An item without any placement is removed. An unstored response writes no placements, so it must copy items
+        # instead of sharing them.
         key = context.shared_keys.get(position) if who.stored else None
         if key is None:
             rows += item_rows(item, who, Section.INPUT, position)
@@ -365,44 +385,44 @@ def _input_rows(who: RunIdentity, context: RequestContext) -> list[models.Model]
     return rows
 
 
-def _follow(who: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
-    """What the change that stores a response of a chain depends on."""
+def _predecessor_guard(who: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
+    # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
     if context.predecessor_id is None or not who.stored:
         return None
     return PredecessorGuard(response_id=who.response_id, previous_id=context.predecessor_id)
 
 
 def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
-    """The outputs that this request brings end the waiting calls of the response that it follows."""
-    asked = body.previous_response_id or context.answered_response_id
-    if asked is None:
+    """Return the updates that end the client's tool calls whose outputs this request brings."""
+    calling_response_id = body.previous_response_id or context.answered_response_id
+    if calling_response_id is None:
         return ()
     at: datetime = now()
-    answers = [answer for item in context.input_bodies if (answer := pairing.call_output(item)) is not None]
+    outputs = [output for item in context.input_bodies if (output := pairing.call_output(item)) is not None]
     return [
         CallUpdate(
-            response_id=asked,
-            call_id=answer.call_id,
-            status="failed" if answer.failed else "completed",
+            response_id=calling_response_id,
+            call_id=output.call_id,
+            status="failed" if output.failed else "completed",
             ended_at=at,
-            output=answer.text,
+            output=output.text,
         )
-        for answer in answers
+        for output in outputs
     ]
 
 
 def delete_response(*, actor: str, response: Response, request: RequestInfo, reason: str = "") -> None:
-    """Delete a response with its turns, tool calls and events, and those of its items that nothing else shows. What
-    followed it follows from now on what it followed itself; a conversation keeps its items. The audit log names the
-    `actor`, and the reason where there is one.
+    """Delete a response with its turns, tool calls and events, and the items that have no other placement.
 
-    A background run is cancelled first, so that whoever was told of it hears its end. One in the foreground ends by
-    itself: its next commit finds no row.
+    Its successors are linked to its predecessor. Items that were appended to a conversation stay there. The audit log
+    names the `actor` and the `reason`, if there is one.
     """
+    # A background run is cancelled first, so that its followers and webhooks receive its end. A foreground run needs no
+    # cancelling: its next commit finds no row, and it stops.
     if response.background:
         cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
     with scope.team(response.team_id):
-        _cut_out(response)
+        _unlink(response)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
@@ -418,22 +438,22 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
         Response.objects.filter(pk=response.pk).delete()
 
 
-def _cut_out(response: Response) -> None:
-    """Link the followers of a response to what it followed, and free the conversation that it holds.
-
-    Two neighbours of a chain that are deleted at once must not link a third to each other, so a team's responses are
-    deleted one after the other. The row is locked before anything is changed: who ends the run meanwhile finds nothing
-    to end, and who makes another follower has stored it, or finds nothing to follow. Followers are locked before it, as
-    groups of commits do.
-    """
+def _unlink(response: Response) -> None:
+    """Link the successors of a response to its predecessor, and release its conversation lock."""
+    # Two neighbours of a chain that are deleted at the same time could link a third response to each other. The lock
+    # has a team's responses deleted one after the other.
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
-    followers = Response.objects.filter(previous_response_id=response.pk)
-    list(followers.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+    # Successors are locked before the response: the run writer locks rows in that order, and another order could
+    # deadlock with it.
+    successors = Response.objects.filter(previous_response_id=response.pk)
+    list(successors.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+    # The row is locked before anything changes. A concurrent end of the run finds nothing to end; a concurrent
+    # successor is stored by now, or fails because its predecessor is gone.
     fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
     if fresh is None:
         return
-    followers.update(
+    successors.update(
         previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
     )
     conversation_lock.release_deleted(fresh)

@@ -190,7 +190,7 @@ def _call(row: ToolCall) -> Call:
 def _context(response: Response) -> RunContext:
     history = load_history(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
-    instructions, preface = parameters.instructions(response.parameters)
+    instructions, preface = parameters.split_instructions(response.parameters)
     seal = TeamCipher(response.team_id)
     said = from_latest_compaction([*history, *(from_wire(place.item.body) for place in own)], seal.decrypt_compaction)
     items = [*preface, *said.items]
@@ -204,10 +204,10 @@ def _context(response: Response) -> RunContext:
         items=items,
         instruction_items=len(preface),
         compacted_items=len(said.compacted),
-        compaction=parameters.compaction(response.options),
+        compaction=parameters.compaction_plan(response.options),
         include=response.included,
         traits=ModelTraits(**response.options.get("traits", {})),
-        sampling=parameters.sampling(response.parameters, response.options, items)
+        sampling=parameters.build_sampling(response.parameters, response.options, items)
         if response.parameters
         else Sampling(),
     )

@@ -72,11 +72,11 @@ class Dispatcher:
         leaving = asyncio.gather(*(component.stop(drain_seconds=drain_seconds) for component in self._guests))
         await self._dispatching
         for live in self._live.values():
-            live.leave()
+            live.stop_after_step()
         if self._work:
             await asyncio.wait(self._work.values(), timeout=drain_seconds)
         for live in self._live.values():
-            live.cut()
+            live.stop_now()
         if self._work:
             await asyncio.wait(self._work.values(), timeout=_CUT_SECONDS)
         try:

@@ -21,10 +21,10 @@ from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
 from responses.providers.routing import model_for
 from responses.requests import capabilities, settings
-from responses.requests import parameters as wire
 from responses.requests.attachments import check_attachments
 from responses.requests.context import RequestContext, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
+from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.runs.ledger import RequestInfo, RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
@@ -101,7 +101,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
     body = settings.effective_request(body, context.items)
     capabilities.check(body, route)
     content = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
-    parameters = wire.public_parameters(body, response_id=new_id("resp"), created_at=now())
+    parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
     given = RunContext(
         response_id=parameters["id"],
         parameters=parameters,
@@ -110,7 +110,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
         items=context.items,
         attachments=content,
         cipher=TeamCipher(principal.team_id),
-        sampling=wire.sampling(parameters, wire.hidden_options(body), context.items),
+        sampling=build_sampling(parameters, hidden_options(body), context.items),
         traits=capabilities.traits(route.capabilities),
         compacted_items=context.compacted,
         compaction=CompactionPlan(at_once=True),
@@ -120,7 +120,7 @@ async def _context(principal: Principal, body: CreateResponse, route: Route) -> 
 
 
 async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
-    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
+    reject_foreign_content(input_items(body), team_id=principal.team_id)
     if not needs_database(body):
         return read_context(principal=principal, body=body)
     return await in_db_thread(lambda: read_context(principal=principal, body=body))

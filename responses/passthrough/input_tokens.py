@@ -14,10 +14,10 @@ from responses.engine.compaction import token_estimate
 from responses.engine.turn import TurnRequest
 from responses.providers import token_counts
 from responses.requests import capabilities, settings
-from responses.requests import parameters as wire
 from responses.requests.attachments import check_attachments
 from responses.requests.context import RequestContext, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
+from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
@@ -77,8 +77,8 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
         capabilities.check(body, route)
     can = route.capabilities if route else Capabilities()
     content = await check_attachments(principal=principal, body=body, context=context, can=can)
-    parameters = wire.public_parameters(body, response_id="", created_at=now())
-    sampling = wire.sampling(parameters, wire.hidden_options(body), context.items)
+    parameters = public_parameters(body, response_id="", created_at=now())
+    sampling = build_sampling(parameters, hidden_options(body), context.items)
     asked = TurnRequest(
         model=route.upstream_model if route else "",
         instructions=body.instructions,
@@ -97,7 +97,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
 
 
 async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
-    reject_foreign_content(wire.input_items(body), team_id=principal.team_id)
+    reject_foreign_content(input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         principal.require(Scope.CONVERSATIONS_READ)
     if not needs_database(body):

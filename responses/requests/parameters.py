@@ -107,7 +107,7 @@ def _instruction(message: ItemBase) -> dict[str, Any]:
     return {name: value for name, value in message.wire().items() if name != "id"}
 
 
-def instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
+def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
     """What was written by `public_parameters`: instructions in one piece, or the messages before everything else."""
     written = parameters.get("instructions")
     return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
@@ -181,7 +181,7 @@ def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
     return {"compaction": {"threshold": body.context_management[0].compact_threshold}}
 
 
-def compaction(options: dict[str, Any]) -> CompactionPlan | None:
+def compaction_plan(options: dict[str, Any]) -> CompactionPlan | None:
     """What was written by `hidden_options` of compaction; None: never."""
     asked = options.get("compaction")
     return None if asked is None else CompactionPlan(**asked)
@@ -199,7 +199,7 @@ def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
     return hidden
 
 
-def sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
+def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
     """How the model is to write, from what is stored, and what it read: tools may come with the items."""
     sent = set(options["sent"])
     choice = parameters["tool_choice"] if "tool_choice" in sent else None

@@ -1,7 +1,7 @@
-"""One response at a time continues a conversation: it holds it from before its context is read until it has ended.
+"""Locks of conversations: one response at a time continues a conversation, from reading its context to its end.
 
-A hold is as alive as the run of its response. The statement that ends the run gives it back, and appends to the
-conversation what the run leaves there: all of its input and output, or nothing.
+A lock lives as long as the run of its response. The statement that ends the run releases the lock and appends what the
+run leaves in the conversation: all of its input and output, or nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,24 +19,26 @@ from responses.models import RUNNING, ConversationLock, Response
 from responses.runs.store import GUARDED, ExtraWrite
 from tenants import scope
 
-_TAKE = """
+_ACQUIRE = """
 INSERT INTO responses_conversationhold (conversation_id, team_id, response_id, until)
 VALUES (%(conversation)s, %(team)s, %(response)s, %(until)s)
 ON CONFLICT (conversation_id) DO NOTHING
 """
-# The conversation's row is locked after the hold and never before it, so that nobody waits in a circle. One that was
-# deleted meanwhile gets nothing. Where a client has added something since the run has read it, no notes of the run's
-# tell of that: there the context must not begin at its compaction item.
-_END = f"""conversed AS (
+# The row of the conversation is locked after the row of its lock, never before: the same order everywhere prevents
+# deadlocks. A conversation that was deleted in the meantime gets nothing appended, because its row is gone.
+#
+# A compaction item opens the context only if nothing was appended since the run read the conversation
+# (`start = read_to`). Items that a client added in between are not part of its summary, so models must still read them.
+_RELEASE_AND_APPEND = f"""ended AS (
     SELECT * FROM json_to_recordset(%s::json) AS new (
         response_id text, conversation_id text, read_to integer, places json, guard text
     )
     WHERE {GUARDED}
 ), released AS (
-    DELETE FROM responses_conversationhold AS hold USING conversed
-    WHERE hold.conversation_id = conversed.conversation_id AND hold.response_id = conversed.response_id
-    RETURNING conversed.conversation_id, conversed.read_to, conversed.places,
-        json_array_length(conversed.places) AS length
+    DELETE FROM responses_conversationhold AS hold USING ended
+    WHERE hold.conversation_id = ended.conversation_id AND hold.response_id = ended.response_id
+    RETURNING ended.conversation_id, ended.read_to, ended.places,
+        json_array_length(ended.places) AS length
 ), grown AS (
     UPDATE conversations_conversation AS conversation
     SET next_position = conversation.next_position + released.length
@@ -53,7 +55,7 @@ _END = f"""conversed AS (
 
 
 class DeadLockOwner(Exception):
-    """The conversation is held by a run whose process has died."""
+    """The conversation is locked by a run whose process has died; end that run first."""
 
     def __init__(self, response_id: str) -> None:
         self.response_id = response_id
@@ -61,9 +63,9 @@ class DeadLockOwner(Exception):
 
 
 def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
-    """Hold a conversation of the team for a response that is about to be made, in the transaction that reads it.
+    """Lock a conversation of the team for a new response. Call it in the transaction that reads the conversation.
 
-    Raises `ConversationLocked` while another one holds it, and `DeadLockOwner` where that one has to be ended first.
+    Raises `ConversationLocked` while another response holds the lock, and `DeadLockOwner` if its run is dead.
     """
     at = now()
     until = at + timedelta(seconds=settings.LEASE_SECONDS)
@@ -74,67 +76,71 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
             "response": response_id,
             "until": until,
         }
-        cursor.execute(_TAKE, values)
+        cursor.execute(_ACQUIRE, values)
         if cursor.rowcount:
             return
-    held = ConversationLock.objects.select_for_update().filter(pk=conversation_id).first()
-    if held is None:
-        # Given back this moment; whoever else has heard of that may have it already.
+    lock = ConversationLock.objects.select_for_update().filter(pk=conversation_id).first()
+    if lock is None:
+        # Released between the two statements. Another waiting request may have acquired it already, so do not retry.
         raise ConversationLocked
-    find_owner = Response.objects.filter(pk=held.response_id).first()
-    if find_owner is None and held.until > at:
+    owner = Response.objects.filter(pk=lock.response_id).first()
+    # An owner that is not stored yet is still being created, until its time is up.
+    if owner is None and lock.until > at:
         raise ConversationLocked
-    if find_owner is not None and find_owner.status in RUNNING:
-        if find_owner.background or find_owner.lease_until is None or find_owner.lease_until > at:
+    if owner is not None and owner.status in RUNNING:
+        # A background run without a valid lease is not dead: the next worker resumes it.
+        if owner.background or owner.lease_until is None or owner.lease_until > at:
             raise ConversationLocked
-        raise DeadLockOwner(find_owner.pk)
-    held.response_id, held.until = response_id, until
-    held.save(update_fields=["response_id", "until"])
+        raise DeadLockOwner(owner.pk)
+    # The owner was never stored, or has ended without releasing the lock: take the lock over.
+    lock.response_id, lock.until = response_id, until
+    lock.save(update_fields=["response_id", "until"])
 
 
 def release(*, team_id: str, conversation_id: str, response_id: str) -> None:
-    """Let go of a conversation unless the response was made after all: then its run has the hold."""
+    """Release the lock of a response whose creation failed. Does nothing if it was stored: its run has the lock."""
     with scope.team(team_id):
         release_if_unstored(conversation_id=conversation_id, response_id=response_id)
 
 
 def release_if_unstored(*, conversation_id: str, response_id: str) -> bool:
-    """Take the hold of a response away that was not made yet, so that it never will be; False where it was made."""
-    held = ConversationLock.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
-    # Asked only now: who stores the response holds the same lock.
+    """Release the lock of a response that is not stored, so that it never will be. Return False if it is stored."""
+    lock = ConversationLock.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
+    # Only checked under the lock: the change that stores the response locks the same row.
     if Response.objects.filter(pk=response_id).exists():
         return False
-    if held is not None:
-        held.delete()
+    if lock is not None:
+        lock.delete()
     return True
 
 
 def release_deleted(response: Response) -> None:
-    """Free the conversation of a response that is being deleted. The caller holds the response's row."""
+    """Release the lock of a response that is being deleted. The caller has locked the response's row."""
     if response.conversation_id is not None:
         ConversationLock.objects.filter(pk=response.conversation_id, response_id=response.pk).delete()
 
 
 def find_owner(*, conversation_id: str) -> str | None:
-    """The response that holds a conversation, whether it was made already or not."""
+    """Return the id of the response that holds the lock, stored or not, or None if the conversation is not locked."""
     return ConversationLock.objects.filter(pk=conversation_id).values_list("response_id", flat=True).first()
 
 
 def delete_stale_locks() -> int:
-    """Delete the holds of responses that were never made, long after; returns how many."""
+    """Delete locks of responses that were never stored, long after they expired. Return the number deleted."""
     with scope.every_team():
-        made = Response.objects.filter(pk=models.OuterRef("response_id"))
+        stored = Response.objects.filter(pk=models.OuterRef("response_id"))
+        # Ten leases: far beyond any request that could still be creating its response.
         long_ago = now() - timedelta(seconds=10 * settings.LEASE_SECONDS)
-        stale = ConversationLock.objects.filter(~models.Exists(made), until__lt=long_ago)
+        stale = ConversationLock.objects.filter(~models.Exists(stored), until__lt=long_ago)
         return stale.delete()[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationAppend:
-    """What a run leaves in its conversation: the places of its input and output so far, in their order.
+    """The items that a run appends to its conversation when it ends: its input and output so far, in order.
 
-    `read_to` is the position behind what the run has read of it. `unwritten` are the items that nothing has stored,
-    because the response itself is not.
+    `read_to` is the position after the last item that the run has read. `unwritten` holds items that are not in the
+    database yet, because the response itself is not stored.
     """
 
     conversation_id: str
@@ -144,7 +150,7 @@ class ConversationAppend:
 
     @classmethod
     def of(cls, response: Response) -> "ConversationAppend | None":
-        """That of a run which is taken over. Runs inside a scope that sees the response's team."""
+        """Load the append of a resumed run. Runs inside a scope that sees the response's team."""
         if response.conversation_id is None:
             return None
         places = Placement.objects.filter(owner=response.pk, section__in=[Section.INPUT, Section.OUTPUT])
@@ -155,7 +161,7 @@ class ConversationAppend:
         )
 
     def add(self, rows: Iterable[models.Model], *, written: bool) -> None:
-        """Take in rows of items and of their places in the response."""
+        """Add items and their placements in the response; `written` tells whether these rows are stored."""
         for row in rows:
             match row:
                 case Placement():
@@ -163,11 +169,15 @@ class ConversationAppend:
                 case Item() if not written:
                     self.unwritten.append(row)
 
-    def ending(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Item], ExtraWrite]:
-        """What ends the run beside its own rows: items to insert, and the part that gives the conversation back."""
+    def at_end(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Item], ExtraWrite]:
+        """Return the items to insert when the run ends, and the write that appends them and releases the lock.
+
+        Without `keeps` nothing is appended: a failed or cancelled run leaves no trace in the conversation.
+        """
         places: list[dict[str, Any]] = [
             {"item_id": place.item_id, "in_context": place.in_context, "opens_context": place.opens_context}
             for place in (self.places if keeps else ())
         ]
         row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
-        return self.unwritten if keeps else (), ExtraWrite(_END, {**row, "places": places})
+        write = ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": places})
+        return self.unwritten if keeps else (), write

@@ -1,7 +1,7 @@
-"""The recorder: numbers the events of a run, stores them with what they tell of, and only then lets them go.
+"""The recorder of a run: numbers its events, stores them with the rows they describe, and then releases them.
 
-It turns each step of the engine into bytes for the wire and a change for the store. Steps that must not be lost are
-committed before their bytes are handed out; deltas go out at once and are stored within 250 ms or 64 KB.
+It turns each step of the engine into bytes for the client and a change for the store. Steps that must not be lost are
+committed before their bytes are released. Deltas are released immediately and stored within 250 ms or 64 KiB.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from tenants.models import UsageRecord
 from tenants.prices import added
 
 FLUSH_SECONDS = 0.25
-# While somebody follows a background run, who gets every event from the log.
+# Followers of a background run receive its events from the log only, so a shorter delay keeps their stream smooth.
 FOLLOWED_FLUSH_SECONDS = 0.06
 FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
@@ -55,7 +55,7 @@ _ANNOUNCED = announcement(guarded=GUARDED)
 
 @dataclass(slots=True, kw_only=True)
 class RecorderState:
-    """Where the recording stands: the next numbers, and the run's totals so far."""
+    """The next event number and item position, and the run's totals so far. Loaded again when a run is resumed."""
 
     next_sequence: int = 0
     next_position: int = 0
@@ -68,25 +68,23 @@ class RecorderState:
 
 
 class Recorder:
-    """Records one run."""
+    """Records the steps of one run, in order."""
 
-    def __init__(
-        self, identity: RunIdentity, progress: RecorderState, appendix: ConversationAppend | None = None
-    ) -> None:
+    def __init__(self, identity: RunIdentity, state: RecorderState, append: ConversationAppend | None = None) -> None:
         self._identity = identity
-        self._progress = progress
-        self._appendix = appendix
+        self._state = state
+        self._append = append
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
-        self._buffer_first = progress.next_sequence
+        self._buffer_first = state.next_sequence
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: list[asyncio.Future[None]] = []
         self._notifier = Notifier(identity.channel) if identity.background else None
 
     async def record(self, step: Step) -> bytes:
-        """The step's bytes for the wire, once whatever must be stored before them has been committed.
+        """Commit what must be stored before a step's bytes are released, and return these bytes.
 
-        Raises `LeaseLost` when somebody else has ended the run.
+        Raises `LeaseLost` if another process has ended or resumed the run.
         """
         if isinstance(step, Emitted):
             self._raise_failed_flush()
@@ -99,36 +97,35 @@ class Recorder:
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
-        """The step's bytes, and the change that stores it together with every event before it.
-
-        However many bytes there are, none of them is stored ahead: the terminal event of a run that turns out to be
-        lost must never stand in the log.
-        """
+        """Return a step's bytes, and the change that stores the step with all events that are not stored yet."""
+        # Even a large batch of events is not stored ahead of the step: if the run has lost its lease, its terminal
+        # event must never reach the log.
         data = self._number(step.events)
         if isinstance(step, RunEnded):
             data += DONE_FRAME
         rows = self._rows(step)
-        kept, parts = self._conversed(step)
+        unwritten, extra = self._conversation_writes(step)
         return data, Change(
             team_id=self._identity.team_id,
-            insert=[*rows, *kept, *self._take_batch()],
-            advance=self._advance(step),
+            insert=[*rows, *unwritten, *self._take_batch()],
+            # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
+            update=self._response_update(step),
             calls=self._call_updates(step),
-            parts=[*parts, *self._parts(step)],
+            extra=[*extra, *self._webhook_events(step)],
         )
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
-        """The first events, and the log row that is to be inserted with the response itself."""
+        """Return the bytes of the first events, and the log rows to insert together with the response."""
         return self._number(events), self._take_batch()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def _number(self, events: Sequence[Event]) -> bytes:
-        progress, obfuscate = self._progress, self._identity.obfuscate
+        state, obfuscate = self._state, self._identity.obfuscate
         frames = []
         for event in events:
-            frames.append(frame(event, progress.next_sequence, obfuscate=obfuscate))
-            progress.next_sequence += 1
+            frames.append(frame(event, state.next_sequence, obfuscate=obfuscate))
+            state.next_sequence += 1
         data = b"".join(frames)
         if data and self._identity.stored:
             self._buffer.append(data)
@@ -146,7 +143,7 @@ class Recorder:
             self._timer = loop.call_at(_flush_at(loop.time(), longest), self._flush)
 
     def _flush(self) -> None:
-        """Send what is buffered to the store without waiting; the store keeps the order of submission."""
+        # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
         if batch := self._take_batch():
             who = self._identity
             lease = LeaseGuard(response_id=who.response_id, lease_token=who.lease_token)
@@ -155,16 +152,15 @@ class Recorder:
             self._flushes.append(self._submit(change))
 
     def _submit(self, change: Change) -> "asyncio.Future[None]":
-        """Hand the change to the store; who follows a background run hears of it once it is committed."""
         commit = writer.submit(change)
-        commit.add_done_callback(self._tell)
+        commit.add_done_callback(self._after_commit)
         return commit
 
-    def _tell(self, commit: "asyncio.Future[None]") -> None:
+    def _after_commit(self, commit: "asyncio.Future[None]") -> None:
         if self._notifier is not None:
             self._notifier.notify()
         if not commit.cancelled():
-            # Seen, though nobody may wait for it: the run may have been lost by then, and have stopped.
+            # Marks the exception as retrieved. The run may have stopped by now, so that nothing else awaits the commit.
             commit.exception()
 
     def _take_batch(self) -> list[EventBatch]:
@@ -172,7 +168,7 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
-        first, self._buffer_first = self._buffer_first, self._progress.next_sequence
+        first, self._buffer_first = self._buffer_first, self._state.next_sequence
         if not frames:
             return []
         return [
@@ -180,35 +176,36 @@ class Recorder:
                 team_id=self._identity.team_id,
                 response_id=self._identity.response_id,
                 first_sequence=first,
-                last_sequence=self._progress.next_sequence - 1,
+                last_sequence=self._state.next_sequence - 1,
                 created_at=now(),
                 frames=frames.decode(),
             )
         ]
 
     def _raise_failed_flush(self) -> None:
-        """Raise once what went wrong with an earlier flush: the run can still be ended after it."""
         for flush in self._flushes:
             if flush.done() and (error := flush.exception()) is not None:
+                # Raised only once: recording the end of the run, which follows, must not fail on it again.
                 self._flushes.remove(flush)
                 raise error
 
     async def _flushed(self) -> None:
-        """Wait for what was sent to the store: a step must not be committed over a hole in the log before it."""
+        # A step must not be committed while events before it may still fail to be stored: the log would have a gap.
         if self._flushes:
             await asyncio.wait(self._flushes)
             self._raise_failed_flush()
             self._flushes.clear()
 
-    async def settle(self) -> None:
-        """Store what was sent and is not stored yet; whoever goes on with the run begins behind it."""
+    async def flush(self) -> None:
+        """Store all events that were released, so that a worker that resumes the run continues after them."""
         self._flush()
         await self._flushed()
 
-    async def account(self, turn: TurnRecord) -> None:
-        """Write the ledger row of a turn whose run was lost: its tokens were spent all the same."""
-        ledger = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
-        await writer.submit(Change(team_id=self._identity.team_id, insert=ledger))
+    async def record_usage(self, turn: TurnRecord) -> None:
+        """Write the usage record of a turn whose run has lost its lease."""
+        # Without a guard: the tokens were spent, whichever process owns the run now.
+        usage = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
+        await writer.submit(Change(team_id=self._identity.team_id, insert=usage))
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +236,7 @@ class Recorder:
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
         }
-        spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # output includes those
+        spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # included in the output
         cost = who.prices.cost(**spent)
         self._count(turn, cost)
         outcome = _outcome(turn)
@@ -251,7 +248,7 @@ class Recorder:
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
-            # Upstreams may say anything; the columns have their limits.
+            # Upstreams may send texts of any length, but the columns are limited.
             discarded=_discarded(turn) if who.stored else None,
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
@@ -278,7 +275,6 @@ class Recorder:
         return [row, ledger]
 
     def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
-        """The ledger line of a hosted call that somebody has to pay for."""
         who, result = self._identity, step.result
         if result.cost is None:
             return []
@@ -299,38 +295,37 @@ class Recorder:
         ]
 
     def _count(self, turn: TurnRecord, cost: Decimal | None) -> None:
-        progress = self._progress
-        progress.turns += 1
-        progress.usage += turn.usage
-        progress.cost = added(progress.cost, cost)
+        state = self._state
+        state.turns += 1
+        state.usage += turn.usage
+        state.cost = added(state.cost, cost)
         first = turn.result.first_token_at
-        if progress.first_token_ms is None and first is not None:
-            progress.first_token_ms = _milliseconds(first - self._identity.created_at)
+        if state.first_token_ms is None and first is not None:
+            state.first_token_ms = _milliseconds(first - self._identity.created_at)
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
         stored = self._identity.stored
-        if not stored and self._appendix is None:
+        if not stored and self._append is None:
             return []
         rows: list[models.Model] = []
         for item in items:
-            self._progress.preview = _telling(self._progress.preview, item.body) if stored else ""
-            position = self._progress.next_position
+            self._state.preview = _next_preview(self._state.preview, item.body) if stored else ""
+            position = self._state.next_position
             rows += item_rows(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
-            self._progress.next_position += 1
-        if self._appendix is not None:
-            self._appendix.add(rows, written=stored)
+            self._state.next_position += 1
+        if self._append is not None:
+            self._append.add(rows, written=stored)
         return rows if stored else []
 
-    def _conversed(self, step: Step) -> tuple[Sequence[models.Model], list[ExtraWrite]]:
-        """What a run's end means to the conversation that it continues."""
-        if self._appendix is None or not isinstance(step, RunEnded):
+    def _conversation_writes(self, step: Step) -> tuple[Sequence[models.Model], list[ExtraWrite]]:
+        if self._append is None or not isinstance(step, RunEnded):
             return (), []
         keeps = step.ending.status in {Status.COMPLETED, Status.INCOMPLETE}
-        kept, part = self._appendix.ending(self._identity.response_id, keeps=keeps)
-        return kept, [part]
+        unwritten, write = self._append.at_end(self._identity.response_id, keeps=keeps)
+        return unwritten, [write]
 
     def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
-        self._progress.tool_calls += len(calls)
+        self._state.tool_calls += len(calls)
         if not self._identity.stored:
             return []
         return [
@@ -352,7 +347,7 @@ class Recorder:
         ]
 
     def _approval(self, record: CallRecord, ask: RequireApproval) -> Approval:
-        """Written for responses that are not stored, too: it holds no content."""
+        # Also written for unstored responses: an approval holds digests, but no content.
         return Approval(
             id=ask.item["id"],
             team_id=self._identity.team_id,
@@ -377,15 +372,15 @@ class Recorder:
                 ]
             case ToolFinished(call=call, result=result):
                 status = "failed" if result.error else "completed"
-                kept = {"after": self._progress.next_position, **result.stored()} if result.parts else None
+                kept = {"after": self._state.next_position, **result.stored()} if result.parts else None
                 finished = self._update(call, status=status, ended_at=step.ended_at, result=kept)
                 return [replace(finished, output=result.output, error=result.error)]
             case RunEnded():
                 return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
         return []
 
-    def _parts(self, step: Step) -> list[ExtraWrite]:
-        """What a run's end means elsewhere: webhooks tell of background runs."""
+    def _webhook_events(self, step: Step) -> list[ExtraWrite]:
+        # Webhook events exist for background responses only: other clients receive the end themselves.
         if not isinstance(step, RunEnded) or not self._identity.background:
             return []
         event = event_row(
@@ -399,29 +394,28 @@ class Recorder:
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
-    def _advance(self, step: Step) -> ResponseUpdate:
-        """Every committed step names the lease, so that a run that was taken over writes nothing any more."""
-        progress, usage = self._progress, self._progress.usage
-        advance = ResponseUpdate(
+    def _response_update(self, step: Step) -> ResponseUpdate:
+        state, usage = self._state, self._state.usage
+        update = ResponseUpdate(
             response_id=self._identity.response_id,
             lease_token=self._identity.lease_token,
             status=Status.IN_PROGRESS.value,
-            first_token_ms=progress.first_token_ms,
-            turns=progress.turns,
-            tool_calls=progress.tool_calls,
+            first_token_ms=state.first_token_ms,
+            turns=state.turns,
+            tool_calls=state.tool_calls,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
-            cost=progress.cost,
-            output_preview=progress.preview,
+            cost=state.cost,
+            output_preview=state.preview,
         )
         if not isinstance(step, RunEnded):
-            return advance
+            return update
         ending = step.ending
         return replace(
-            advance,
+            update,
             status=ending.status,
             ended_at=step.ended_at,
             service_tier=ending.service_tier[:20],
@@ -434,7 +428,7 @@ class Recorder:
 
 
 def _flush_at(at: float, longest: float) -> float:
-    """When to flush what has come now. Runs do so at the same moments, so that they share a commit."""
+    # All runs of the process flush on the same ticks, so that their batches share one commit.
     tick = longest / 2
     return (at // tick + 2) * tick
 
@@ -448,14 +442,14 @@ def _outcome(turn: TurnRecord) -> str:
 
 
 def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
-    """What the turn after it has to know, whoever samples it."""
+    # The next turn reads it, possibly in another process that has resumed the run.
     return asdict(turn.discarded) if turn.discarded is not None else None
 
 
 def item_rows(
     body: Body, who: RunIdentity, section: Section, position: int, *, in_context: bool = True
 ) -> list[models.Model]:
-    """An item and its place, as rows."""
+    """Return the rows of an item and of its placement in the response."""
     item = Item(
         team_id=who.team_id, api_key_id=who.key_id, id=body["id"], type=body["type"], body=body, created_at=now()
     )
@@ -472,20 +466,21 @@ def item_rows(
 
 
 def preview(body: dict[str, Any]) -> str:
-    """The first words of an item on one line, for lists."""
+    """Return the first words of an item on one line, for lists."""
     return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]
 
 
-def _telling(before: str, body: dict[str, Any]) -> str:
-    """What lists say of an output after one more item: what the model said last, or what it began with."""
+def _next_preview(before: str, body: dict[str, Any]) -> str:
+    # The preview of an output is its last message, or its first item with text while there is no message.
     if body["type"] == "mcp_list_tools":
         return before
-    words = preview(body)
-    return words or before if body["type"] == "message" else before or words
+    text = preview(body)
+    return text or before if body["type"] == "message" else before or text
 
 
 async def _committed(commit: "asyncio.Future[None]", *, is_last: bool) -> None:
-    """Wait for a commit. A cancellation that comes meanwhile waits, too: what is being committed decides."""
+    # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step was
+    # committed, the run is over and the cancellation came too late.
     try:
         await asyncio.shield(commit)
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""The runs of this process: one task each, at most one client attached, and the registry that stops them.
+"""Execute runs in this process: one task per run, with at most one client attached, and a registry of all of them.
 
-A run belongs to the process, never to the socket. Whatever reads it (a JSON request, a stream) reads the same task, and
-may go away; then the run's team says how much longer it goes on.
+A run belongs to the process, not to the client's connection. A JSON request and a stream read the same task. When the
+client disconnects, a setting of the team decides how much longer the run continues.
 """
 
 import asyncio
@@ -36,17 +36,18 @@ from responses.runs.store import LeaseLost
 from tenants import scope
 
 logger = logging.getLogger(__name__)
-# A comment: keeps proxies from closing a connection on which a slow model has nothing to say yet.
+# A comment of server-sent events. It keeps proxies from closing the connection while a slow model sends nothing.
 PING = b": ping\n\n"
 PING_SECONDS = 10
-# How often a process looks for runs that are not its own any more, if nobody tells it to.
-_LOOK_SECONDS = 0.5
-_BUG = Failure(code="server_error", message="The server had an error while processing your request.")
-_GONE = Failure(code="server_error", message="The run was ended by another process.")
+# How often a process checks for runs that it has lost, in case the notification was lost as well.
+_POLL_SECONDS = 0.5
+_INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
+_ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.")
 
 
 def process_name() -> str:
-    """A name that no other process has: containers that share a host's name may all be its process 1."""
+    """Return a unique name for this process, as the owner of leases."""
+    # Host and process id are not enough: containers with the same host name may all run as process 1.
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
@@ -54,7 +55,11 @@ PROCESS = process_name()
 
 
 class LiveRun:
-    """A run in this process. `opening` are the bytes of the events that were committed with the response."""
+    """A run in this process.
+
+    `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
+    run continues without its client; None: until it ends. An unstored run stops immediately.
+    """
 
     def __init__(
         self, run: Run, recorder: Recorder, identity: RunIdentity, *, opening: bytes, grace_seconds: float | None
@@ -67,21 +72,21 @@ class LiveRun:
         self._ready: deque[bytes] = deque([opening])
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_leaving = False
-        self._is_cut = False
+        self._stops_after_step = False
+        self._is_interrupted = False
         self._is_ending = False
         self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to execute; the registry holds the run until it has ended."""
+        """Start the task that executes the run. The registry renews the lease until it has ended."""
         _registry.add(self)
         self._task = asyncio.get_running_loop().create_task(self._execute())
 
     # -- for the client ------------------------------------------------------------------------------------------------
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the stream as they become ready, joined where several wait."""
+        """Yield the bytes of the stream as they become ready, with pings in between while there are none."""
         while True:
             self._wake.clear()
             if self._ready:
@@ -94,57 +99,59 @@ class LiveRun:
                 yield PING
 
     async def finished(self) -> RunEnded:
-        """Wait for the end."""
+        """Wait until the run has ended and return its end."""
+        # Shielded: a client that stops waiting must not cancel the run.
         if self._task is not None:
             await asyncio.shield(self._task)
         return cast("RunEnded", self.end)
 
     def detach(self) -> None:
-        """The client has gone: go on for the grace period of the team, then cancel."""
+        """Continue without the client for the team's grace period, then cancel the run."""
         if self._grace_seconds is None or self._task is None or self._task.done():
             return
         if self._grace_seconds == 0:
             self.cancel()
         else:
-            self._grace = asyncio.get_running_loop().create_task(self._end_unheard(self._grace_seconds))
+            self._grace = asyncio.get_running_loop().create_task(self._cancel_unless_followed(self._grace_seconds))
 
     def cancel(self) -> None:
-        """Stop: the upstream's connection is closed, the response ends `cancelled`."""
+        """Stop the run: the upstream connection is closed and the response ends as `cancelled`."""
         if self._task is not None and not self._task.done():
-            # Not at once: a task that is cancelled before its first step never runs, and would not store its end.
+            # Deferred: a task that is cancelled before its first step never runs, and would not store its end.
             self._task.get_loop().call_soon(self._stop)
 
     def _stop(self) -> None:
-        """An end that is being written is not disturbed."""
+        # An end that is being written must be written completely.
         if self._task is not None and not self._is_ending:
             self._task.cancel()
 
-    # -- for a worker that stops ---------------------------------------------------------------------------------------
+    # -- for a worker that shuts down ----------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """Stop after the next step behind which a successor repeats nothing; the response does not end with it."""
-        self._is_leaving = True
+    def stop_after_step(self) -> None:
+        """Stop after the next step from which another worker can resume without repeating anything."""
+        self._stops_after_step = True
 
-    def cut(self) -> None:
-        """Stop where the run stands. A successor asks for the open turn again."""
-        self._is_cut = True
+    def stop_now(self) -> None:
+        """Stop immediately without ending the response. The worker that resumes it repeats the open turn."""
+        self._is_interrupted = True
         self.cancel()
 
-    async def _let_go(self, unfinished: TurnRecord | None = None) -> None:
-        """Leave what was sent to the successor, and account for what was spent on a turn that it asks for again."""
+    async def _leave_to_successor(self, unfinished: TurnRecord | None = None) -> None:
+        # The events that followers have received must be stored, and the tokens of the unfinished turn accounted for:
+        # the other worker requests that turn again and pays for it again.
         self._is_ending = True
         unfinished = unfinished or self._run.interrupt(Ending(status="cancelled")).turn
         try:
-            await self._recorder.settle()
+            await self._recorder.flush()
             if unfinished is not None:
-                await self._recorder.account(unfinished)
+                await self._recorder.record_usage(unfinished)
         except LeaseLost:
             await self._lost()
 
-    # -- for whoever listens -------------------------------------------------------------------------------------------
+    # -- without a client ----------------------------------------------------------------------------------------------
 
-    async def _end_unheard(self, grace_seconds: float) -> None:
-        """Cancel after the grace period, unless somebody follows the run by then, on whatever node."""
+    async def _cancel_unless_followed(self, grace_seconds: float) -> None:
+        # A client may have reconnected on another node: while it follows the log there, the run continues.
         wait = grace_seconds
         while wait > 0:
             await asyncio.sleep(wait)
@@ -152,7 +159,8 @@ class LiveRun:
                 wait = await in_db_thread(partial(_followed_for, self.identity))
             except Exception:
                 logger.exception(
-                    "nobody knows whether a run is followed", extra={"response": self.identity.response_id}
+                    "cannot tell whether a run is followed; cancelling it",
+                    extra={"response": self.identity.response_id},
                 )
                 wait = 0
         self.cancel()
@@ -163,25 +171,26 @@ class LiveRun:
         try:
             async with aclosing(self._run.steps()) as steps:
                 async for step in steps:
-                    if self._is_cut and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
-                        # Somebody on the way may have caught the cancellation, and have made an end of it.
-                        await self._let_go(step.turn)
+                    if self._is_interrupted and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
+                        # Code of the turn may have caught the cancellation and turned it into a regular end. Recording
+                        # that would end the response, but another worker is to resume it.
+                        await self._leave_to_successor(step.turn)
                         return
                     await self._record(step)
-                    if self._is_leaving and self._run.is_idle and not isinstance(step, Emitted):
+                    if self._stops_after_step and self._run.is_idle and not isinstance(step, Emitted):
                         return
         except asyncio.CancelledError:
-            await (self._let_go() if self._is_cut else self._close(Ending(status="cancelled")))
+            await (self._leave_to_successor() if self._is_interrupted else self._close(Ending(status="cancelled")))
         except LeaseLost:
             await self._lost()
         except (OperationalError, InterfaceError):
-            # A worker's run needs no more than somebody who goes on with it once its lease has run out.
-            logger.exception("a run has no database", extra={"response": self.identity.response_id})
+            # A background run is left as it is: another worker resumes it once its lease has expired.
+            logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
             if not self.identity.background:
-                await self._close(failed(_BUG))
+                await self._close(failed(_INTERNAL_ERROR))
         except Exception:
             logger.exception("a run broke", extra={"response": self.identity.response_id})
-            await self._close(failed(_BUG))
+            await self._close(failed(_INTERNAL_ERROR))
         finally:
             _registry.discard(self)
             self._wake.set()
@@ -189,18 +198,19 @@ class LiveRun:
                 self._grace.cancel()
 
     async def _record(self, step: Step) -> None:
+        # Until the step is committed, `_lost` must be able to record its usage.
         self._unaccounted = _turn_of(step)
         data = await self._recorder.record(step)
         self._unaccounted = None
         if isinstance(step, RunEnded):
             self.end = step
-        # Those who follow a background run read its log.
+        # Clients of a background run read its log instead.
         if data and not self.identity.background:
             self._ready.append(data)
             self._wake.set()
 
     async def _close(self, ending: Ending) -> None:
-        """End the run where it stands, in a terminal state that is stored."""
+        """Interrupt the run and store its terminal state."""
         self._is_ending = True
         if self.end is not None:
             return
@@ -209,57 +219,56 @@ class LiveRun:
         except LeaseLost:
             await self._lost()
         except Exception:
-            # The lease runs out, and the sweeper ends what could not be ended here.
+            # The lease expires, and then the sweeper ends the response.
             logger.exception("a run could not be closed", extra={"response": self.identity.response_id})
             await self._lost()
 
     async def _lost(self) -> None:
-        """Somebody else has ended the response: stop, say so to whoever listens, and account for what was spent."""
+        """Stop a run that another process has ended or resumed, and record its usage so far."""
         self._is_ending = True
         if self.end is not None:
             return
-        self.end = self._run.interrupt(failed(_GONE))
+        # The end is only for the client of this connection; nothing of it is stored.
+        self.end = self._run.interrupt(failed(_ENDED_ELSEWHERE))
         self._ready.append(DONE_FRAME)
-        # The turn that is cut here, or the one whose end could not be stored any more.
+        # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         if turn is None:
             return
         try:
-            await self._recorder.account(turn)
+            await self._recorder.record_usage(turn)
         except Exception:
-            logger.exception("a turn is missing in the ledger", extra={"response": self.identity.response_id})
+            logger.exception("the usage of a turn was not recorded", extra={"response": self.identity.response_id})
 
 
 def _turn_of(step: Step) -> TurnRecord | None:
-    """The turn whose books the step closes."""
     return step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
 
 
 class _Registry:
-    """The live runs of this process, the renewal of their leases, and the look-out for those that it has lost."""
+    """The live runs of this process. Renews their leases, and stops runs that this process has lost."""
 
     def __init__(self) -> None:
         self._runs: set[LiveRun] = set()
-        self._keeper: asyncio.Task[None] | None = None
-        self._look_out: asyncio.Task[None] | None = None
+        self._lease_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     def add(self, run: LiveRun) -> None:
         self._runs.add(run)
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.get_running_loop().create_task(self._keep_leases())
-        if self._look_out is None or self._look_out.done():
-            self._look_out = asyncio.get_running_loop().create_task(self._stop_lost())
+        if self._lease_task is None or self._lease_task.done():
+            self._lease_task = asyncio.get_running_loop().create_task(self._renew_leases())
+        if self._watch_task is None or self._watch_task.done():
+            self._watch_task = asyncio.get_running_loop().create_task(self._stop_lost())
 
     def discard(self, run: LiveRun) -> None:
         self._runs.discard(run)
 
     def all(self) -> list[LiveRun]:
-        """A snapshot of the live runs."""
         return list(self._runs)
 
-    async def _keep_leases(self) -> None:
-        """Renew three times per lease; ends with the last run."""
+    async def _renew_leases(self) -> None:
         while self._runs:
+            # Three times per lease, so that the lease survives a renewal that fails or skips a locked row.
             await asyncio.sleep(settings.LEASE_SECONDS / 3)
             runs = {run.identity.response_id: run for run in self._runs}
             try:
@@ -271,30 +280,30 @@ class _Registry:
                 runs[response_id].cancel()
 
     async def _stop_lost(self) -> None:
-        """Close the upstream connections of runs that somebody else has ended, as soon as somebody says so."""
-        told = asyncio.Event()
-        with loop_notifications().listening(channel_of_process(PROCESS), told):
+        """Cancel runs that another process has ended or resumed, so that their upstream connections are closed."""
+        notified = asyncio.Event()
+        with loop_notifications().listening(channel_of_process(PROCESS), notified):
             while self._runs:
-                await wait_within(told, _LOOK_SECONDS)
-                told.clear()
+                await wait_within(notified, _POLL_SECONDS)
+                notified.clear()
                 runs = {run.identity.response_id: run for run in self._runs}
                 tokens = {response_id: run.identity.lease_token for response_id, run in runs.items()}
                 try:
-                    lost = await in_db_thread(partial(_lost, tokens))
+                    lost = await in_db_thread(partial(_find_lost, tokens))
                 except DatabaseError:
-                    # It is away for a moment; and renewing the leases will tell who lost them.
+                    # Checked again soon; renewing the leases finds lost runs as well.
                     continue
                 for response_id in lost:
                     runs[response_id].cancel()
 
 
 def channel_of_process(process: str) -> str:
-    """The channel on which a process is told that it may have lost a run."""
+    """Return the channel that notifies a process that it may have lost a run."""
     return f"process:{process}"
 
 
-def _lost(tokens: Mapping[str, int]) -> list[str]:
-    """Those of the runs, with their lease tokens, that have ended, were deleted, or were taken over."""
+def _find_lost(tokens: Mapping[str, int]) -> list[str]:
+    """Return the runs that have ended, were deleted, or have another lease token than the given one."""
     with scope.every_team():
         running = Response.objects.filter(pk__in=[*tokens], status__in=RUNNING)
         held = dict(running.values_list("pk", "lease_token"))
@@ -302,11 +311,11 @@ def _lost(tokens: Mapping[str, int]) -> list[str]:
 
 
 def _renew(response_ids: list[str]) -> list[str]:
-    """Extend the leases of this process; returns the runs that were cancelled, deleted or taken over elsewhere."""
+    """Extend the leases of this process, and return the runs that were cancelled, deleted or resumed elsewhere."""
     with scope.every_team():
         runs = Response.objects.filter(pk__in=response_ids)
-        # The writer locks the same rows in an order of its own. Waiting for it would be a deadlock sooner or later, so
-        # what it is at is left out: a run that is just being written has the next renewals yet.
+        # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it is writing
+        # are skipped: their leases last until the next renewal.
         free = runs.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING, lease_owner=PROCESS)
         mine = list(free.values_list("pk", flat=True))
         Response.objects.filter(pk__in=mine).update(lease_until=lease_until())
@@ -315,14 +324,14 @@ def _renew(response_ids: list[str]) -> list[str]:
 
 
 def _followed_for(who: RunIdentity) -> float:
-    """How many more seconds the run counts as followed."""
+    """Return the seconds for which the run still counts as followed; zero or less if it does not."""
     with scope.team(who.team_id):
         until = Response.objects.values_list("followed_until", flat=True).filter(pk=who.response_id).first()
     return (until - now()).total_seconds() if until else 0
 
 
 async def wait_within(wake: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
+    """Wait for an event and return whether it was set within the time."""
     try:
         async with asyncio.timeout(seconds):
             await wake.wait()
@@ -335,12 +344,12 @@ _registry = _Registry()
 
 
 def live_runs() -> int:
-    """How many runs this process executes."""
+    """Return the number of runs that this process executes."""
     return len(_registry.all())
 
 
 async def cancel_all() -> None:
-    """Stop every run of this process and wait until each has its stored end; for an orderly shutdown."""
+    """Cancel every run of this process and wait until their ends are stored, for an orderly shutdown."""
     runs = _registry.all()
     for run in runs:
         run.cancel()
@@ -349,5 +358,5 @@ async def cancel_all() -> None:
 
 
 def lease_until() -> datetime:
-    """The end of a lease that is taken now."""
+    """Return when a lease that is taken or renewed now expires (UTC)."""
     return now() + timedelta(seconds=settings.LEASE_SECONDS)

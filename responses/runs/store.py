@@ -1,8 +1,8 @@
-"""What a run writes, and how: changes that are committed in groups, each guarded by the run's lease.
+"""Write what runs produce: changes that are committed in groups, each guarded by the lease of its run.
 
-A change inserts rows and may advance its response. The advance is a conditional update that names the lease token and
-takes only a response that has not ended; when it finds nothing (cancelled, or taken over by a successor), nothing of
-the change is written.
+A change inserts rows and may update its response. The update is conditional: it names the lease token and applies only
+to a response that has not ended. If it matches no row, because the run was cancelled or resumed by another process,
+nothing of the change is written.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,8 +22,11 @@ from responses.models import Status
 
 
 class LeaseLost(Exception):
-    """Somebody else has ended or taken over the response, or the conversation that it was to continue; or has deleted
-    the response that it was to follow."""
+    """The change was not written because its guard failed.
+
+    Another process has ended or resumed the response, another response has locked its conversation, or its predecessor
+    was deleted.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class ResponseUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGuard:
-    """What a change needs to be held that advances nothing: the log's deltas."""
+    """The guard of a change that updates no response, such as a batch of events: the lease must be held."""
 
     response_id: str
     lease_token: int
@@ -62,7 +65,7 @@ class LeaseGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockGuard:
-    """What a change needs to be held that makes a response: the conversation that this one is to continue."""
+    """The guard of a change that stores a response: it must hold the lock of its conversation."""
 
     response_id: str
     conversation_id: str
@@ -70,7 +73,7 @@ class LockGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredecessorGuard:
-    """What a change needs to be there that makes a response: the one that this one follows."""
+    """The guard of a change that stores a response: its predecessor must still exist."""
 
     response_id: str
     previous_id: str
@@ -78,7 +81,7 @@ class PredecessorGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
-    """The new state of an open tool call, whichever response made the call. What is None stays as it is."""
+    """The new state of an open tool call, which may belong to an earlier response. None leaves a column unchanged."""
 
     response_id: str
     call_id: str
@@ -92,10 +95,10 @@ class CallUpdate:
 
 
 class ExtraWrite(NamedTuple):
-    """A write of another module's that belongs to a change: an SQL expression `name AS (…)` over a JSON document.
+    """A write of another module that belongs to a change: an SQL expression `name AS (…)` over a JSON document.
 
-    The document is its one parameter (`%s::json`, an array of rows). Rows carry `guard` beside what `row` says: write
-    only where `GUARDED` holds. Parts with the same text share one document.
+    The document is the expression's only parameter (`%s::json`, an array of rows). Each row has the keys of `row` and
+    `guard`, the guarded response: write a row only where `GUARDED` holds. Writes with equal `sql` share one document.
     """
 
     sql: str
@@ -104,25 +107,26 @@ class ExtraWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one step of a run writes."""
+    """Everything that one step of a run writes, atomically. At most one of the guards is set."""
 
     team_id: str
     insert: Sequence[models.Model] = field(default_factory=tuple)
-    advance: ResponseUpdate | None = None
+    update: ResponseUpdate | None = None
     lease: LeaseGuard | None = None
-    hold: LockGuard | None = None
-    follow: PredecessorGuard | None = None
+    lock: LockGuard | None = None
+    predecessor: PredecessorGuard | None = None
     calls: Sequence[CallUpdate] = field(default_factory=tuple)
-    parts: Sequence[ExtraWrite] = field(default_factory=tuple)
+    extra: Sequence[ExtraWrite] = field(default_factory=tuple)
 
     @property
     def guard(self) -> str | None:
-        """The response whose lease or conversation must be held, or that must find the one it follows; None: the change
-        counts anyway."""
-        holder = self.advance or self.lease or self.hold or self.follow
-        return holder.response_id if holder else None
+        """The id of the response whose guard decides, or None if the change is always written."""
+        guard = self.update or self.lease or self.lock or self.predecessor
+        return guard.response_id if guard else None
 
 
+# `status` and `ended_at` change together: check constraints tie them to each other. Secrets are erased with the end of
+# the run, because only a run that is resumed needs them.
 _ADVANCED = f"""advanced AS (
     UPDATE responses_response AS response SET
         status = new.status,
@@ -166,25 +170,25 @@ _HELD = """held AS (
     WHERE response.ended_at IS NULL
     FOR SHARE OF response
 )"""
-# The lock makes who takes over an abandoned hold wait, and find the response.
-_KEPT = """kept AS (
+# FOR UPDATE: a response that takes over a stale lock waits for this commit, and then finds the response stored.
+_LOCKED = """locked AS (
     SELECT hold.response_id AS id
     FROM responses_conversationhold AS hold
     JOIN json_to_recordset(%s::json) AS new (response_id text, conversation_id text)
       ON hold.conversation_id = new.conversation_id AND hold.response_id = new.response_id
     FOR UPDATE OF hold
 )"""
-# The lock makes who deletes the response that is followed wait, and find its follower.
-_FOLLOWED = """followed AS (
+# FOR KEY SHARE: a deletion of the predecessor waits for this commit, and then finds its new successor.
+_PRECEDED = """preceded AS (
     SELECT new.response_id AS id
     FROM responses_response AS response
     JOIN json_to_recordset(%s::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
     FOR KEY SHARE OF response
 )"""
-_GUARDS = " UNION ALL ".join(f"SELECT id FROM {name}" for name in ("advanced", "held", "kept", "followed"))  # noqa: S608
-# Whether what a row belongs to counts: its response was advanced, or is held, or its conversation is, or it follows one
-# that is there.
+_GUARDS = " UNION ALL ".join(f"SELECT id FROM {name}" for name in ("advanced", "held", "locked", "preceded"))  # noqa: S608
 GUARDED = f"(guard IS NULL OR guard IN ({_GUARDS}))"
+"""SQL condition of a row that is written: it has no guard, or its guard holds."""
+# `ended_at IS NULL`: a call that has ended keeps its first result, so a repeated output changes nothing.
 _CALLED = f"""called AS (
     UPDATE responses_toolcall AS call SET
         status = new.status,
@@ -212,14 +216,18 @@ _MARKED = f"""marked AS (
     ON CONFLICT (writer) DO UPDATE
     SET batch = excluded.batch, held = excluded.held, written_at = excluded.written_at
 )"""  # noqa: S608 - parts of our own
-# Whoever still works for the connection that broke must be through with it before anybody looks at the mark.
-_ENDED = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM pg_stat_activity WHERE pid = %s"
-_RECALLED = "SELECT held FROM responses_commitmark WHERE writer = %s AND batch = %s"
+# The backend of the broken connection may still be committing, so it must be gone before the mark is read. The timeout
+# is in milliseconds.
+_TERMINATE = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM pg_stat_activity WHERE pid = %s"
+_READ_MARK = "SELECT held FROM responses_commitmark WHERE writer = %s AND batch = %s"
 
 
 class MarkedWriter:
-    """Commits groups of changes and marks each of them, so that a connection which breaks between a commit and its
-    answer leaves no doubt: `recall` says what became of the last group."""
+    """Commits groups of changes and marks each group in the same transaction.
+
+    If a connection breaks between a commit and its confirmation, `recall` reads the mark to find out whether the last
+    group was committed.
+    """
 
     def __init__(self) -> None:
         self._writer = new_id("writer")
@@ -227,35 +235,40 @@ class MarkedWriter:
         self._backend = 0
 
     def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
-        """`apply`, marked."""
+        """Commit the changes with a mark; see the function `apply`."""
         self._batch += 1
         self._backend = connection.connection.info.backend_pid
         return apply(changes, mark={"writer": self._writer, "batch": self._batch})
 
     def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
-        """The outcomes of these changes, which were the last to be applied; None: nothing of them was committed."""
+        """Return the outcomes of the changes that were applied last, or None if they were not committed.
+
+        Raises `OperationalError` while that cannot be known.
+        """
         with connection.cursor() as cursor:
-            cursor.execute(_ENDED, [self._backend])
+            cursor.execute(_TERMINATE, [self._backend])
             if cursor.fetchone() != (True,):
                 message = "the connection that was lost is still being served"
                 raise OperationalError(message)
-            cursor.execute(_RECALLED, [self._writer, self._batch])
+            cursor.execute(_READ_MARK, [self._writer, self._batch])
             found = cursor.fetchone()
         return None if found is None else _outcomes(changes, held=set(found[0]))
 
 
 def apply(changes: Sequence[Change], *, mark: Mapping[str, Any] | None = None) -> list[Exception | None]:
-    """Commit the changes in one transaction; those whose response was lost are left out and answered `LeaseLost`.
+    """Commit the changes in one transaction and return their outcomes, in order.
 
-    All rows travel in one statement: it advances the responses, and writes what belongs to those that it advanced (or
-    to changes that advance nothing). With the setting of the teams and the commit in the same pipeline a batch is one
-    round trip, which is what costs most: at each of them the writer has to win the interpreter back from the loop.
+    The outcome is None for a change that was written, and `LeaseLost` for one that was left out because its guard
+    failed. Raises Django's database errors.
     """
     connection.ensure_connection()
     raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
     teams = ",".join({change.team_id for change in changes})
-    # In Django's errors, so that the group commit knows a lost connection when it sees one.
+    # Raises Django's exceptions: the group commit recognizes a lost connection by them.
     with connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
+        # All rows travel in one statement, pipelined with the team setting and the commit. That makes a group a single
+        # round trip. Round trips cost the most here: after each one, the writer thread must win back the interpreter
+        # lock from the event loop.
         with raw.pipeline(), raw.transaction():
             cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
             cursor.execute(*_statement(changes, mark))
@@ -268,16 +281,13 @@ def _outcomes(changes: Sequence[Change], *, held: Collection[str]) -> list[Excep
 
 
 def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tuple[bytes, list[str]]:
-    """The statement for the tables that these changes touch, and one JSON document of rows for each part of it."""
-    advances = [asdict(change.advance) for change in changes if change.advance is not None]
-    leases = [asdict(change.lease) for change in changes if change.lease is not None]
-    holds = [asdict(change.hold) for change in changes if change.hold is not None]
-    follows = [asdict(change.follow) for change in changes if change.follow is not None]
+    """Return one statement for all tables of these changes, and a JSON document of rows for each of its parts."""
+    # The four guards are always part of the statement, even without rows: `GUARDED` refers to all of them.
     documents: dict[str, list[dict[str, Any]]] = {
-        _ADVANCED: advances,
-        _HELD: leases,
-        _KEPT: holds,
-        _FOLLOWED: follows,
+        _ADVANCED: [asdict(change.update) for change in changes if change.update is not None],
+        _HELD: [asdict(change.lease) for change in changes if change.lease is not None],
+        _LOCKED: [asdict(change.lock) for change in changes if change.lock is not None],
+        _PRECEDED: [asdict(change.predecessor) for change in changes if change.predecessor is not None],
     }
     for change in changes:
         guard = change.guard
@@ -287,8 +297,8 @@ def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tup
             documents.setdefault(sql, []).append(values | {"guard": guard})
         for update in change.calls:
             documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
-        for part in change.parts:
-            documents.setdefault(part.sql, []).append({**part.row, "guard": guard})
+        for write in change.extra:
+            documents.setdefault(write.sql, []).append({**write.row, "guard": guard})
     if mark is not None:
         documents[_MARKED] = [{**mark}]
     statement = f"WITH {', '.join(documents)} {_GUARDS}"
@@ -300,14 +310,14 @@ def _document(rows: list[dict[str, Any]]) -> str:
 
 
 def _exact(value: object) -> str:
-    """A decimal number as PostgreSQL reads it; JSON's own would be a float."""
+    # Decimals travel as text: a JSON number would be read as a float and lose digits of a cost.
     if isinstance(value, Decimal):
         return f"{value:f}"
     raise TypeError
 
 
 class _Insertion(NamedTuple):
-    """How rows of a table are inserted out of a JSON document."""
+    """The columns of a table that are inserted, and the SQL that inserts them from a JSON document."""
 
     names: list[str]
     sql: str
@@ -315,8 +325,8 @@ class _Insertion(NamedTuple):
 
 @cache
 def _insertion(kind: type[models.Model]) -> _Insertion:
-    """`guard` is the response that must have been advanced for the row to count; none: the row counts anyway."""
     meta = kind._meta  # noqa: SLF001 - Django's documented API for models
+    # The database assigns automatic keys.
     fields = [field for field in meta.concrete_fields if not isinstance(field, models.AutoField | models.BigAutoField)]
     columns = ", ".join(f'"{field.column}"' for field in fields)
     types = ", ".join(f'"{field.attname}" {field.rel_db_type(connection)}' for field in fields)
@@ -329,5 +339,6 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     return _Insertion([field.attname for field in fields], sql)
 
 
-_marker = MarkedWriter()
-writer: GroupCommit[Change] = GroupCommit(_marker.apply, recall=_marker.recall, name="run-writer")
+_marked_writer = MarkedWriter()
+writer: GroupCommit[Change] = GroupCommit(_marked_writer.apply, recall=_marked_writer.recall, name="run-writer")
+"""The writer of this process: every run submits its changes here."""

@@ -248,7 +248,7 @@ class _Running:
             model=self.actor.upstream_model,
             instructions=self.body.instructions,
             items=items,
-            sampling=parameters.sampling(self.parameters, self.options, items),
+            sampling=parameters.build_sampling(self.parameters, self.options, items),
             include=frozenset(self.options["include"]),
         )
         model = ScriptedModel(self.clock, self.exchange.turns)

@@ -44,16 +44,16 @@ class Rows:
     def apply(self, change: Change, response: Response) -> None:
         """Take in what a step writes."""
         self.add(change.insert)
-        for update in change.calls:
-            self.answer(update)
-        if (advance := change.advance) is None:
+        for call in change.calls:
+            self.answer(call)
+        if (update := change.update) is None:
             return
-        for name, value in asdict(advance).items():
+        for name, value in asdict(update).items():
             if name not in {"response_id", "lease_token", "service_tier"}:
                 setattr(response, name, value)
-        if advance.ended_at is not None:
-            response.service_tier = advance.service_tier
-            response.completed_at = advance.ended_at if advance.status == "completed" else None
+        if update.ended_at is not None:
+            response.service_tier = update.service_tier
+            response.completed_at = update.ended_at if update.status == "completed" else None
             response.lease_until = response.lease_owner = None
 
     def answer(self, update: CallUpdate) -> None:

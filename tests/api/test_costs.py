@@ -111,5 +111,5 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
         taken = resume.load(response_id=begun.who.response_id)
         _, change = taken.recorder.plan(taken.run.end_idle(failed(Failure(code="server_error", message="No."))))
     assert taken.identity.prices.noted() == NOTED
-    assert change.advance is not None
-    assert change.advance.cost == COST
+    assert change.update is not None
+    assert change.update.cost == COST

@@ -49,8 +49,8 @@ def ending(begun: Begun, *, token: int = 1) -> Change:
     spent = UsageRecord(
         team_id=who.team_id, api_key_id=who.key_id, occurred_at=at, endpoint="responses", object_id=who.response_id
     )
-    advance = ResponseUpdate(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
-    return Change(team_id=who.team_id, insert=[event, spent], advance=advance)
+    update = ResponseUpdate(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
+    return Change(team_id=who.team_id, insert=[event, spent], update=update)
 
 
 def kept(begun: Begun) -> tuple[int, int, str]:

@@ -37,7 +37,7 @@ ANSWER = text("In Vienna.")
 async def begun(caller: Caller, **request: Any) -> Begun:
     """A response that nobody has run yet, sealed for its team."""
     made = await abegin(caller, **request)
-    options = parameters.compaction((await in_db_thread(lambda: row_of(made))).options)
+    options = parameters.compaction_plan((await in_db_thread(lambda: row_of(made))).options)
     given = replace(made.context, cipher=TeamCipher(caller.team.pk), compaction=options)
     return replace(made, context=given)
 

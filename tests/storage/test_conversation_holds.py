@@ -63,8 +63,8 @@ def store_response(caller: Caller, conversation_id: str, response_id: str | None
     begun, change = prepare(caller)
     row = next(row for row in change.insert if isinstance(row, Response))
     row.conversation_id = conversation_id
-    hold = LockGuard(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
-    return Change(team_id=change.team_id, insert=change.insert, hold=hold)
+    lock = LockGuard(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
+    return Change(team_id=change.team_id, insert=change.insert, lock=lock)
 
 
 def age(principal: Principal, response_id: str) -> None:
@@ -76,10 +76,10 @@ def age(principal: Principal, response_id: str) -> None:
 def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
     """A running response that holds the conversation."""
     change = store_response(caller, conversation_id)
-    assert change.hold is not None
-    take(principal, conversation_id, change.hold.response_id)
+    assert change.lock is not None
+    take(principal, conversation_id, change.lock.response_id)
     assert store.apply([change]) == [None]
-    return change.hold.response_id
+    return change.lock.response_id
 
 
 # -- holds -------------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_who_leaves_while_it_takes_hold_gives_it_back(principal: Principal, conv
     loop = asyncio.new_event_loop()
 
     async def ask() -> None:
-        async with conversation_runs.holding(principal=principal, body=body, response_id="resp_2"):
-            await conversation_runs.read(principal=principal, body=body, response_id="resp_2")
+        async with conversation_runs.release_on_failure(principal=principal, body=body, response_id="resp_2"):
+            await conversation_runs.lock_and_read(principal=principal, body=body, response_id="resp_2")
 
     asking = loop.create_task(ask())
     with ThreadPoolExecutor(1) as other:
@@ -162,7 +162,7 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
 def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conversation_id: str) -> None:
     age(principal, made(principal, caller, conversation_id))
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
-    context = asyncio.run(conversation_runs.read(principal=principal, body=body, response_id="resp_2"))
+    context = asyncio.run(conversation_runs.lock_and_read(principal=principal, body=body, response_id="resp_2"))
     assert context.conversation_id == conversation_id
     assert holder(principal, conversation_id) == "resp_2"
 
@@ -200,9 +200,9 @@ def test_the_successor_of_a_run_leaves_all_of_it(principal: Principal, caller: C
         appendix = ConversationAppend.of(response)
         assert appendix is not None
         assert [place.item_id for place in appendix.places] == list(stored)
-    _, part = appendix.ending(response_id, keeps=True)
+    _, part = appendix.at_end(response_id, keeps=True)
     end = ResponseUpdate(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
-    assert store.apply([Change(team_id=principal.team_id, advance=end, parts=[part])]) == [None]
+    assert store.apply([Change(team_id=principal.team_id, update=end, extra=[part])]) == [None]
     with scope.team(principal.team_id):
         kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
         assert [place.item_id for place in kept] == [place.item_id for place in appendix.places]

@@ -26,7 +26,7 @@ def follower(caller: Caller, previous_id: str) -> tuple[str, Change]:
     """The id of a response that is to follow, and the change that makes it."""
     begun, change = prepare(caller, previous_response_id=previous_id)
     response_id = begun.who.response_id
-    return response_id, replace(change, follow=PredecessorGuard(response_id=response_id, previous_id=previous_id))
+    return response_id, replace(change, predecessor=PredecessorGuard(response_id=response_id, previous_id=previous_id))
 
 
 def delete(caller: Caller, response_id: str) -> None:

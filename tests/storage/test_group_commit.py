@@ -35,10 +35,10 @@ def events(begun: Begun, number: int) -> EventBatch:
 def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
     """A change that appends to the log; with a token it advances the response, too."""
     who = begun.who
-    advance = None
+    update = None
     if token is not None:
-        advance = ResponseUpdate(response_id=who.response_id, lease_token=token, status="in_progress", turns=number)
-    return Change(team_id=who.team_id, insert=[events(begun, number)], advance=advance)
+        update = ResponseUpdate(response_id=who.response_id, lease_token=token, status="in_progress", turns=number)
+    return Change(team_id=who.team_id, insert=[events(begun, number)], update=update)
 
 
 def written(*begun: Begun) -> list[tuple[int, int]]:

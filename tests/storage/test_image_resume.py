@@ -46,7 +46,7 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
             step = await anext(made)
             await recorder.record(step)
             ended, steps = isinstance(step, RunEnded), steps - 1
-    await recorder.settle()
+    await recorder.flush()
     await everything_written(begun)
     return ended
 

@@ -201,8 +201,8 @@ def test_renewals_and_writes_never_wait_for_each_other_crosswise(database: None,
 
 def touch(begun: Begun) -> Change:
     """A change that locks the response's row."""
-    advance = ResponseUpdate(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
-    return Change(team_id=begun.who.team_id, advance=advance)
+    update = ResponseUpdate(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
+    return Change(team_id=begun.who.team_id, update=update)
 
 
 def renew_often(response_ids: list[str]) -> None:

@@ -37,7 +37,7 @@ def add_turn(caller: Caller, number: int, previous: str | None) -> str:
         response_id=who.response_id, lease_token=1, status=Status.COMPLETED.value, ended_at=who.created_at
     )
     assert store.apply([created]) == [None]
-    assert store.apply([Change(team_id=who.team_id, insert=answer, advance=end)]) == [None]
+    assert store.apply([Change(team_id=who.team_id, insert=answer, update=end)]) == [None]
     return who.response_id
 
 

@@ -71,7 +71,7 @@ def test_an_end_that_is_written_again_is_told_once(caller: Caller) -> None:
     step = begun.run(ScriptedModel()).end_idle(failed(Failure(code="server_error", message="gone")))
     _, change = begun.recorder.plan(step)
     for _ in range(2):
-        assert store.apply([replace(change, advance=None, insert=[])]) == [None]
+        assert store.apply([replace(change, update=None, insert=[])]) == [None]
     assert len(deliveries_of(caller)) == 1
 
 

@@ -17,7 +17,7 @@ from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import RunEnded, Step
 from responses.engine.turn import LanguageModel
-from responses.requests import parameters as wire
+from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.schema import parse_create
 from tests.support.scripted import HostedTools, Piece, ScriptedModel
 
@@ -50,14 +50,14 @@ class Played:
 def context(**request: Any) -> RunContext:
     """The context of a request with these parameters."""
     body = parse_create({"model": "scripted", "input": "Hi", **request})
-    parameters = wire.public_parameters(body, response_id=new_id("resp"), created_at=now())
+    parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
     return RunContext(
         response_id=parameters["id"],
         parameters=parameters,
         model=body.model,
         instructions=body.instructions,
-        items=wire.input_items(body),
-        sampling=wire.sampling(parameters, wire.hidden_options(body), wire.input_items(body)),
+        items=input_items(body),
+        sampling=build_sampling(parameters, hidden_options(body), input_items(body)),
     )
 
 
