@@ -34,7 +34,7 @@ class _FlowControl:
         self.can_write.set()
 
 
-class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
+class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
     """daphne's request with a limit for the stored body and flow control for the response."""
 
     flow_control: _FlowControl | None = None
@@ -79,10 +79,10 @@ class Request(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne 
 
 
 # Patched, as daphne's connection factory has no parameter for the class of requests.
-daphne.http_protocol.WebRequest = Request
+daphne.http_protocol.WebRequest = DaphneRequest
 
 
-class Server(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
+class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
     """daphne's server that passes uploads on as files and waits for slow clients.
 
     `max_bytes` returns the limit of a body for a path.

@@ -31,7 +31,7 @@ def _start_heartbeat(server: str) -> None:
 
 def _daphne(host: str, port: int) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
-    from config.daphne_bodies import Server  # isort: skip
+    from config.daphne_bodies import DaphneServer  # isort: skip
     from twisted.internet import reactor
 
     from config.asgi import application, is_upload
@@ -39,7 +39,7 @@ def _daphne(host: str, port: int) -> None:
     freeze_startup_objects()
     # Colons separate the endpoint's fields, so those of an IPv6 address are escaped with a backslash, chr(92).
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
-    instance = Server(
+    instance = DaphneServer(
         application=application,
         is_upload=is_upload,
         max_bytes=_max_bytes,
@@ -100,7 +100,7 @@ def _uvicorn(host: str, port: int) -> None:
 
     from config.asgi import application
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         @override
         async def shutdown(self, sockets: Any = None) -> None:
             await _stop()
@@ -118,4 +118,4 @@ def _uvicorn(host: str, port: int) -> None:
         lifespan="off",
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    Server(config).run()
+    UvicornServer(config).run()

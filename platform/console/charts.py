@@ -220,7 +220,7 @@ def _bar(
         width=round(slot * _BAR_SHARE, 3),
         middle=round((place + 0.5) * slot, 3),
         label=point.label if place % max(1, -(-count // _MAX_LABELS)) == 0 else "",
-        hint=f"{point.name}: {', '.join(texts) or 'no data'}",
+        hint=f"{point.name}: {', '.join(texts) or 'none'}",
         url=point.url,
         parts=parts,
     )

@@ -1,4 +1,4 @@
-"""The streams: Channels consumers that send what a run (or a chat completion) yields, and notice who goes away."""
+"""Server-sent events: Channels consumers that stream runs and chat completions, and notice disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from kernel.http import as_api_error
 from kernel.query import reject_unknown
 from kernel.validation import parse_json
 from responses import chat
-from responses.api.requests import RETRIEVAL, flag, info, refuse_unsupported, sequence_number
+from responses.api.requests import RETRIEVAL, flag, info_of, reject_unsupported, sequence_number
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow
@@ -27,18 +27,19 @@ from tenants.models import Scope as KeyScope
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
+    # nginx would otherwise collect events before it passes them on.
     (b"x-accel-buffering", b"no"),
 ]
 
 
 class EventStream(AsyncHttpConsumer):
-    """Answers a request with server-sent events.
+    """Consumer that responds with server-sent events.
 
-    `AsyncHttpConsumer.handle` would not hear of a disconnect before it returned, so the stream is a task of its own and
-    the consumer goes on dispatching. Errors before the first byte are ordinary HTTP errors.
+    The stream is sent by its own task while the consumer keeps receiving messages: `AsyncHttpConsumer.handle` would not
+    notice a disconnect before it returns. Errors before the first byte become ordinary HTTP errors.
     """
 
-    # No channel of the layer: these consumers are only ever spoken to by the server.
+    # No channel layer: these consumers only receive messages from their own connection.
     channel_layer_alias = "none"
 
     def __init__(self) -> None:
@@ -46,11 +47,11 @@ class EventStream(AsyncHttpConsumer):
         self._stream: asyncio.Task[None] | None = None
 
     async def open(self) -> AsyncIterator[bytes]:
-        """Begin the work; what is returned yields the bytes of whole events. Errors raised here become HTTP errors."""
+        """Start the work and return an iterator over the bytes of whole events; errors become HTTP errors."""
         raise NotImplementedError
 
-    def gone(self) -> None:
-        """The client has left."""
+    def disconnected(self) -> None:
+        """Handle a disconnect of the client; the task that reads the iterator has been cancelled."""
         raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,34 +59,34 @@ class EventStream(AsyncHttpConsumer):
         await super().__call__(scope, self._next_message, send)
 
     async def dispatch(self, message: Message) -> None:
-        """Channels would look for stale database connections in a thread at each message; these use none."""
+        # Channels checks for stale database connections in a thread for each message. These consumers use none.
         await getattr(self, message["type"].replace(".", "_"))(message)
 
     async def http_request(self, _: Message) -> None:
-        """The shell has read the whole body: start the stream and go on listening."""
+        """Start the stream; `ApiShell` has already read the whole body."""
         self._stream = asyncio.create_task(self._send_stream())
 
     async def http_disconnect(self, _: Message) -> None:
-        """The client has left before the end."""
+        """Stop the stream of a client that disconnected before the end."""
         if self._stream is not None:
             self._stream.cancel()
-        self.gone()
+        self.disconnected()
         raise StopConsumer
 
     async def stream_finished(self, _: Message) -> None:
-        """Everything was sent."""
+        """End the consumer after a complete stream."""
         raise StopConsumer
 
     async def _next_message(self) -> Message:
-        """What the server says next, or the end of the stream, whichever comes first."""
+        """Return the server's next message, or `stream.finished` when the stream has ended."""
         if self._stream is None:
             return await self._receive()
-        heard = asyncio.ensure_future(self._receive())
+        message = asyncio.ensure_future(self._receive())
         try:
-            await asyncio.wait({heard, self._stream}, return_when=asyncio.FIRST_COMPLETED)
-            return heard.result() if heard.done() else {"type": "stream.finished"}
+            await asyncio.wait({message, self._stream}, return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else {"type": "stream.finished"}
         finally:
-            heard.cancel()
+            message.cancel()
 
     async def _send_stream(self) -> None:
         try:
@@ -98,7 +99,7 @@ class EventStream(AsyncHttpConsumer):
             async for data in frames:
                 await self.send({"type": "http.response.body", "body": data, "more_body": True})
         except Exception as error:
-            # The status is out: an event is all that can still be said, and the client must not wait for more.
+            # The status has been sent, so the error can only be an event, after which the stream is closed.
             detail = {"type": "error", "error": as_api_error(error).detail()}
             data = b"event: error\ndata: %b\n\n" % orjson.dumps(detail)
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
@@ -116,21 +117,22 @@ class ResponseStream(EventStream):
     async def open(self) -> AsyncIterator[bytes]:
         principal = await authenticate(header(self.scope, b"authorization"))
         body = parse_create(parse_json(self.scope["body"]))
-        asked: dict[str, Any] = {"principal": principal, "body": body, "request": info(self.scope)}
+        arguments: dict[str, Any] = {"principal": principal, "body": body, "request": info_of(self.scope)}
         if body.background:
-            queued = await create.queue_response(**asked, mode=Mode.STREAM)
+            # A worker executes it; this process streams the event log that the worker writes.
+            queued = await create.queue_response(**arguments, mode=Mode.STREAM)
             return await follow.follow(principal=principal, response_id=queued["id"], after=-1, obfuscation=True)
-        self._run = await create.create_response(**asked, mode=Mode.STREAM)
+        self._run = await create.create_response(**arguments, mode=Mode.STREAM)
         return self._run.frames()
 
     @override
-    def gone(self) -> None:
+    def disconnected(self) -> None:
         if self._run is not None:
             self._run.detach()
 
 
 class ResponseReplay(EventStream):
-    """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, and then live to the end."""
+    """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, then live events until the end."""
 
     @override
     async def open(self) -> AsyncIterator[bytes]:
@@ -138,8 +140,8 @@ class ResponseReplay(EventStream):
         principal.require(KeyScope.RESPONSES_READ)
         query = QueryDict(self.scope["query_string"])
         reject_unknown(query, page=False, filters=RETRIEVAL)
-        # The log holds what was sent; nothing can be added to it.
-        refuse_unsupported(query, "include", "include[]")
+        # The event log contains what was sent to the first client; nothing can be included afterwards.
+        reject_unsupported(query, "include", "include[]")
         return await follow.follow(
             principal=principal,
             response_id=self.scope["path"].rsplit("/", 1)[1],
@@ -148,8 +150,8 @@ class ResponseReplay(EventStream):
         )
 
     @override
-    def gone(self) -> None:
-        """Followers come and go; the run does not mind."""
+    def disconnected(self) -> None:
+        """Do nothing: a run does not depend on clients that follow it."""
 
 
 class ChatStream(EventStream):
@@ -159,8 +161,8 @@ class ChatStream(EventStream):
     async def open(self) -> AsyncIterator[bytes]:
         principal = await authenticate(header(self.scope, b"authorization"))
         body = chat.parse_chat(parse_json(self.scope["body"]))
-        return await chat.stream(principal=principal, body=body, request=info(self.scope))
+        return await chat.stream(principal=principal, body=body, request=info_of(self.scope))
 
     @override
-    def gone(self) -> None:
-        """Cancelling the task that reads the upstream has closed its connection already."""
+    def disconnected(self) -> None:
+        """Do nothing: cancelling the stream's task has already closed the connection to the upstream."""

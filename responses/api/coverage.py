@@ -26,7 +26,7 @@ class Support(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class SupportedEndpoint:
     """A method of a URL below /v1, and the scope that a key needs for it."""
 
     method: str
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class SupportedParameter:
     """A parameter of `POST /v1/responses`: a value to show it, and one that is refused although the wire knows it."""
 
     name: str
@@ -47,7 +47,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class SupportedTool:
     """A type of tool."""
 
     type: str
@@ -56,7 +56,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class SupportedItem:
     """A type of item: whether requests may bring it, and whether responses have it."""
 
     type: str
@@ -65,9 +65,9 @@ class Item:
     note: str = ""
 
 
-def _endpoint(line: str, scope: str, note: str = "") -> Endpoint:
+def _endpoint(line: str, scope: str, note: str = "") -> SupportedEndpoint:
     method, path = line.split()
-    return Endpoint(method=method, path=path, scope=scope, note=note)
+    return SupportedEndpoint(method=method, path=path, scope=scope, note=note)
 
 
 ENDPOINTS = (
@@ -186,20 +186,20 @@ ENDPOINTS = (
 )
 
 
-def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
-    return Parameter(name=name, support=Support.HONOURED, example=example, note=note, refused=refused)
+def _honoured(name: str, example: Any, note: str = "", *, refused: Any = None) -> SupportedParameter:
+    return SupportedParameter(name=name, support=Support.HONOURED, example=example, note=note, refused=refused)
 
 
-def _echoed(name: str, example: Any, note: str = "", *, refused: Any = None) -> Parameter:
-    return Parameter(name=name, support=Support.ECHOED, example=example, note=note, refused=refused)
+def _echoed(name: str, example: Any, note: str = "", *, refused: Any = None) -> SupportedParameter:
+    return SupportedParameter(name=name, support=Support.ECHOED, example=example, note=note, refused=refused)
 
 
-def _depends(name: str, example: Any, note: str = "") -> Parameter:
-    return Parameter(name=name, support=Support.DEPENDS, example=example, note=note)
+def _depends(name: str, example: Any, note: str = "") -> SupportedParameter:
+    return SupportedParameter(name=name, support=Support.DEPENDS, example=example, note=note)
 
 
-def _refused(name: str, example: Any, note: str = "") -> Parameter:
-    return Parameter(name=name, support=Support.REFUSED, example=example, note=note)
+def _refused(name: str, example: Any, note: str = "") -> SupportedParameter:
+    return SupportedParameter(name=name, support=Support.REFUSED, example=example, note=note)
 
 
 _SENT_ON = "sent on"
@@ -287,40 +287,42 @@ PARAMETERS = (
 )
 
 
-def _tools(support: Support, note: str, *types: str) -> Iterable[Tool]:
-    return (Tool(type=name, support=support, note=note) for name in types)
+def _tools(support: Support, note: str, *types: str) -> Iterable[SupportedTool]:
+    return (SupportedTool(type=name, support=support, note=note) for name in types)
 
 
 _SEARCHES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 TOOLS = (
-    Tool(type="function", support=Support.HONOURED),
-    Tool(type="custom", support=Support.HONOURED, note="text; a `regex` or `lark` grammar is checked afterwards"),
-    Tool(type="namespace", support=Support.HONOURED, note="functions and custom tools under one name"),
-    Tool(type="tool_search", support=Support.HONOURED, note="executed by the server or by the client"),
+    SupportedTool(type="function", support=Support.HONOURED),
+    SupportedTool(
+        type="custom", support=Support.HONOURED, note="text; a `regex` or `lark` grammar is checked afterwards"
+    ),
+    SupportedTool(type="namespace", support=Support.HONOURED, note="functions and custom tools under one name"),
+    SupportedTool(type="tool_search", support=Support.HONOURED, note="executed by the server or by the client"),
     *_tools(Support.HONOURED, "run by the client", "computer", "computer_use_preview", "local_shell", "apply_patch"),
-    Tool(
+    SupportedTool(
         type="shell",
         support=Support.HONOURED,
         note="run by the client, or in a container of the sandbox service; skills are refused",
     ),
-    Tool(
+    SupportedTool(
         type="mcp",
         support=Support.HONOURED,
         note="servers by URL or by a registered connector, their tools deferred or not; tunnels are refused",
     ),
-    Tool(
+    SupportedTool(
         type="file_search",
         support=Support.HONOURED,
         note="in vector stores of the team, by meaning and words; refused without pgvector or an embedding model",
     ),
     *_tools(Support.CONFIGURED, "with a search engine of the operator's: SearXNG, Tavily or Brave", *_SEARCHES),
-    Tool(
+    SupportedTool(
         type="code_interpreter",
         support=Support.CONFIGURED,
         note="Python in a container of the sandbox service, without a network",
     ),
-    Tool(type="programmatic_tool_calling", support=Support.REFUSED, note="there is no JavaScript"),
-    Tool(
+    SupportedTool(type="programmatic_tool_calling", support=Support.REFUSED, note="there is no JavaScript"),
+    SupportedTool(
         type="image_generation",
         support=Support.CONFIGURED,
         note="with a model whose server has `/images/generations`; no SVG, no GIF",
@@ -328,20 +330,20 @@ TOOLS = (
 )
 
 
-def _items(note: str, *types: str, output: bool) -> Iterable[Item]:
-    return (Item(type=name, input=True, output=output, note=note) for name in types)
+def _items(note: str, *types: str, output: bool) -> Iterable[SupportedItem]:
+    return (SupportedItem(type=name, input=True, output=output, note=note) for name in types)
 
 
 ITEMS = (
-    Item(
+    SupportedItem(
         type="message", input=True, output=True, note="`developer` is sent on as `system` where models do not know it"
     ),
     *_items("", "function_call", "custom_tool_call", output=True),
     *_items("a string or parts", "function_call_output", "custom_tool_call_output", output=False),
-    Item(
+    SupportedItem(
         type="reasoning", input=True, output=True, note="raw text where the model sends it; `encrypted_content` is ours"
     ),
-    Item(type="item_reference", input=True, output=False, note="to an item that the team has stored"),
+    SupportedItem(type="item_reference", input=True, output=False, note="to an item that the team has stored"),
     *_items("", "computer_call", "shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", output=True),
     *_items(
         "",
@@ -354,8 +356,10 @@ ITEMS = (
     *_items("adds tools in the middle of a conversation", "additional_tools", output=False),
     *_items("changes effort or format from there on", "configuration_update", output=False),
     *_items("", "mcp_list_tools", "mcp_call", "mcp_approval_request", output=True),
-    Item(type="compaction", input=True, output=True, note="the context starts at the latest one"),
-    Item(type="compaction_trigger", input=True, output=False, note="the last item; the response is a compaction"),
+    SupportedItem(type="compaction", input=True, output=True, note="the context starts at the latest one"),
+    SupportedItem(
+        type="compaction_trigger", input=True, output=False, note="the last item; the response is a compaction"
+    ),
     *_items("counts once, for the call as it was shown", "mcp_approval_response", output=False),
     *_items("with what it found; shown by `include`", "web_search_call", "file_search_call", output=True),
     *_items("with its outputs; shown by `include`", "code_interpreter_call", output=True),
@@ -370,7 +374,7 @@ ITEMS = (
 EVENTS: Sequence[str] = [get_args(kind.__annotations__["type"])[0] for kind in get_args(Event)]
 
 
-def written_into(manual: str) -> str:
+def update_tables(manual: str) -> str:
     """The manual with its tables, between `<!-- begin name -->` and `<!-- end name -->`, as they are now."""
     return _REGION.sub(
         lambda match: f"<!-- begin {match[1]} -->\n{_TABLES[match[1]]()}\n<!-- end {match[1]} -->", manual
@@ -391,7 +395,7 @@ def _parameters() -> str:
     return _table(("parameter", "", "for example", "notes"), map(_parameter, PARAMETERS))
 
 
-def _parameter(one: Parameter) -> Sequence[str]:
+def _parameter(one: SupportedParameter) -> Sequence[str]:
     note = one.note
     if one.refused is not None:
         note += f"; {_json(one.refused)} is refused"

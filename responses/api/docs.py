@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: the API described for machines and for people. Both are public, like any manual."""
+"""`/openapi.json` and `/docs`: the API reference for machines and for people. Both need no key."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -7,10 +7,10 @@ from responses.api.openapi import document
 
 
 def openapi(_: HttpRequest) -> HttpResponse:
-    """The OpenAPI 3.1 document."""
+    """Respond with the OpenAPI 3.1 document."""
     return JsonResponse(document())
 
 
 def page(request: HttpRequest) -> HttpResponse:
-    """The manual, rendered by Redoc from files of our own."""
+    """Respond with the reference, rendered by Redoc."""
     return render(request, "docs.html")

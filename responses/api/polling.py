@@ -1,4 +1,4 @@
-"""What clients that poll are told beside the body: when to ask again, and how far the run has come."""
+"""Response headers for polling clients: when to poll again, and the progress of the run."""
 
 from urllib.parse import quote
 
@@ -6,26 +6,26 @@ from kernel.clock import now
 from responses.models import RUNNING, Response, Status
 from responses.runs.progress import RunProgress
 
-_SOONEST_MS = 500
-_LATEST_MS = 5000
+_MIN_POLL_MS = 500
+_MAX_POLL_MS = 5000
 
 
-def headers(response: Response, underway: RunProgress) -> dict[str, str]:
-    """The headers of a response that has not ended; all of them stand in columns that the steps of its run write."""
+def polling_headers(response: Response, progress: RunProgress) -> dict[str, str]:
+    """Return the headers for a response that has not ended, read from its row; empty for other responses."""
     if response.status not in RUNNING:
         return {}
-    found = {"openai-poll-after-ms": str(_poll_after_ms(response))}
+    headers = {"openai-poll-after-ms": str(_poll_after_ms(response))}
     if response.status == Status.QUEUED:
-        return {**found, "x-queue-position": str(underway.ahead + 1)}
-    found["x-progress-turns"] = str(response.turns)
-    found["x-progress-output-tokens"] = str(response.output_tokens)
-    if underway.tool is not None:
-        # Tools may have any name, headers take ASCII.
-        found["x-progress-tool"] = quote(underway.tool)
-    return found
+        return {**headers, "x-queue-position": str(progress.ahead + 1)}
+    headers["x-progress-turns"] = str(response.turns)
+    headers["x-progress-output-tokens"] = str(response.output_tokens)
+    if progress.tool is not None:
+        # Tools may have names in any language; headers are ASCII.
+        headers["x-progress-tool"] = quote(progress.tool)
+    return headers
 
 
 def _poll_after_ms(response: Response) -> int:
-    """A tenth of its age: whoever waits for long may as well wait a little longer."""
+    # A tenth of the response's age: a poll that is late by that much is hardly noticed after a long wait.
     age = now() - response.created_at
-    return max(_SOONEST_MS, min(_LATEST_MS, round(age.total_seconds() * 100)))
+    return max(_MIN_POLL_MS, min(_MAX_POLL_MS, round(age.total_seconds() * 100)))

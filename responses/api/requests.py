@@ -1,4 +1,4 @@
-"""What views and streams read off a request, the same way for both."""
+"""Readers of headers, query parameters and credentials, shared by views and streams."""
 
 from typing import Any, cast
 
@@ -16,26 +16,27 @@ from tenants.principal import Principal
 
 _FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")
 RETRIEVAL = ("stream", "starting_after", "include_obfuscation", "include", "include[]")
-"""What the query of `GET /v1/responses/{id}` may hold."""
+"""Query parameters of `GET /v1/responses/{id}`."""
 
 
-def info(scope: Scope) -> RequestInfo:
-    """The ids of a request, for rows and logs."""
+def info_of(scope: Scope) -> RequestInfo:
+    """Return the ids of a request, for rows and logs."""
     return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
 
 
 def scope_of(request: Request) -> Scope:
-    """The ASGI scope behind a DRF request."""
+    """Return the ASGI scope of a DRF request."""
     return cast("Scope", cast("Any", request._request).scope)  # noqa: SLF001 - DRF has no public name for it
 
 
 def principal_of(request: Request) -> Principal:
-    """Who is calling; DRF calls it the user."""
+    """Return the principal of an authenticated request."""
+    # DRF stores the result of authentication as `user`.
     return cast("Principal", request.user)
 
 
 def response_filter(query: QueryDict) -> ResponseFilter:
-    """The filters of `GET /v1/responses`."""
+    """Read the filters of `GET /v1/responses`."""
     reject_unknown(query, filters=_FILTERS)
     status = query.get("status")
     if status is not None and status not in Status.values:
@@ -50,22 +51,23 @@ def response_filter(query: QueryDict) -> ResponseFilter:
     )
 
 
-def refuse_unsupported(query: QueryDict, *names: str) -> None:
-    """Refuse query parameters that the wire knows and this server does not; `stream=false` asks for nothing."""
+def reject_unsupported(query: QueryDict, *names: str) -> None:
+    """Raise `UnsupportedParameter` for OpenAI's query parameters that this server does not support."""
     for name in names:
+        # `stream=false` and empty values do not ask for anything.
         if name in query and query[name] not in {"", "false"}:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
 
 
-def refuse_body(scope: Scope) -> None:
-    """Refuse parameters where there are none; SDKs send no body at all, or an empty object."""
+def reject_body(scope: Scope) -> None:
+    """Raise `UnknownParameter` for any parameter; SDKs send no body, or an empty object."""
     if scope["body"].strip():
         for name in parse_json(scope["body"]):
             raise UnknownParameter(name)
 
 
 def flag(query: QueryDict, name: str, *, default: bool) -> bool:
-    """A boolean, as a query writes it."""
+    """Read a boolean query parameter."""
     text = query.get(name) or str(default).lower()
     if text not in {"true", "false"}:
         raise InvalidType(name, expected="a boolean", got="a string")
@@ -73,10 +75,11 @@ def flag(query: QueryDict, name: str, *, default: bool) -> bool:
 
 
 def sequence_number(query: QueryDict) -> int:
-    """`starting_after`: the number of the last event that the client has; -1 when it has none."""
+    """Read `starting_after`, the sequence number of the last event that the client has; -1 if it has none."""
     text = query.get("starting_after")
     if text is None:
         return -1
     if not text.isascii() or not text.isdigit():
         raise InvalidType("starting_after", expected="an integer", got="a string")
+    # Larger numbers mean the same, "after the end", and Python limits the digits that `int` accepts.
     return int(text[:9])

@@ -1,7 +1,7 @@
-"""The lanes of a WebSocket connection: what is asked on one lane runs in order, the lanes run side by side.
+"""Streams of a WebSocket connection: requests with the same `stream_id` run in order, different streams in parallel.
 
-A lane also remembers its most recent response where no database does, so that `store:false` responses can be followed
-on the connection that made them. Limits: section 1.1.2 of the API surface specification.
+A stream also keeps its latest response in memory if it is not stored, so that a `store:false` response can be continued
+on the connection that created it. The limits are those of OpenAI's WebSocket mode.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
-MOST_NAMED_LANES = 32
-MOST_IN_FLIGHT = 16
-MOST_WAITING = 256
+MAX_NAMED_STREAMS = 32
+MAX_RUNNING = 16
+MAX_WAITING = 256
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
@@ -30,8 +30,8 @@ class InvalidStreamId(BadRequest):
         super().__init__(param="stream_id")
 
 
-class TooManyLanes(BadRequest):
-    """The connection has used as many different values of 'stream_id' as it may; use one of them, or another one."""
+class TooManyStreams(BadRequest):
+    """Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection."""
 
     default_code = "websocket_stream_limit_reached"
 
@@ -40,103 +40,106 @@ class TooManyLanes(BadRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A `response.create` as it came, without its envelope; `size` in bytes."""
+class QueuedRequest:
+    """Parameters of a `response.create` event; `size` in bytes."""
 
     values: dict[str, Any]
     size: int
 
 
-class Lane:
-    """One lane. `running` is the response that it plays now; `memory` its last one, where nothing else holds that."""
+class SocketStream:
+    """One stream: its active response id (`running`), its latest unstored response (`memory`), and waiting requests."""
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
         self.running: str | None = None
         self.memory: UnstoredResponse | None = None
-        self.waiting: deque[Asked] = deque()
+        self.waiting: deque[QueuedRequest] = deque()
         self.worker: asyncio.Task[None] | None = None
 
-    def knows(self, response_id: object) -> bool:
-        """Whether the response runs here, or is remembered."""
+    def has(self, response_id: object) -> bool:
+        """Return true if the response is running here, or was the latest one."""
         return response_id is not None and response_id in (self.running, self.memory and self.memory.response_id)
 
     def forget(self, response_id: object) -> None:
-        """Drop the memory of this response, if it is the one that the lane has."""
+        """Remove this response from memory, if it is the latest one."""
         if self.memory is not None and self.memory.response_id == response_id:
             self.memory = None
 
 
-class Lanes:
-    """The lanes of one connection. `serve` plays one request to its end; it raises nothing."""
+class SocketStreams:
+    """Streams of one connection. `serve` executes one request to its end and must not raise."""
 
-    def __init__(self, serve: Callable[[Lane, dict[str, Any]], Awaitable[None]], *, most_waiting_bytes: int) -> None:
+    def __init__(
+        self, serve: Callable[[SocketStream, dict[str, Any]], Awaitable[None]], *, max_waiting_bytes: int
+    ) -> None:
         self._serve = serve
-        self._lanes: dict[str | None, Lane] = {}
-        self._in_flight = asyncio.Semaphore(MOST_IN_FLIGHT)
-        self._most_waiting_bytes = most_waiting_bytes
+        self._streams: dict[str | None, SocketStream] = {}
+        self._in_flight = asyncio.Semaphore(MAX_RUNNING)
+        self._max_waiting_bytes = max_waiting_bytes
         self._waiting = 0
         self._waiting_bytes = 0
         self._stopped = False
 
-    def ask(self, stream_id: str | None, asked: Asked) -> None:
-        """Queue a request behind those of its lane."""
+    def enqueue(self, stream_id: str | None, request: QueuedRequest) -> None:
+        """Queue a request on its stream; raises `TooManyStreams`, or `RateLimited` if too much is waiting."""
         if self._stopped:
-            raise Overloaded("The server is stopping. Connect again.")
-        lane = self._lane(stream_id)
-        if self._waiting >= MOST_WAITING or self._waiting_bytes + asked.size > self._most_waiting_bytes:
-            message = "Too many requests are waiting on this connection. Wait until some of them are answered."
+            raise Overloaded("The server is shutting down. Please reconnect.")
+        stream = self._lane(stream_id)
+        # Clients can send faster than models answer, and waiting requests are held in memory.
+        if self._waiting >= MAX_WAITING or self._waiting_bytes + request.size > self._max_waiting_bytes:
+            message = "Too many requests are waiting on this connection. Wait until some of them have completed."
             raise RateLimited(message, code="slow_down")
-        lane.waiting.append(asked)
-        self._count(asked, +1)
-        if lane.worker is None or lane.worker.done():
-            lane.worker = asyncio.get_running_loop().create_task(self._work(lane))
+        stream.waiting.append(request)
+        self._count(request, +1)
+        if stream.worker is None or stream.worker.done():
+            stream.worker = asyncio.get_running_loop().create_task(self._work(stream))
 
     def recall(self, response_id: str | None) -> UnstoredResponse | None:
-        """A finished response that only this connection knows, whichever lane made it."""
-        memories = (lane.memory for lane in self._lanes.values() if lane.memory)
+        """Return an unstored response of this connection, from any of its streams, or None."""
+        memories = (stream.memory for stream in self._streams.values() if stream.memory)
         return next((memory for memory in memories if memory.response_id == response_id), None)
 
     def stream_of(self, response_id: str) -> str | None:
-        """The name of the lane that plays or remembers a response."""
-        return next((lane.stream_id for lane in self._lanes.values() if lane.knows(response_id)), None)
+        """Return the id of the stream whose active or latest response this is, or None."""
+        return next((stream.stream_id for stream in self._streams.values() if stream.has(response_id)), None)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no more requests; active ones continue."""
         self._stopped = True
 
     async def close(self) -> None:
-        """End all lanes where they stand."""
+        """Cancel the active requests of all streams."""
         self.stop()
-        workers = [lane.worker for lane in self._lanes.values() if lane.worker]
+        workers = [stream.worker for stream in self._streams.values() if stream.worker]
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    def _lane(self, stream_id: str | None) -> Lane:
-        if stream_id not in self._lanes:
-            if stream_id is not None and len(self._lanes.keys() - {None}) >= MOST_NAMED_LANES:
-                raise TooManyLanes
-            self._lanes[stream_id] = Lane(stream_id)
-        return self._lanes[stream_id]
+    def _lane(self, stream_id: str | None) -> SocketStream:
+        if stream_id not in self._streams:
+            if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:
+                raise TooManyStreams
+            self._streams[stream_id] = SocketStream(stream_id)
+        return self._streams[stream_id]
 
-    def _count(self, asked: Asked, sign: int) -> None:
+    def _count(self, request: QueuedRequest, sign: int) -> None:
         self._waiting += sign
-        self._waiting_bytes += sign * asked.size
+        self._waiting_bytes += sign * request.size
 
-    async def _work(self, lane: Lane) -> None:
-        """Serve the lane until nothing waits; whoever asks next starts a new worker."""
-        while lane.waiting:
+    async def _work(self, stream: SocketStream) -> None:
+        # Ends when the queue is empty, and `enqueue` starts a new worker: idle streams cost no task.
+        while stream.waiting:
             async with self._in_flight:
                 if self._stopped:
                     return
-                asked = lane.waiting.popleft()
-                self._count(asked, -1)
-                await self._serve(lane, asked.values)
+                request = stream.waiting.popleft()
+                self._count(request, -1)
+                await self._serve(stream, request.values)
 
 
-def take_stream_id(values: dict[str, Any]) -> str | None:
-    """Take the lane's name out of an event; None is the default lane."""
+def pop_stream_id(values: dict[str, Any]) -> str | None:
+    """Remove and return the `stream_id` of an event; None is the default stream. Raises `InvalidStreamId`."""
     given = values.pop("stream_id", None)
     if given is None:
         return None

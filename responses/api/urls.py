@@ -1,4 +1,4 @@
-"""The URLs of the API, below /v1/."""
+"""URLs of the API, below /v1/."""
 
 from django.urls import path
 
@@ -6,34 +6,35 @@ from kernel.asgi import by_method
 from responses.api import batches, chat_completions, conversations, images, passthrough, vector_urls, views, webhooks
 
 urlpatterns = [
-    path("responses", by_method(get=views.ListResponses.as_view(), post=views.CreateResponse.as_view())),
-    path("responses/input_tokens", by_method(post=passthrough.CountInputTokens.as_view())),
-    path("responses/compact", by_method(post=passthrough.CompactConversation.as_view())),
-    path("responses/<str:response_id>", views.OneResponse.as_view()),
-    path("responses/<str:response_id>/cancel", views.CancelResponse.as_view()),
-    path("responses/<str:response_id>/input_items", views.InputItems.as_view()),
+    path("responses", by_method(get=views.ListResponsesView.as_view(), post=views.CreateResponseView.as_view())),
+    path("responses/input_tokens", by_method(post=passthrough.CountInputTokensView.as_view())),
+    path("responses/compact", by_method(post=passthrough.CompactConversationView.as_view())),
+    path("responses/<str:response_id>", views.ResponseView.as_view()),
+    path("responses/<str:response_id>/cancel", views.CancelResponseView.as_view()),
+    path("responses/<str:response_id>/input_items", views.InputItemsView.as_view()),
     path(
         "chat/completions",
         by_method(
-            get=chat_completions.ListChatCompletions.as_view(), post=chat_completions.CreateChatCompletion.as_view()
+            get=chat_completions.ListChatCompletionsView.as_view(),
+            post=chat_completions.CreateChatCompletionView.as_view(),
         ),
     ),
-    path("chat/completions/<str:completion_id>", chat_completions.OneChatCompletion.as_view()),
-    path("chat/completions/<str:completion_id>/messages", chat_completions.ChatMessages.as_view()),
-    path("conversations/<str:conversation_id>/cancel", conversations.CancelConversation.as_view()),
-    path("batches", batches.Batches.as_view()),
-    path("batches/<str:batch_id>", batches.OneBatch.as_view()),
-    path("batches/<str:batch_id>/cancel", batches.CancelBatch.as_view()),
-    path("embeddings", by_method(post=passthrough.CreateEmbedding.as_view())),
-    path("moderations", by_method(post=passthrough.CreateModeration.as_view())),
-    path("images/generations", by_method(post=images.GenerateImages.as_view())),
-    path("images/edits", by_method(post=images.EditImages.as_view())),
-    path("webhook_endpoints", webhooks.WebhookEndpoints.as_view()),
-    path("webhook_endpoints/<str:endpoint_id>", webhooks.OneWebhookEndpoint.as_view()),
-    path("webhook_endpoints/<str:endpoint_id>/rotate_secret", webhooks.RotateWebhookSecret.as_view()),
-    path("webhook_endpoints/<str:endpoint_id>/test", by_method(post=webhooks.SendWebhookTest.as_view())),
-    path("webhook_event_types", webhooks.WebhookEventTypes.as_view()),
+    path("chat/completions/<str:completion_id>", chat_completions.ChatCompletionView.as_view()),
+    path("chat/completions/<str:completion_id>/messages", chat_completions.ChatMessagesView.as_view()),
+    path("conversations/<str:conversation_id>/cancel", conversations.CancelConversationView.as_view()),
+    path("batches", batches.BatchListView.as_view()),
+    path("batches/<str:batch_id>", batches.BatchView.as_view()),
+    path("batches/<str:batch_id>/cancel", batches.CancelBatchView.as_view()),
+    path("embeddings", by_method(post=passthrough.CreateEmbeddingView.as_view())),
+    path("moderations", by_method(post=passthrough.CreateModerationView.as_view())),
+    path("images/generations", by_method(post=images.GenerateImagesView.as_view())),
+    path("images/edits", by_method(post=images.EditImagesView.as_view())),
+    path("webhook_endpoints", webhooks.WebhookEndpointListView.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>", webhooks.WebhookEndpointView.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>/rotate_secret", webhooks.RotateWebhookSecretView.as_view()),
+    path("webhook_endpoints/<str:endpoint_id>/test", by_method(post=webhooks.SendWebhookTestView.as_view())),
+    path("webhook_event_types", webhooks.WebhookEventTypesView.as_view()),
     *vector_urls.urlpatterns,
-    path("models", views.ListModels.as_view()),
-    path("models/<path:model>", views.OneModel.as_view()),
+    path("models", views.ListModelsView.as_view()),
+    path("models/<path:model>", views.ModelView.as_view()),
 ]

@@ -1,17 +1,17 @@
-"""The views of `/v1/vector_stores`: parse, one call, present."""
+"""Views of `/v1/vector_stores`."""
 
 from typing import Any
 
 from django.http import QueryDict
 from rest_framework.request import Request
-from rest_framework.response import Response as Answer
+from rest_framework.response import Response
 from typing_extensions import override
 
 from kernel.errors import InvalidValue
 from kernel.pagination import Page, PageRequest
 from kernel.query import reject_unknown
 from kernel.views import ApiView
-from responses.api.requests import info, principal_of, refuse_body, scope_of
+from responses.api.requests import info_of, principal_of, reject_body, scope_of
 from responses.api.views import AsyncApiView
 from responses.models.vector_stores import EntryStatus, VectorStoreBatch, VectorStoreFile
 from responses.vectors import search, selectors, services
@@ -34,7 +34,7 @@ from tenants.principal import Principal
 
 
 def _caller(request: Request, right: Scope, *, page: bool = False, filters: tuple[str, ...] = ()) -> Principal:
-    """Who is calling, if the key may do this; unknown names in the query are refused."""
+    """Return the principal after checking its scope; raises `Forbidden`, or `UnknownParameter` for the query."""
     principal = principal_of(request)
     principal.require(right)
     reject_unknown(request.query_params, page=page, filters=filters)
@@ -42,137 +42,139 @@ def _caller(request: Request, right: Scope, *, page: bool = False, filters: tupl
 
 
 def _request_id(request: Request) -> str:
-    return info(scope_of(request)).request_id
+    return info_of(scope_of(request)).request_id
 
 
-class VectorStores(ApiView):
+class VectorStoreListView(ApiView):
     """`GET` and `POST /v1/vector_stores`."""
 
-    def get(self, request: Request) -> Answer:
+    def get(self, request: Request) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ, page=True)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             found = selectors.list_stores(team_id=principal.team_id, page=page)
-        return Answer(found.as_list(present=public_store))
+        return Response(found.as_list(present=public_store))
 
-    def post(self, request: Request) -> Answer:
+    def post(self, request: Request) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         body = read(CreateStore, scope_of(request)["body"])
-        made = services.create_store(principal=principal, body=body, request_id=_request_id(request))
-        return Answer(public_store(made))
+        created = services.create_store(principal=principal, body=body, request_id=_request_id(request))
+        return Response(public_store(created))
 
 
-class OneVectorStore(ApiView):
+class VectorStoreView(ApiView):
     """`GET`, `POST` and `DELETE /v1/vector_stores/{id}`."""
 
-    def get(self, request: Request, store_id: str) -> Answer:
+    def get(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         with scope.team(principal.team_id):
-            return Answer(public_store(selectors.get_store(principal=principal, store_id=store_id)))
+            return Response(public_store(selectors.get_store(principal=principal, store_id=store_id)))
 
-    def post(self, request: Request, store_id: str) -> Answer:
+    def post(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         body = read(UpdateStore, scope_of(request)["body"])
         changed = services.update_store(
             principal=principal, store_id=store_id, body=body, request_id=_request_id(request)
         )
-        return Answer(public_store(changed))
+        return Response(public_store(changed))
 
-    def delete(self, request: Request, store_id: str) -> Answer:
+    def delete(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_DELETE)
         services.delete_store(principal=principal, store_id=store_id, request_id=_request_id(request))
-        return Answer({"id": store_id, "object": "vector_store.deleted", "deleted": True})
+        return Response({"id": store_id, "object": "vector_store.deleted", "deleted": True})
 
 
-class StoreFiles(ApiView):
+class VectorStoreFilesView(ApiView):
     """`GET` and `POST /v1/vector_stores/{id}/files`."""
 
-    def get(self, request: Request, store_id: str) -> Answer:
+    def get(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ, page=True, filters=("filter",))
-        return Answer(_listed(principal, request.query_params, store_id))
+        return Response(_listed(principal, request.query_params, store_id))
 
-    def post(self, request: Request, store_id: str) -> Answer:
+    def post(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         body = read(AttachFile, scope_of(request)["body"])
         entry = services.attach_file(principal=principal, store_id=store_id, body=body, request_id=_request_id(request))
-        return Answer(public_entry(entry))
+        return Response(public_entry(entry))
 
 
-class OneStoreFile(ApiView):
+class VectorStoreFileView(ApiView):
     """`GET`, `POST` and `DELETE /v1/vector_stores/{id}/files/{file_id}`."""
 
-    def get(self, request: Request, store_id: str, file_id: str) -> Answer:
+    def get(self, request: Request, store_id: str, file_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
-        return Answer(public_entry(_entry(principal, store_id, file_id)))
+        return Response(public_entry(_entry(principal, store_id, file_id)))
 
-    def post(self, request: Request, store_id: str, file_id: str) -> Answer:
+    def post(self, request: Request, store_id: str, file_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         body = read(UpdateStoreFile, scope_of(request)["body"])
         changed = services.update_entry(
             principal=principal, store_id=store_id, file_id=file_id, attributes=body.attributes
         )
-        return Answer(public_entry(changed))
+        return Response(public_entry(changed))
 
-    def delete(self, request: Request, store_id: str, file_id: str) -> Answer:
+    def delete(self, request: Request, store_id: str, file_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         services.detach_file(principal=principal, store_id=store_id, file_id=file_id)
-        return Answer({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
+        return Response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
 
 
-class StoreFileContent(ApiView):
-    """`GET /v1/vector_stores/{id}/files/{file_id}/content`: the passages that were made of a file."""
+class VectorStoreFileContentView(ApiView):
+    """`GET /v1/vector_stores/{id}/files/{file_id}/content`: the passages that a file was split into."""
 
-    def get(self, request: Request, store_id: str, file_id: str) -> Answer:
+    def get(self, request: Request, store_id: str, file_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         with scope.team(principal.team_id):
             entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
             texts = selectors.passages_of(entry)
-        return Answer(_page([{"type": "text", "text": text} for text in texts]))
+        return Response(_page([{"type": "text", "text": text} for text in texts]))
 
 
-class StoreBatches(ApiView):
+class VectorStoreBatchesView(ApiView):
     """`POST /v1/vector_stores/{id}/file_batches`."""
 
-    def post(self, request: Request, store_id: str) -> Answer:
+    def post(self, request: Request, store_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
         files = read(AttachFiles, scope_of(request)["body"]).all_files()
-        made = services.attach_batch(
+        created = services.attach_batch(
             principal=principal, store_id=store_id, files=files, request_id=_request_id(request)
         )
-        return Answer(public_batch(made))
+        return Response(public_batch(created))
 
 
-class OneStoreBatch(ApiView):
+class VectorStoreBatchView(ApiView):
     """`GET /v1/vector_stores/{id}/file_batches/{batch_id}`."""
 
-    def get(self, request: Request, store_id: str, batch_id: str) -> Answer:
+    def get(self, request: Request, store_id: str, batch_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         with scope.team(principal.team_id):
-            return Answer(public_batch(selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)))
+            return Response(
+                public_batch(selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id))
+            )
 
 
-class CancelStoreBatch(ApiView):
+class CancelVectorStoreBatchView(ApiView):
     """`POST /v1/vector_stores/{id}/file_batches/{batch_id}/cancel`."""
 
-    def post(self, request: Request, store_id: str, batch_id: str) -> Answer:
+    def post(self, request: Request, store_id: str, batch_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        refuse_body(scope_of(request))
-        return Answer(public_batch(services.cancel_batch(principal=principal, store_id=store_id, batch_id=batch_id)))
+        reject_body(scope_of(request))
+        return Response(public_batch(services.cancel_batch(principal=principal, store_id=store_id, batch_id=batch_id)))
 
 
-class StoreBatchFiles(ApiView):
+class VectorStoreBatchFilesView(ApiView):
     """`GET /v1/vector_stores/{id}/file_batches/{batch_id}/files`."""
 
-    def get(self, request: Request, store_id: str, batch_id: str) -> Answer:
+    def get(self, request: Request, store_id: str, batch_id: str) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ, page=True, filters=("filter",))
-        return Answer(_listed(principal, request.query_params, store_id, batch_id=batch_id))
+        return Response(_listed(principal, request.query_params, store_id, batch_id=batch_id))
 
 
-class SearchVectorStore(AsyncApiView):
+class SearchVectorStoreView(AsyncApiView):
     """`POST /v1/vector_stores/{id}/search`."""
 
     @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         principal = _caller(request, Scope.VECTOR_STORES_READ)
         body = read(SearchStore, scope_of(request)["body"])
         store_id: str = kwargs["store_id"]
@@ -181,7 +183,7 @@ class SearchVectorStore(AsyncApiView):
         )
         search_request = _search_request(body)
         hits = await search.search(account=account, store_ids=[store_id], request=search_request)
-        return Answer({**_page([_hit(hit) for hit in hits], search_request.queries)})
+        return Response({**_page([_hit(hit) for hit in hits], search_request.queries)})
 
 
 def _search_request(body: SearchStore) -> SearchRequest:
@@ -207,7 +209,7 @@ def _hit(hit: SearchHit) -> dict[str, Any]:
 
 
 def _page(data: list[dict[str, Any]], queries: Any = None) -> dict[str, Any]:
-    """Results and passages come all at once, in a page without cursors."""
+    # OpenAI's format for a single, complete page; it has no cursors.
     if queries is None:
         return {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
     return {

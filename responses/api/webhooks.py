@@ -1,10 +1,10 @@
-"""The views of `/v1/webhook_endpoints`: parse, one call, present."""
+"""Views of `/v1/webhook_endpoints`."""
 
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rest_framework.request import Request
-from rest_framework.response import Response as Answer
+from rest_framework.response import Response
 from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
@@ -33,40 +33,40 @@ from tenants.principal import Principal
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-class WebhookEndpoints(ApiView):
+class WebhookEndpointListView(ApiView):
     """`GET` and `POST /v1/webhook_endpoints`."""
 
-    def get(self, request: Request) -> Answer:
+    def get(self, request: Request) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_READ)
         reject_unknown(request.query_params)
         page = PageRequest.from_query(request.query_params)
         with scope.team(principal.team_id):
             found = access.list_endpoints(principal=principal, page=page)
-        return Answer(found.as_list(present=public_endpoint))
+        return Response(found.as_list(present=public_endpoint))
 
-    def post(self, request: Request) -> Answer:
+    def post(self, request: Request) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
         reject_unknown(request.query_params, page=False)
         body = _read(CreateWebhookEndpoint, request)
-        made = services.create_endpoint(
+        created = services.create_endpoint(
             team_id=principal.team_id,
             actor=_actor(request),
             name=body.name,
             url=body.url,
             event_types=body.event_types,
         )
-        return Answer(with_secret(made))
+        return Response(with_secret(created))
 
 
-class OneWebhookEndpoint(ApiView):
+class WebhookEndpointView(ApiView):
     """`GET`, `POST` and `DELETE /v1/webhook_endpoints/{id}`."""
 
-    def get(self, request: Request, endpoint_id: str) -> Answer:
+    def get(self, request: Request, endpoint_id: str) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_READ)
         reject_unknown(request.query_params, page=False)
-        return Answer(public_endpoint(_find(principal, endpoint_id)))
+        return Response(public_endpoint(_find(principal, endpoint_id)))
 
-    def post(self, request: Request, endpoint_id: str) -> Answer:
+    def post(self, request: Request, endpoint_id: str) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
         reject_unknown(request.query_params, page=False)
         body = _read(UpdateWebhookEndpoint, request)
@@ -77,35 +77,35 @@ class OneWebhookEndpoint(ApiView):
             url=body.url,
             event_types=body.event_types,
         )
-        return Answer(public_endpoint(changed))
+        return Response(public_endpoint(changed))
 
-    def delete(self, request: Request, endpoint_id: str) -> Answer:
+    def delete(self, request: Request, endpoint_id: str) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
         reject_unknown(request.query_params, page=False)
         services.delete_endpoint(endpoint=_find(principal, endpoint_id), actor=_actor(request))
-        return Answer({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
+        return Response({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
 
 
-class RotateWebhookSecret(ApiView):
+class RotateWebhookSecretView(ApiView):
     """`POST /v1/webhook_endpoints/{id}/rotate_secret`."""
 
-    def post(self, request: Request, endpoint_id: str) -> Answer:
+    def post(self, request: Request, endpoint_id: str) -> Response:
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
         reject_unknown(request.query_params, page=False)
         body = _read(RotateSecret, request)
-        made = services.rotate_secret(
+        created = services.rotate_secret(
             endpoint=_find(principal, endpoint_id),
             actor=_actor(request),
             keep_old=bool(body.keep_old_secret_active_for_24_hours),
         )
-        return Answer(with_secret(made))
+        return Response(with_secret(created))
 
 
-class SendWebhookTest(AsyncApiView):
+class SendWebhookTestView(AsyncApiView):
     """`POST /v1/webhook_endpoints/{id}/test`."""
 
     @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Answer:
+    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         endpoint_id: str = kwargs["endpoint_id"]
         principal = _principal(request, Scope.WEBHOOKS_WRITE)
         reject_unknown(request.query_params, page=False)
@@ -115,7 +115,7 @@ class SendWebhookTest(AsyncApiView):
         await in_db_thread(
             lambda: services.note_test(endpoint=endpoint, actor=_actor(request), event_type=event_type, outcome=outcome)
         )
-        return Answer(
+        return Response(
             {
                 "object": "webhook_endpoint.test",
                 "event_type": event_type,
@@ -126,13 +126,13 @@ class SendWebhookTest(AsyncApiView):
         )
 
 
-class WebhookEventTypes(ApiView):
+class WebhookEventTypesView(ApiView):
     """`GET /v1/webhook_event_types`."""
 
-    def get(self, request: Request) -> Answer:
+    def get(self, request: Request) -> Response:
         _principal(request, Scope.WEBHOOKS_READ)
         reject_unknown(request.query_params, page=False)
-        return Answer({"object": "list", "data": list(EVENT_TYPES)})
+        return Response({"object": "list", "data": list(EVENT_TYPES)})
 
 
 def _principal(request: Request, needed: Scope) -> Principal:
@@ -146,7 +146,7 @@ def _actor(request: Request) -> Actor:
 
 
 def _read(schema: type[Schema], request: Request) -> Schema:
-    """A body may be missing where nothing in it has to be given."""
+    # Clients may omit the body if all of its fields are optional.
     body = scope_of(request)["body"]
     return validate(schema, parse_json(body) if body else {})
 

@@ -1,10 +1,10 @@
-"""WebSocket mode: `GET /v1/responses` with an upgrade. One connection, many responses, the same events as the stream.
+"""WebSocket mode: `GET /v1/responses` with an upgrade; many responses on one connection, with the events of a stream.
 
-Every text frame is one JSON object. A connection lasts an hour at most; the servers ping it meanwhile, and an idle one
-stays open. Source: section 1.1.2 of the API surface specification.
+Every text frame is one JSON object. A connection ends after an hour, as OpenAI's does. Until then the server sends
+pings, and idle connections stay open.
 
-Where the server can answer an upgrade with a body (uvicorn), a refused one gets the status and the envelope that HTTP
-would get; elsewhere (daphne) the connection is closed before it is accepted, which clients see as an empty 403.
+Under uvicorn a refused upgrade gets the same status and error envelope as an HTTP request. Daphne cannot send a body:
+it closes the connection before accepting it, which clients see as an empty 403.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from kernel.errors import (
 )
 from kernel.http import as_api_error
 from kernel.validation import json_type, parse_json
-from responses.api.requests import info
-from responses.api.socket_streams import Asked, Lane, Lanes, take_stream_id
+from responses.api.requests import info_of
+from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
 from responses.models import Mode
@@ -43,78 +43,78 @@ from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 
 _PATH = "/v1/responses"
-_LAST_SECONDS = 60 * 60.0
+_LIFETIME_SECONDS = 60 * 60.0
 _MAX_CLIENT_REQUEST_ID = 512
 _CLOSED_NORMALLY = 1000
-# A private range: refusals say 4000 plus the status that HTTP would have.
+# Close codes from 4000 are for applications; a refused connection gets 4000 plus the HTTP status.
 _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
 class ConnectionExpired(BadRequest):
-    """This connection has reached its limit of 60 minutes. Open a new one to go on."""
+    """Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue."""
 
     default_code = "websocket_connection_limit_reached"
 
 
 class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One connection: its lanes, and nothing that another connection could see."""
+    """Consumer of one connection; shares no state with other connections."""
 
-    # No channel of the layer: these consumers are only ever spoken to by the server.
+    # No channel layer: these consumers only receive messages from their own connection.
     channel_layer_alias = "none"
 
-    def __init__(self, *, last_seconds: float = _LAST_SECONDS) -> None:
+    def __init__(self, *, lifetime_seconds: float = _LIFETIME_SECONDS) -> None:
         super().__init__()
-        self._lanes = Lanes(self._serve, most_waiting_bytes=settings.MAX_BODY_BYTES)
-        self._last_seconds = last_seconds
+        self._streams = SocketStreams(self._serve, max_waiting_bytes=settings.MAX_BODY_BYTES)
+        self._lifetime_seconds = lifetime_seconds
         self._expiry: asyncio.Task[None] | None = None
         self._expired = False
         self._steers = count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """However the connection ends, its runs are left as those of a stream whose client has gone."""
+        # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
         try:
             await super().__call__(scope, receive, send)
         finally:
             if self._expiry is not None:
                 self._expiry.cancel()
-            await self._lanes.close()
+            await self._streams.close()
 
     async def dispatch(self, message: Message) -> None:
-        """Channels would look for stale database connections in a thread at each message; these use none."""
+        # Channels checks for stale database connections in a thread for each message. These consumers use none.
         await getattr(self, message["type"].replace(".", "_"))(message)
 
     async def websocket_disconnect(self, _: Message) -> None:
-        """The client has left; there, too, Channels would wait for a thread."""
+        # Overridden for the same reason: Channels would close database connections in a thread.
         raise StopConsumer
 
     async def connect(self) -> None:
-        """Let in whoever may write responses."""
+        """Accept clients whose key may create responses."""
         try:
             _check_request(self.scope)
             await self._authenticate()
         except Exception as error:
             await self._deny(as_api_error(error))
             return
-        # Daphne leaves the header out.
+        # Daphne ignores these headers.
         await self.accept(headers=[(b"x-request-id", self.scope["request_id"].encode())])
         self._expiry = asyncio.create_task(self._expire())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """A client event. What is wrong with it is told, and the connection goes on."""
+        """Handle a client event; its errors are sent as events, and the connection stays open."""
         if self._expired:
             return
         try:
             raw = _text(text_data)
-            await self._take(parse_json(raw), len(raw))
+            await self._handle(parse_json(raw), len(raw))
         except Exception as error:
-            await self._tell_error(error)
+            await self._send_error(error)
 
-    # -- the door ------------------------------------------------------------------------------------------------------
+    # -- connecting ----------------------------------------------------------------------------------------------------
 
     async def _authenticate(self) -> Principal:
-        """Asked again for every response: a connection outlives keys."""
+        # Repeated for every response: keys can be revoked while a connection is open.
         principal = await authenticate(header(self.scope, b"authorization"))
         principal.require(KeyScope.RESPONSES_WRITE)
         return principal
@@ -130,37 +130,37 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await self.base_send({**message, "type": f"websocket.{message['type']}"})
 
     async def _expire(self) -> None:
-        await asyncio.sleep(self._last_seconds)
+        await asyncio.sleep(self._lifetime_seconds)
         self._expired = True
-        await self._lanes.close()
-        await self._tell_error(ConnectionExpired())
+        await self._streams.close()
+        await self._send_error(ConnectionExpired())
         await self.close(code=_CLOSED_NORMALLY)
 
     # -- client events -------------------------------------------------------------------------------------------------
 
-    async def _take(self, event: dict[str, Any], size: int) -> None:
+    async def _handle(self, event: dict[str, Any], size: int) -> None:
         match event.pop("type", None):
             case "response.create":
-                await self._ask(event, size)
+                await self._enqueue(event, size)
             case "response.steer":
-                await self._tell(orjson.dumps(self._refused_steer(event)))
+                await self._send(orjson.dumps(self._refused_steer(event)))
             case None:
                 raise MissingParameter("type")
             case other:
                 raise InvalidValue.unsupported(other, _EVENTS, param="type")
 
-    async def _ask(self, values: dict[str, Any], size: int) -> None:
-        stream_id = take_stream_id(values)
+    async def _enqueue(self, values: dict[str, Any], size: int) -> None:
+        stream_id = pop_stream_id(values)
         try:
-            self._lanes.ask(stream_id, Asked(values=values, size=size))
+            self._streams.enqueue(stream_id, QueuedRequest(values=values, size=size))
         except ApiError as error:
-            await self._tell_error(error, stream_id)
+            await self._send_error(error, stream_id)
 
     def _refused_steer(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Runs of this server cannot be steered; the client gets its input back, to send it as a new request."""
+        # Active runs cannot be steered here. The event returns the input, so the client can send it as a new request.
         _check_steer(event)
         target = event["previous_response_id"]
-        stream_id = self._lanes.stream_of(target)
+        stream_id = self._streams.stream_of(target)
         return {
             "type": "response.steer.failed",
             "sequence_number": next(self._steers),
@@ -175,19 +175,20 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     # -- responses -----------------------------------------------------------------------------------------------------
 
-    async def _serve(self, lane: Lane, values: dict[str, Any]) -> None:
-        """Play one response. A request that fails, before or after it became one, costs the lane the parent that it
-        named: the client has to send it whole."""
+    async def _serve(self, stream: SocketStream, values: dict[str, Any]) -> None:
+        """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
         try:
             started = await self._start(values)
-            lane.running = started.run.identity.response_id
-            await self._play(lane, started)
+            stream.running = started.run.identity.response_id
+            await self._send_events(stream, started)
         except Exception as error:
-            lane.forget(values.get("previous_response_id"))
-            await self._tell_error(error, lane.stream_id)
+            # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
+            # whole context with its next request.
+            stream.forget(values.get("previous_response_id"))
+            await self._send_error(error, stream.stream_id)
         finally:
-            lane.running = None
+            stream.running = None
             if started is not None:
                 started.run.detach()
 
@@ -198,54 +199,56 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             principal=principal,
             body=body,
             mode=Mode.STREAM,
-            request=info(self.scope),
-            previous=self._lanes.recall(body.previous_response_id),
+            request=info_of(self.scope),
+            previous=self._streams.recall(body.previous_response_id),
         )
 
-    async def _play(self, lane: Lane, started: StartedRun) -> None:
-        """Send the events of a run. A run that was cancelled, or lost to another process, has no last event: since the
-        connection does not end with it, the client is told in an error."""
+    async def _send_events(self, stream: SocketStream, started: StartedRun) -> None:
+        """Send the events of a run, ending with a terminal event or an error."""
         has_ended = False
         async for data in started.run.frames():
             for event in _events(data):
                 if event.startswith(_TERMINAL):
                     has_ended = True
-                    await self._settle(lane, started)
-                await self._tell(_json(event, lane.stream_id))
+                    # Before the terminal event is sent: once a client has received it, it may continue the response
+                    # immediately, also on another stream.
+                    await self._note_end(stream, started)
+                await self._send(_json(event, stream.stream_id))
         if not has_ended:
-            await self._tell_error(await self._settle(lane, started), lane.stream_id)
+            # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.
+            await self._send_error(await self._note_end(stream, started), stream.stream_id)
 
-    async def _settle(self, lane: Lane, started: StartedRun) -> ApiError:
-        """Bring the lane's memory up to date, before the last event: whoever has read that may go on at once, on
-        another lane, too. What is returned says why the run has ended, if no event does."""
+    async def _note_end(self, stream: SocketStream, started: StartedRun) -> ApiError:
+        """Update the stream's memory after a run; return the error to send if the run has no terminal event."""
         end = await started.run.finished()
         match end.ending.status:
             case "completed" | "incomplete":
-                lane.memory = started.as_unstored()
+                stream.memory = started.as_unstored()
             case "cancelled":
-                # Its client is here, so it is this process that ends: what waits must not begin any more.
-                self._lanes.stop()
+                # The client is connected and did not cancel, so this process is shutting down: nothing else may start.
+                self._streams.stop()
             case _:
-                lane.forget(end.response["previous_response_id"])
+                stream.forget(end.response["previous_response_id"])
         failure = end.ending.failure
-        return failure.as_api_error() if failure else Overloaded("The response was cancelled: the server is stopping.")
+        if failure is not None:
+            return failure.as_api_error()
+        return Overloaded("The response was cancelled because the server is shutting down.")
 
     # -- server events -------------------------------------------------------------------------------------------------
 
-    async def _tell(self, data: bytes) -> None:
-        # uvicorn raises when the client has gone; that the connection is over comes as an event of its own.
+    async def _send(self, data: bytes) -> None:
+        # uvicorn raises if the client has disconnected. A disconnect message ends the consumer as well, so this is
+        # ignored.
         with suppress(OSError):
             await self.send(text_data=data.decode())
 
-    async def _tell_error(self, error: Exception, stream_id: str | None = None) -> None:
-        await self._tell(orjson.dumps(_error_event(as_api_error(error), stream_id)))
+    async def _send_error(self, error: Exception, stream_id: str | None = None) -> None:
+        await self._send(orjson.dumps(_error_event(as_api_error(error), stream_id)))
 
 
 def parse_message(values: dict[str, Any]) -> CreateResponse:
-    """The body of a `response.create`.
-
-    `stream: true` says what happens anyway, and clients send it (OpenAI's agents SDK does, with each request).
-    """
+    """Validate the parameters of a `response.create` event."""
+    # `stream: true` is redundant but allowed, as OpenAI's agents SDK sends it with each request.
     if values.get("background") is not None:
         raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
     if values.get("stream", True) is not True and values["stream"] is not None:
@@ -255,14 +258,15 @@ def parse_message(values: dict[str, Any]) -> CreateResponse:
 
 
 def _events(data: bytes) -> Iterator[bytes]:
-    """The events in the bytes of a stream; comments and `[DONE]` are for server-sent events only."""
+    """Split the bytes of a stream into events, without comments and `[DONE]`, which exist in HTTP streams only."""
     for event in data.split(b"\n\n"):
         if event.startswith(b"event: "):
             yield event
 
 
 def _json(event: bytes, stream_id: str | None) -> bytes:
-    """The JSON of a server-sent event, with the name of its lane."""
+    """Return the JSON of a server-sent event, with its `stream_id`."""
+    # The id is inserted into the bytes: parsing each delta and writing it again would cost much more.
     _, _, data = event.partition(b"\ndata: ")
     # A valid name needs no escaping.
     return data if stream_id is None else b'%b,"stream_id":"%b"}' % (data[:-1], stream_id.encode())
@@ -272,8 +276,8 @@ def _error_event(error: ApiError, stream_id: str | None) -> dict[str, Any]:
     detail: dict[str, Any] = dict(error.detail())
     if error.headers:
         detail["headers"] = error.headers
-    lane = {} if stream_id is None else {"stream_id": stream_id}
-    return {"type": "error", "status": error.status, **lane, "error": detail}
+    place = {} if stream_id is None else {"stream_id": stream_id}
+    return {"type": "error", "status": error.status, **place, "error": detail}
 
 
 def _check_request(scope: Scope) -> None:

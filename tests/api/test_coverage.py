@@ -15,7 +15,16 @@ from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
 from conversations.api import urls as file_urls
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
 from responses.api import urls as response_urls
-from responses.api.coverage import ENDPOINTS, EVENTS, ITEMS, PARAMETERS, TOOLS, Parameter, Support, written_into
+from responses.api.coverage import (
+    ENDPOINTS,
+    EVENTS,
+    ITEMS,
+    PARAMETERS,
+    TOOLS,
+    Support,
+    SupportedParameter,
+    update_tables,
+)
 from responses.containers.api import urls as container_urls
 from responses.schema import CreateResponse
 from responses.schema import create as schema
@@ -39,7 +48,7 @@ REFUSALS = [
 UNSUPPORTED = {"unsupported_parameter", "unsupported_value"}
 
 
-def names(parameters: list[Parameter]) -> list[str]:
+def names(parameters: list[SupportedParameter]) -> list[str]:
     return [one.name for one in parameters]
 
 
@@ -50,7 +59,7 @@ def kinds(union: Any) -> set[str]:
 
 def test_the_manual_is_what_the_table_says() -> None:
     manual = (ROOT / "docs" / "api-coverage.md").read_text()
-    assert written_into(manual) == manual, "run: python3 manage.py api_coverage"
+    assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
 
 
 def test_it_has_every_parameter() -> None:
@@ -60,7 +69,7 @@ def test_it_has_every_parameter() -> None:
 
 
 @pytest.mark.parametrize("one", ACCEPTED, ids=names(ACCEPTED))
-def test_what_it_calls_honoured_or_echoed_is_accepted(api: Api, script: Script, one: Parameter) -> None:
+def test_what_it_calls_honoured_or_echoed_is_accepted(api: Api, script: Script, one: SupportedParameter) -> None:
     script.always(stream(*text("Hello")))
     body = {"model": script.model, "input": "Hi", **WITH.get(one.name, {}), one.name: one.example}
     if one.name == "model":
@@ -73,7 +82,7 @@ def test_what_it_calls_honoured_or_echoed_is_accepted(api: Api, script: Script, 
 
 
 @pytest.mark.parametrize("one", DEPENDENT, ids=names(DEPENDENT))
-def test_what_depends_on_the_model_is_taken_or_refused_by_name(api: Api, script: Script, one: Parameter) -> None:
+def test_model_dependent_parameters_are_accepted_or_rejected(api: Api, script: Script, one: SupportedParameter) -> None:
     script.always(stream(*text("Hello")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", one.name: one.example})
     if answer.status_code == 200:

@@ -8,7 +8,7 @@ from django.test import AsyncRequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from kernel.clock import now
-from responses.api.views import OneResponse
+from responses.api.views import ResponseView
 from responses.models import Response, Status, ToolCall
 from tenants import scope
 from tests.support.api import Api, Caller
@@ -87,6 +87,6 @@ def statements(caller: Caller, response_id: str) -> list[str]:
     """What the view asks the database; a key that was looked up is known for a while."""
     request = AsyncRequestFactory().get("/", headers={"Authorization": f"Bearer {caller.secret}"})
     with CaptureQueriesContext(connection) as captured:
-        answer = OneResponse.as_view()(request, response_id=response_id)
+        answer = ResponseView.as_view()(request, response_id=response_id)
     assert answer.status_code == 200, answer.data
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]

@@ -139,7 +139,7 @@ def _stored(url: str, headers: dict[str, str]) -> dict[str, Any] | None:
 @contextmanager
 def short_lived_server(*, seconds: float) -> Iterator[str]:
     """The URL of a server in this process on which connections last so long."""
-    app = with_request_id(ResponseSocket.as_asgi(last_seconds=seconds))
+    app = with_request_id(ResponseSocket.as_asgi(lifetime_seconds=seconds))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener)), daemon=True)

@@ -31,7 +31,7 @@ def test_bars_share_the_width() -> None:
 
 def test_every_bar_says_its_values() -> None:
     chart = charts.stacked([point("Mon", 12_345, None), point("Tue", 0, 0)], [GOOD, BAD], title="Things")
-    assert [bar.hint for bar in chart.bars] == ["Mon: 12.3k good", "Tue: nothing"]
+    assert [bar.hint for bar in chart.bars] == ["Mon: 12.3k good", "Tue: none"]
 
 
 def test_the_scale_ends_at_a_round_number() -> None:

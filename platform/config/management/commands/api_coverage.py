@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
-from responses.api.coverage import written_into
+from responses.api.coverage import update_tables
 
 
 class Command(BaseCommand):
@@ -17,4 +17,4 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         manual = settings.BASE_DIR / "docs" / "api-coverage.md"
-        manual.write_text(written_into(manual.read_text()))
+        manual.write_text(update_tables(manual.read_text()))
