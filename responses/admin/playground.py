@@ -1,7 +1,7 @@
-"""The playground: a page that asks our own API from the browser, and shows what comes as it comes.
+"""Playground: a page that calls the platform's own API from the browser and shows the events as they arrive.
 
-The page gets a key of its own that lives for an hour and may read and make responses of one team; it stands in the
-answer to one POST and in the memory of the page. What is asked is asked, stored and billed like anything else.
+The page gets an API key that is valid for an hour and may read and create responses of one team. Its secret exists only
+in the answer to one POST and in the memory of the page. Requests are stored and billed like any others.
 """
 
 import json
@@ -29,21 +29,22 @@ from tenants.console.roles import CONTRIBUTORS, may, teams_for
 from tenants.console.site import page, render
 from tenants.models import ApiKey, KeySource, Model, Scope, Team
 
-KEY_LIVES = timedelta(hours=1)
-MOST_OPENED = 1_000_000
+KEY_LIFETIME = timedelta(hours=1)
+MAX_REQUEST_CHARACTERS = 1_000_000
 _SHOWN_STORES = 200
 _SHOWN_TEAMS = 500
 _SCOPES = (Scope.RESPONSES_READ.value, Scope.RESPONSES_WRITE.value)
 _NAME_LENGTH = 120
-_GONE = "There is no response of this id that you can open here."
+_NOT_FOUND = "Response not found."
 
 
 @page("playground/", name="playground", viewers=CONTRIBUTORS)
 def playground(request: HttpRequest) -> HttpResponse:
-    """The page; `?from=` fills it with the request of a response, `?team=` chooses for whom to ask."""
+    """Serve the page. `?from=` fills it with the request of a response, `?team=` selects the team."""
     teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
-    opened = _opened(request)
+    opened = _opened_response(request)
     wanted = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
+    # A user may see more teams than the list shows: the team asked for is looked up separately.
     team = next((each for each in teams if each.pk == wanted), None)
     if team is None and wanted:
         team = teams_for(request, CONTRIBUTORS).filter(pk=wanted).first()
@@ -72,8 +73,8 @@ def playground(request: HttpRequest) -> HttpResponse:
 
 
 @page("playground/key/", name="playground_key", viewers=CONTRIBUTORS)
-def mint(request: HttpRequest) -> HttpResponse:
-    """A key for the page, whose secret is in this answer and nowhere else."""
+def create_key(request: HttpRequest) -> HttpResponse:
+    """Create an API key for the page. Its secret is in this answer and nowhere else."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     team = teams_for(request, CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
@@ -83,18 +84,18 @@ def mint(request: HttpRequest) -> HttpResponse:
         team=team,
         name=f"Playground of {request.user.get_username()}"[:_NAME_LENGTH],
         scopes=_SCOPES,
-        expires_at=now() + KEY_LIVES,
+        expires_at=now() + KEY_LIFETIME,
         source=KeySource.PLAYGROUND,
         actor=actor(request),
         created_by=request.user.pk,
     )
-    # Pages of the admin are never cached.
-    return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIVES.total_seconds())})
+    # Answers of the admin are never cached, so the secret stays in this one.
+    return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIFETIME.total_seconds())})
 
 
 @page("playground/revoke/", name="playground_revoke", viewers=CONTRIBUTORS)
 def revoke(request: HttpRequest) -> HttpResponse:
-    """Revoke a key that this page was given; of nobody else's and of no other kind."""
+    """Revoke a playground key of the current user. Raises 404 for any other key."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     keys = ApiKey.objects.filter(source=KeySource.PLAYGROUND, created_by_id=request.user.pk)
@@ -106,8 +107,8 @@ def revoke(request: HttpRequest) -> HttpResponse:
 
 
 @page("playground/render/", name="playground_render", viewers=CONTRIBUTORS)
-def rendered(request: HttpRequest) -> HttpResponse:
-    """The Markdown of an answer that has ended, as HTML that is safe to show. Nothing is kept."""
+def render_markdown(request: HttpRequest) -> HttpResponse:
+    """Render the Markdown of a finished answer as sanitised HTML. Nothing is stored."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     return HttpResponse(markdown.render(request.POST.get("text", "")))
@@ -115,21 +116,21 @@ def rendered(request: HttpRequest) -> HttpResponse:
 
 @page("playground/ended/<str:response_id>/", name="playground_ended", viewers=CONTRIBUTORS)
 def ended(request: HttpRequest, response_id: str) -> HttpResponse:
-    """What is known of a response behind its end: what it cost."""
+    """Return the cost of a finished response. The API does not report it."""
     row = rows_of(request, Response).filter(pk=response_id).first()
     if row is None:
         raise Http404
     return JsonResponse({"cost": cells.paid(row) if row.cost is not None else ""})
 
 
-def _opened(request: HttpRequest) -> dict[str, Any] | None:
-    """What the page shows of the response that it is opened from: the body of its request, or why there is none."""
+def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
+    """Return the request body of the response that `?from=` names, or a problem to display instead."""
     wanted = request.GET.get("from", "").strip().replace("\0", "")
     if not wanted:
         return None
     row: Response | None = rows_of(request, Response).defer(None).filter(pk=wanted).first()
     if row is None or not may(request, CONTRIBUTORS, row):
-        return {"problem": _GONE}
+        return {"problem": _NOT_FOUND}
     if not may_read(request, row.team_id):
         return {"team_id": row.team_id, "hidden": hidden_notice(request, row.team_id)}
     try:
@@ -137,17 +138,17 @@ def _opened(request: HttpRequest) -> dict[str, Any] | None:
     except BadRequest as refused:
         return {"team_id": row.team_id, "problem": refused.message}
     length = len(json.dumps(body))
-    if length > MOST_OPENED:
-        return {"team_id": row.team_id, "problem": f"Its request has {size(length)}: too much for a page."}
+    if length > MAX_REQUEST_CHARACTERS:
+        return {"team_id": row.team_id, "problem": f"The request is too large for the playground ({size(length)})."}
     audit_read(request, row, team_id=row.team_id)
     return {"team_id": row.team_id, "body": body, "id": row.pk, "url": cells.url(row.pk)}
 
 
 def _models(team: Team | None) -> list[str]:
-    """The names of the models that a team may use, as far as they have names."""
+    """Return the names of the models that a team may use, without wildcard entries."""
     if team is None:
         return []
-    # With fewer teams in sight, models that belong to other teams would look like everybody's.
+    # In a narrower scope, assignments to other teams are invisible, and their models would look unrestricted.
     with scope.every_team():
         visible = Q(teams__isnull=True) | Q(teams=team.pk)
         named = Model.objects.filter(visible, enabled=True).exclude(name="*")

@@ -1,8 +1,8 @@
 # mypy: allow-subclassing-any
-"""What clients keep on the platform beside responses: batches, vector stores, files, containers, chat completions.
+"""Admin pages of stored objects besides responses: batches, vector stores, files, containers, chat completions.
 
-All of it is read here and changed through the API. These tables are small beside those of responses: their lists begin
-with the newest and are bounded by an index and a page, not by time (but that of chat completions, which may be long).
+They are read-only: objects are changed through the API. Except for chat completions these tables are small, so their
+lists are bounded by an index and a page size instead of a time range.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,7 @@ from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped
 from tenants.models import ApiKey, Team
 
+# Rows of one table on a page. A batch may have 50,000 requests.
 SHOWN_ROWS = 200
 _TONES = {
     "completed": "success", "ready": "success", "failed": "danger", "expired": "warning", "cancelled": "warning",
@@ -50,75 +51,77 @@ _Row = TypeVar("_Row", bound=Model)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows that belong to an object; `more` when there are others behind them."""
+    """Rows that belong to an object. `has_more` if there are rows beyond those listed."""
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    more: bool = False
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Something that was said, under its heading."""
+    """Content with a heading."""
 
     title: str
     body: Shown
 
 
-class StoreAdmin(LogAdmin, TeamScoped):
-    """A list that is searched by exact id, and a page of facts, tables and (for those who may read) content."""
+class StoredObjectAdmin(LogAdmin, TeamScoped):
+    """Base class: a list with a search by exact id, and a page with details, tables and content."""
 
     list_prefetch: tuple[str, ...] = ("team",)
     list_before_template = ""
     ordering = ["-created_at", "-id"]
     sortable_by = ()
     search_fields = ["id"]
-    search_help_text = "An exact id"
+    search_help_text = "Exact ID"
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
+        # Exact ids only: a search for parts would read the whole table.
         wanted = search_term.strip()
         return (queryset.filter(pk=wanted) if wanted else queryset), False
 
-    def facts(self, row: Any) -> list[tuple[str, Cell]]:
-        """What is known about an object."""
+    def details(self, row: Any) -> list[tuple[str, Cell]]:
+        """Return labels and values for the top of the page."""
         raise NotImplementedError
 
     def tables(self, row: Any) -> list[Table]:
-        """What belongs to it."""
+        """Return tables of related rows."""
         return []
 
     def payloads(self, row: Any) -> list[Payload]:
-        """What was said in it; asked for only where it may be shown."""
+        """Return the content. Only called for viewers who may read it."""
         return []
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """The page of one."""
+        """Serve the page of one object."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         rows = self.get_queryset(request)
         row = rows.filter(pk=unquote(object_id)).first()
         if row is None or not self.has_view_permission(request, row):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        reads = may_read(request, row.team_id)
-        shown = self.payloads(row) if reads else []
+        can_read = may_read(request, row.team_id)
+        shown = self.payloads(row) if can_read else []
+        # Only pages that display content are recorded, not those that hide it or have none.
         if shown:
             audit_read(request, row, team_id=row.team_id)
-        has_content = type(self).payloads is not StoreAdmin.payloads
+        has_content = type(self).payloads is not StoredObjectAdmin.payloads
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "original": row,
             "title": str(row),
             "is_fullwidth": "1",
-            "facts": [("Id", copyable(row.pk)), ("Team", _team(row.team)), *self.facts(row)],
+            "details": [("ID", copyable(row.pk)), ("Team", _team(row.team)), *self.details(row)],
             "tables": self.tables(row),
             "payloads": shown,
-            "hidden": hidden_notice(request, row.team_id) if has_content and not reads else "",
+            "hidden": hidden_notice(request, row.team_id) if has_content and not can_read else "",
         }
         return TemplateResponse(request, "admin/responses/storage/detail.html", context)
 
@@ -126,7 +129,7 @@ class StoreAdmin(LogAdmin, TeamScoped):
     def time(self, row: Any) -> Cell:
         return when(row.created_at)
 
-    @display(description="Id")
+    @display(description="ID")
     def public_id(self, row: Any) -> SafeString:
         return copyable(row.pk, href=url_of(self.model, row.pk))
 
@@ -159,15 +162,16 @@ def _metadata(values: dict[str, Any] | None) -> list[Payload]:
     return [Payload(title="Metadata", body=pretty(values))] if values else []
 
 
-def _cut(rows: "QuerySet[_Row]") -> tuple[list[_Row], bool]:
-    """The first rows, and whether there are others."""
+def _first_rows(rows: "QuerySet[_Row]") -> tuple[list[_Row], bool]:
+    """Return the first rows, and whether there are more."""
+    # One row more than shown: tells whether there are others without counting them.
     read = list(rows[: SHOWN_ROWS + 1])
     return read[:SHOWN_ROWS], len(read) > SHOWN_ROWS
 
 
 @register(Batch)
-class BatchAdmin(StoreAdmin):
-    """Files of requests, and how far their lines are."""
+class BatchAdmin(StoredObjectAdmin):
+    """Batches and their progress."""
 
     list_display = ["time", "public_id", "team_name", "state", "endpoint", "model_name", "progress"]
     list_display_links = ["time"]
@@ -180,28 +184,27 @@ class BatchAdmin(StoreAdmin):
 
     @display(description="Model")
     def model_name(self, batch: Batch) -> str:
-        return batch.model or "several"
+        return batch.model or "multiple"
 
-    @display(description="Lines")
+    @display(description="Requests")
     def progress(self, batch: Batch) -> SafeString:
         failed = f"{batch.failed:,} failed" if batch.failed else ""
         return two_lines(f"{batch.completed:,} of {batch.total:,}", failed)
 
     @override
-    def facts(self, row: Batch) -> list[tuple[str, Cell]]:
-        """Its state, its files, its times and its tokens."""
+    def details(self, row: Batch) -> list[tuple[str, Cell]]:
         return [
             ("Status", self.state(row)),
-            ("Lines", self.progress(row)),
+            ("Requests", self.progress(row)),
             ("Endpoint", row.endpoint),
             ("Model", self.model_name(row)),
-            ("Key", _key(row.api_key)),
-            ("Request", _request(row.request_id)),
-            ("Input", _file(row.input_file_id)),
-            ("Output", _file(row.output_file_id)),
-            ("Errors", _file(row.error_file_id)),
+            ("API key", _key(row.api_key)),
+            ("Request ID", _request(row.request_id)),
+            ("Input file", _file(row.input_file_id)),
+            ("Output file", _file(row.output_file_id)),
+            ("Error file", _file(row.error_file_id)),
             ("Created", when(row.created_at)),
-            ("Began", when(row.in_progress_at)),
+            ("Started", when(row.in_progress_at)),
             ("Ended", when(row.ended_at)),
             ("Expires", when(row.expires_at)),
             ("Tokens in / out", f"{row.input_tokens:,} / {row.output_tokens:,}"),
@@ -209,9 +212,9 @@ class BatchAdmin(StoreAdmin):
 
     @override
     def tables(self, row: Batch) -> list[Table]:
-        """Its lines, as long as it runs."""
+        """Return the requests of a running batch. They are deleted when it ends."""
         lines = BatchLine.objects.filter(batch=row, team_id=row.team_id).defer("body", "answer").order_by("position")
-        shown, more = _cut(lines)
+        shown, has_more = _first_rows(lines)
         rows = [
             [
                 str(line.position + 1),
@@ -224,19 +227,18 @@ class BatchAdmin(StoreAdmin):
             ]
             for line in shown
         ]
-        headers = ["Line", "Its name", "Status", "HTTP", "Error", "Tokens in / out", "Request"]
-        return [Table(title="Lines", headers=headers, rows=rows, more=more)] if rows else []
+        headers = ["Line", "Custom ID", "Status", "HTTP status", "Error", "Tokens in / out", "Request ID"]
+        return [Table(title="Requests", headers=headers, rows=rows, has_more=has_more)] if rows else []
 
     @override
     def payloads(self, row: Batch) -> list[Payload]:
-        """What was wrong with its input, and its metadata."""
-        wrong = [Payload(title="What was wrong with the input", body=pretty(row.errors))] if row.errors else []
+        wrong = [Payload(title="Input errors", body=pretty(row.errors))] if row.errors else []
         return [*wrong, *_metadata(row.metadata)]
 
 
 @register(VectorStore)
-class VectorStoreAdmin(StoreAdmin):
-    """Sets of files that are searched."""
+class VectorStoreAdmin(StoredObjectAdmin):
+    """Vector stores and their files."""
 
     list_display = ["time", "public_id", "name", "team_name", "embeddings", "active", "expiry"]
     list_display_links = ["time"]
@@ -259,13 +261,12 @@ class VectorStoreAdmin(StoreAdmin):
         return badge("expired", "warning") if ends <= now() else when(ends)
 
     @override
-    def facts(self, row: VectorStore) -> list[tuple[str, Cell]]:
-        """What it is, and how long it will be there."""
+    def details(self, row: VectorStore) -> list[tuple[str, Cell]]:
         return [
             ("Name", row.name or "–"),
             ("Description", row.description or "–"),
             ("Embedding model", self.embeddings(row)),
-            ("Key", _key(row.api_key)),
+            ("API key", _key(row.api_key)),
             ("Created", when(row.created_at)),
             ("Last used", self.active(row)),
             ("Expires", self.expiry(row)),
@@ -273,9 +274,8 @@ class VectorStoreAdmin(StoreAdmin):
 
     @override
     def tables(self, row: VectorStore) -> list[Table]:
-        """Its files."""
         entries = VectorStoreFile.objects.filter(store=row, team_id=row.team_id).prefetch_related("file")
-        shown, more = _cut(entries.order_by("-created_at", "-file_id"))
+        shown, has_more = _first_rows(entries.order_by("-created_at", "-file_id"))
         rows = [
             [
                 _link(entry.file.filename, url_of(File, entry.file_id)),
@@ -287,18 +287,17 @@ class VectorStoreAdmin(StoreAdmin):
             ]
             for entry in shown
         ]
-        headers = ["File", "Id", "Status", "Passages", "Size", "Added"]
-        return [Table(title="Files", headers=headers, rows=rows, more=more)]
+        headers = ["File", "ID", "Status", "Chunks", "Size", "Added"]
+        return [Table(title="Files", headers=headers, rows=rows, has_more=has_more)]
 
     @override
     def payloads(self, row: VectorStore) -> list[Payload]:
-        """Its metadata."""
         return _metadata(row.metadata)
 
 
 @register(File)
-class FileAdmin(StoreAdmin):
-    """Uploaded files; their bytes stay where they are."""
+class FileAdmin(StoredObjectAdmin):
+    """Uploaded and generated files, without their content."""
 
     list_display = ["time", "public_id", "filename", "team_name", "purpose", "shown_size", "state_badge", "expiry"]
     list_display_links = ["time"]
@@ -311,6 +310,7 @@ class FileAdmin(StoreAdmin):
 
     @display(description="Status")
     def state_badge(self, file: File) -> SafeString:
+        # Retention deletes expired files some time after they expire; the API treats them as deleted already.
         if file.expires_at is not None and file.expires_at <= now():
             return badge("expired", "warning")
         return tone(_TONES, file.state)
@@ -320,8 +320,7 @@ class FileAdmin(StoreAdmin):
         return when(file.expires_at) if file.expires_at else "never"
 
     @override
-    def facts(self, row: File) -> list[tuple[str, Cell]]:
-        """What it is, and how long it will be there."""
+    def details(self, row: File) -> list[tuple[str, Cell]]:
         return [
             ("Name", row.filename),
             ("Purpose", row.get_purpose_display()),
@@ -329,27 +328,26 @@ class FileAdmin(StoreAdmin):
             ("Size", f"{row.size:,} bytes"),
             ("Status", self.state_badge(row)),
             ("SHA-256", copyable(row.sha256) if row.sha256 else "–"),
-            ("Key", _key(row.api_key)),
+            ("API key", _key(row.api_key)),
             ("Created", when(row.created_at)),
             ("Expires", self.expiry(row)),
         ]
 
     @override
     def tables(self, row: File) -> list[Table]:
-        """The vector stores that have it."""
         entries = VectorStoreFile.objects.filter(file=row, team_id=row.team_id).prefetch_related("store")
-        shown, more = _cut(entries.order_by("-created_at"))
+        shown, has_more = _first_rows(entries.order_by("-created_at"))
         rows = [
             [_link(str(entry.store), url_of(VectorStore, entry.store_id)), tone(_TONES, entry.status)]
             for entry in shown
         ]
-        table = Table(title="In vector stores", headers=["Store", "Status"], rows=rows, more=more)
+        table = Table(title="Vector stores", headers=["Vector store", "Status"], rows=rows, has_more=has_more)
         return [table] if rows else []
 
 
 @register(Container)
-class ContainerAdmin(StoreAdmin):
-    """Places where code runs."""
+class ContainerAdmin(StoredObjectAdmin):
+    """Containers in which code interpreter and shell commands run."""
 
     list_display = ["time", "public_id", "name", "team_name", "state", "memory_limit", "active"]
     list_display_links = ["time"]
@@ -359,7 +357,7 @@ class ContainerAdmin(StoreAdmin):
     @display(description="Status")
     def state(self, container: Container) -> SafeString:
         if container.lost:
-            return badge("lost", "danger", "its processes ended before it had expired")
+            return badge("lost", "danger", "Its processes ended before it expired")
         return badge("running", "success") if container.runs_at(now()) else badge("expired")
 
     @display(description="Last used")
@@ -367,34 +365,32 @@ class ContainerAdmin(StoreAdmin):
         return when(container.last_active_at)
 
     @override
-    def facts(self, row: Container) -> list[tuple[str, Cell]]:
-        """What it is, and whether it runs."""
+    def details(self, row: Container) -> list[tuple[str, Cell]]:
         return [
             ("Name", row.name),
             ("Status", self.state(row)),
-            ("Memory", row.memory_limit),
-            ("Expires after", f"{row.idle_minutes} idle minutes"),
-            ("Key", _key(row.api_key)),
+            ("Memory limit", row.memory_limit),
+            ("Expires after", f"{row.idle_minutes} minutes of inactivity"),
+            ("API key", _key(row.api_key)),
             ("Created", when(row.created_at)),
             ("Last used", self.active(row)),
         ]
 
     @override
     def tables(self, row: Container) -> list[Table]:
-        """The files that were seen in it."""
         files = ContainerFile.objects.filter(container=row, team_id=row.team_id).order_by("-created_at", "-id")
-        shown, more = _cut(files)
+        shown, has_more = _first_rows(files)
         rows = [
             [file.path, copyable(file.pk), size(file.size), file.get_source_display(), when(file.created_at)]
             for file in shown
         ]
-        headers = ["Path", "Id", "Size", "Made by", "Seen"]
-        return [Table(title="Files", headers=headers, rows=rows, more=more)]
+        headers = ["Path", "ID", "Size", "Source", "First seen"]
+        return [Table(title="Files", headers=headers, rows=rows, has_more=has_more)]
 
 
 @register(ChatCompletion)
-class ChatCompletionAdmin(StoreAdmin):
-    """Chat completions that their clients wanted to be stored."""
+class ChatCompletionAdmin(StoredObjectAdmin):
+    """Stored chat completions: those requested with `store` set to true."""
 
     list_display = ["time", "public_id", "team_name", "key", "model"]
     list_display_links = ["time"]
@@ -404,30 +400,28 @@ class ChatCompletionAdmin(StoreAdmin):
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # What was said is read for the page of one alone.
+        # Content may be large and is only needed on the page of one completion.
         return super().get_queryset(request).defer("messages", "body", "parameters", "metadata")
 
-    @display(description="Key")
+    @display(description="API key")
     def key(self, completion: ChatCompletion) -> Cell:
         key = completion.api_key
         return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
 
     @override
-    def facts(self, row: ChatCompletion) -> list[tuple[str, Cell]]:
-        """Who asked which model, when."""
+    def details(self, row: ChatCompletion) -> list[tuple[str, Cell]]:
         return [
             ("Model", row.model),
-            ("Key", _key(row.api_key)),
-            ("Request", _request(row.request_id)),
+            ("API key", _key(row.api_key)),
+            ("Request ID", _request(row.request_id)),
             ("Created", when(row.created_at)),
         ]
 
     @override
     def payloads(self, row: ChatCompletion) -> list[Payload]:
-        """What was asked and answered."""
         return [
             Payload(title="Messages", body=pretty(row.messages)),
-            Payload(title="Answer", body=pretty(row.body)),
+            Payload(title="Completion", body=pretty(row.body)),
             Payload(title="Parameters", body=pretty(row.parameters)),
             *_metadata(row.metadata),
         ]

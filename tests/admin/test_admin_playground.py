@@ -116,7 +116,7 @@ def test_an_auditor_elsewhere_asks_only_where_they_develop(make_caller: MakeCall
     assert both.post(f"{URL}key/", {"team": looked_at.team.pk}).status_code == 403
     assert looked_at.team.pk not in text(both.get(URL))
     theirs = add_response(looked_at)
-    assert "no response of this id" in text(both.get(URL, {"from": theirs.pk}))
+    assert "Response not found." in text(both.get(URL, {"from": theirs.pk}))
 
 
 def test_a_key_is_made_by_post_alone_and_with_a_token(developer: Client, caller: Caller) -> None:
@@ -153,7 +153,7 @@ def test_a_response_of_another_team_is_as_unknown_as_none(stranger: Client, aske
         page = text(stranger.get(URL, {"from": wanted}))
         assert "parcel" not in page
         assert data_of(page)["opened"] is None
-    assert "no response of this id" in page or wanted == "\x00"
+    assert "Response not found." in page or wanted == "\x00"
 
 
 def test_who_may_not_read_it_may_reveal_it(caller: Caller, asked: Response) -> None:
