@@ -1,4 +1,4 @@
-"""What clients say of calls that wait for approval: whose word counts, for which call, and only once."""
+"""Answers to MCP approval requests: finds them in a request's input and records each of them once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tenants import scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAnswer:
-    """A request for approval, and the word on it."""
+    """An approval request and the client's answer to it."""
 
     request: McpApprovalRequest
     request_id: str
@@ -25,7 +25,7 @@ class ApprovalAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedApproval:
-    """A call that may now be made. `definition` is the digest of the tool that was approved of."""
+    """A call that may now be made. `definition` is the digest of the tool that was approved."""
 
     request: McpApprovalRequest
     request_id: str
@@ -34,16 +34,17 @@ class GrantedApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalOutcome:
-    """What came of the answers of one request: calls to make, and what becomes of the calls that asked."""
+    """Result of recording answers: the approved calls, and updates of the calls that waited for them."""
 
     granted: Sequence[GrantedApproval] = ()
     calls: Sequence[CallUpdate] = ()
 
 
 def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> list[ApprovalAnswer]:
-    """The approval responses in `given`, each with its request out of the context.
+    """Return the approval responses in `given`, each with its request from `items`.
 
-    A client that keeps its own context sends old answers along: those whose call stands in it are history.
+    Clients that manage the context themselves send old answers again. An answer whose call is already in `items` is
+    skipped.
     """
     responses = [item for item in given if isinstance(item, McpApprovalResponse)]
     if not responses:
@@ -60,8 +61,9 @@ def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> li
 
 
 def check_labels(answers: Sequence[ApprovalAnswer], labels: Sequence[str]) -> None:
-    """An approved call needs its server, which every request has to name anew."""
+    """Raise InvalidValue if the server of an approved call is not in the request's `tools`."""
     for answer in answers:
+        # Server credentials are not stored, so every request has to name the server again.
         label = answer.request.server_label
         if answer.approve and label not in labels:
             message = f"The MCP server '{label}' of approval request '{answer.request_id}' is not in 'tools'."
@@ -69,11 +71,15 @@ def check_labels(answers: Sequence[ApprovalAnswer], labels: Sequence[str]) -> No
 
 
 def record_answers(*, team_id: str, response_id: str, answers: Sequence[ApprovalAnswer]) -> ApprovalOutcome:
-    """Take the client's word, in a database thread; of two requests that answer the same, one is refused."""
+    """Record the answers of a request; call it in a database thread.
+
+    Of two requests that answer the same approval request, the second is rejected with a 400.
+    """
     ids = [answer.request_id for answer in answers]
     if len(set(ids)) < len(ids):
         raise InvalidValue("An approval request can only be answered once.", param="input")
     with scope.team(team_id), transaction.atomic():
+        # One transaction: either all answers of a request count or none.
         rows = {row.pk: row for row in Approval.objects.filter(team_id=team_id, pk__in=ids)}
         fresh = [answer for answer in answers if not _is_history(answer, _row_of(answer, rows))]
         for answer in fresh:
@@ -87,7 +93,7 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
 
 
 def granted_approvals(response_id: str, items: Sequence[StoredItem]) -> list[GrantedApproval]:
-    """The calls that were approved of with a response's request, for whoever takes its run over."""
+    """Return the approvals that were granted by the request of a response, for resuming its run."""
     requests = {item.id: item for item in items if isinstance(item, McpApprovalRequest)}
     rows = Approval.objects.filter(answered_in=response_id, state=ApprovalState.GRANTED).order_by("asked_at", "pk")
     return [
@@ -101,22 +107,24 @@ def _row_of(answer: ApprovalAnswer, rows: dict[str, Approval]) -> Approval:
     row = rows.get(answer.request_id)
     if row is None:
         raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
+    # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
     if row.request != request_digest(answer.request.wire()):
-        message = f"The approval request '{answer.request_id}' is not the one that was asked."
+        message = f"Approval request '{answer.request_id}' does not match the one that was issued."
         raise BadRequest(message, code="invalid_value", param="input")
     return row
 
 
 def _is_history(answer: ApprovalAnswer, row: Approval) -> bool:
-    """A denial that is said again changes nothing."""
+    # Sending a denial again changes nothing, so clients may keep it in their context.
     return not answer.approve and row.state == ApprovalState.DENIED
 
 
 def _record(answer: ApprovalAnswer, row: Approval, response_id: str) -> None:
     state = ApprovalState.GRANTED if answer.approve else ApprovalState.DENIED
     asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
+    # The filter on the state decides races: only one of two concurrent answers updates the row.
     if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
-        message = f"The approval request '{row.pk}' has already been answered."
+        message = f"Approval request '{row.pk}' has already been answered."
         raise BadRequest(message, code="invalid_value", param="input")
 
 

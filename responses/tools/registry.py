@@ -1,6 +1,6 @@
-"""The hosted tools of a response: what its request says of them, as a toolbox for its run.
+"""Tool registry: builds the hosted tools of a run from the parameters of its response.
 
-`TOOLBOX_FACTORIES` is the table of the tools that run here. Each is a folder of the same shape in `responses.tools`.
+`TOOLBOX_FACTORIES` lists the kinds of hosted tools. Each kind is a package of the same shape in `responses.tools`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from responses.tools.code_interpreter.run_container import (
     run_containers,
 )
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
-from responses.tools.combined import combined
+from responses.tools.combination import combine
 from responses.tools.file_search.toolbox import FileSearchToolbox
 from responses.tools.hosted_shell.toolbox import HostedShell
 from responses.tools.image_generation.toolbox import NAME as IMAGES
@@ -58,8 +58,11 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTools:
-    """The tools of a run; what becomes of the calls that waited for the request's word; and what a successor of a
-    background run needs to know, encrypted."""
+    """Hosted tools of a new run.
+
+    `calls` are updates of the tool calls that waited for the approvals in this request. `secrets` is the encrypted data
+    that a worker needs to resume a background run; empty if there is none.
+    """
 
     toolbox: Toolbox
     calls: Sequence[CallUpdate] = ()
@@ -68,9 +71,10 @@ class RunTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRequest:
-    """What a run is to have. `tools` and `choice` are as the response shows them, `items` is what the model reads.
+    """Everything the toolboxes of a run are built from.
 
-    `servers` and `granted` are what the response does not show. `answers_http`: the client waits for one JSON body.
+    `tools` and `choice` are as the response shows them, `items` is the context the model reads. `servers` and `granted`
+    are not part of the response. `answers_http` is true if the client waits for a single JSON body.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -119,8 +123,8 @@ def _file_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolb
 
 
 def _containers(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
-    """The code interpreter and the shell, which may share a container."""
     return [
+        # The code interpreter and the shell of a run may share one container.
         HostedShell(container) if wanted.kind == "shell" else CodeInterpreter(container, kind=wanted.kind)
         for wanted, container in request.containers
         if tool_offer.allows(request.choice, wanted.kind)
@@ -139,12 +143,13 @@ def _images(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
 
 
 def _tool_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
-    """It comes last: it finds the deferred tools of the others."""
+    # The tool search comes last, because it has to find the deferred tools of the other toolboxes.
     deferred_tools = [toolbox for toolbox in earlier if isinstance(toolbox, DeferredTools)]
     return [*searches([{**tool} for tool in request.tools], request.choice, request.items, deferred_tools)]
 
 
 TOOLBOX_FACTORIES: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Toolbox]]] = (
+    # The order matters: `_tool_search` needs the toolboxes built before it.
     _mcp,
     _file_search,
     _web_search,
@@ -157,7 +162,12 @@ TOOLBOX_FACTORIES: Sequence[Callable[[ToolRequest, Sequence[Toolbox]], list[Tool
 async def create_tools(
     *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
 ) -> RunTools:
-    """The tools of a new response. Nothing may refuse it after this: the client's word on calls is taken here, once."""
+    """Build the tools of a new response.
+
+    Validates everything first and records the approvals last: an approval request can be answered only once, so a
+    request that is rejected afterwards would lose the client's answer. Raises the API errors of tools that are not
+    allowed, not configured or not usable.
+    """
     _require_tools(principal, body.tools or ())
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
@@ -174,6 +184,7 @@ async def create_tools(
     account = UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id)
     await _check_images(principal, tools)
     files = await _store_searchers(account, tools, shown, choice)
+    # Nothing below may reject the request: this records the client's answers.
     record = partial(approvals.record_answers, team_id=principal.team_id, response_id=response_id, answers=answers)
     outcome = await in_db_thread(record) if answers else approvals.ApprovalOutcome()
     request = ToolRequest(
@@ -202,14 +213,13 @@ _PERMISSIONS = {
 
 
 def _require_tools(principal: Principal, tools: Sequence[ToolParam]) -> None:
-    """Refuse what the team or the key may not use."""
     for index, tool in enumerate(tools):
         if (kind := _required_permission(tool)) is not None:
             principal.require_tool(kind, param=f"tools[{index}].type")
 
 
 def _required_permission(tool: ToolParam) -> ToolKind | None:
-    """What has to be allowed; None: a tool that the client runs."""
+    # The client runs tools that have no entry in _PERMISSIONS; they need no permission.
     if is_built_in(tool):
         return ToolKind.CODE_INTERPRETER
     return (
@@ -218,37 +228,35 @@ def _required_permission(tool: ToolParam) -> ToolKind | None:
 
 
 async def _find_search_engine(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
-    """The search engine of the team, where the request needs one."""
     wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
     if not wanted:
         return None
     search = await directory.asearch_engine(principal.team_id)
     if search is None:
         message = (
-            f"The tool type '{tools[wanted[0]].type}' is not supported here: this server has no search engine. "
-            "An operator can set SEARXNG_URL, or add a search engine in the admin."
+            f"The tool type '{tools[wanted[0]].type}' is not supported here: no search engine is configured on this server. "
+            "An operator can set SEARXNG_URL or add a search engine in the admin."
         )
         raise UnsupportedValue(message, param=f"tools[{wanted[0]}].type")
     return search
 
 
 async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> None:
-    """Refuse a tool whose model is not there, and a mask that cannot be had."""
     for index, tool in enumerate(tools):
         if isinstance(tool, ImageGenerationParam):
             await check_image_model(principal, tool.model, param=f"tools[{index}]")
             if tool.input_image_mask is not None:
                 if tool.input_image_mask.file_id is not None:
+                    # Without this check a key could read files through the mask of an image.
                     principal.require(Scope.FILES_READ)
                 mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
-                own = [(f"tools[{index}].input_image_mask", mask)]
-                await TeamAttachments(principal.team_id).require(own, can=Capabilities(inline_images=True))
+                attachments = [(f"tools[{index}].input_image_mask", mask)]
+                await TeamAttachments(principal.team_id).require(attachments, can=Capabilities(inline_images=True))
 
 
 async def _store_searchers(
     account: UsageAccount, tools: Sequence[ToolParam], shown: Sequence[Mapping[str, Any]], choice: Any
 ) -> list[StoreSearcher]:
-    """What searches the vector stores that the request names; one that cannot be searched is refused."""
     if not any(tool.type == "file_search" for tool in tools):
         return []
 
@@ -261,17 +269,21 @@ async def _store_searchers(
 
 def _refuse_approval(answers: Sequence[ApprovalAnswer]) -> None:
     if any(answer.approve for answer in answers):
-        message = "A call cannot be approved of by a request with 'generate' false: no run would make it."
+        message = "A request with 'generate' set to false cannot approve a tool call, because nothing would run it."
         raise InvalidValue(message, param="generate")
 
 
 def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
-    """The tools of a run that is taken over; servers whose secrets were not kept cannot be called any more."""
+    """Rebuild the tools of a run that is resumed by another worker.
+
+    A server whose secrets were not stored can no longer be called.
+    """
     tools = response.parameters["tools"]
     servers = mcp.decrypt_servers(response.secrets, tools)
     granted = approvals.granted_approvals(response.pk, items)
     choice = response.parameters["tool_choice"]
     search = directory.search_engine(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    # Only background runs are resumed, and those never answer with a single JSON body.
     account = UsageAccount(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(
         ToolRequest(
@@ -292,4 +304,4 @@ def _toolbox(request: ToolRequest) -> Toolbox:
     toolboxes: list[Toolbox] = []
     for kind in TOOLBOX_FACTORIES:
         toolboxes += kind(request, toolboxes)
-    return combined(toolboxes)
+    return combine(toolboxes)

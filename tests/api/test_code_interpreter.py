@@ -89,7 +89,7 @@ def test_errors_of_programs_are_for_the_model(api: Api, script: Script, sandbox:
     first, second, _ = ask(api, script, include=OUTPUTS)["output"]
     assert (first["status"], second["status"]) == ("completed", "failed")
     assert "ZeroDivisionError" in logs(first)
-    assert script.messages[2][-1]["content"] == "error: 'code' has to be a text"
+    assert script.messages[2][-1]["content"] == "error: 'code' must be a string"
 
 
 def test_files_go_in_and_are_cited_when_the_model_names_them(

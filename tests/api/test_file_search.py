@@ -174,7 +174,7 @@ def test_a_call_without_queries_is_told_to_the_model(birds: Library, api: Api, s
     script.call(file_search="{}").say("Sorry.")
     response = api.create(**asked(script, birds))
     assert response["output"][0]["status"] == "failed"
-    assert "'queries' has to be a list of texts" in script.messages[1][-1]["content"]
+    assert "'queries' must be an array of strings" in script.messages[1][-1]["content"]
 
 
 def test_it_can_be_forced(birds: Library, api: Api, script: Script) -> None:

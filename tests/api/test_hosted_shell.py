@@ -100,7 +100,7 @@ def test_a_container_can_be_named_and_goes_on_in_the_background(
 def test_calls_of_no_use_are_answered(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell='{"commands":"ls"}').say("Done.")
     _, output, _ = ask(api, script)
-    assert output["output"][0]["stderr"] == "error: 'commands' has to be a list of texts"
+    assert output["output"][0]["stderr"] == "error: 'commands' must be an array of strings"
 
 
 @pytest.mark.parametrize(

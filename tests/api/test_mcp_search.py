@@ -93,7 +93,7 @@ def test_the_search_names_the_server_and_not_its_tools(reaching: Api, script: Sc
         described = late(running, server_description="Two hundred tools")
         reaching.create(model=script.say("Hi.").model, input="Hi", tools=described)
     (search,) = script.bodies[0]["tools"]
-    assert search["function"]["description"].endswith("There is:\n- box: Two hundred tools")
+    assert search["function"]["description"].endswith("Available:\n- box: Two hundred tools")
 
 
 def test_deferred_and_other_servers_stand_side_by_side(reaching: Api, script: Script, served: McpServer) -> None:

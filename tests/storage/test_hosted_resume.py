@@ -21,7 +21,7 @@ from responses.models import Response
 from responses.runs.recorder import Recorder
 from responses.tools.code_interpreter.run_container import run_containers
 from responses.tools.code_interpreter.toolbox import CodeInterpreter
-from responses.tools.combined import combined
+from responses.tools.combination import combine
 from responses.tools.file_search.toolbox import FileSearchToolbox
 from responses.tools.hosted_shell.toolbox import HostedShell
 from tenants import scope
@@ -135,4 +135,4 @@ async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, ca
 def both(shown: Sequence[Json], team_id: str) -> Toolbox:
     """The code interpreter and the shell, as a run has them."""
     (_, cells), (_, commands) = run_containers(shown, team_id=team_id, key_id=None)
-    return combined([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])
+    return combine([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])

@@ -13,7 +13,7 @@ from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned
 from responses.passthrough.images import GeneratedImage, ImageRequest
-from responses.tools.combined import combined
+from responses.tools.combination import combine
 from responses.tools.image_generation.toolbox import ImageToolbox
 from tests.support.chunks import text
 from tests.support.mcp_requests import calling
@@ -56,7 +56,7 @@ def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[An
     """A run that draws two pictures at once, beside another tool; and its first events."""
     given = context(tools=[TOOL], **options)
     images = ImageToolbox(TOOL, generator=generator, content=NoAttachments())
-    tools = combined([ScriptedTools(), images])
+    tools = combine([ScriptedTools(), images])
     run = Run(given, RunState(), model=ScriptedModel(TWO, text("Done.")), tools=tools, now=now)
     return run, opening(given.parameters)
 

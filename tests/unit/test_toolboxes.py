@@ -1,7 +1,7 @@
 """Several toolboxes behave as one."""
 
 from responses.engine.calls.port import NoTools
-from responses.tools.combined import combined
+from responses.tools.combination import combine
 from tests.support.chunks import calls, text
 from tests.support.runs import begin
 from tests.support.scripted import ScriptedModel, ScriptedTools
@@ -10,17 +10,17 @@ from tests.support.scripted import ScriptedModel, ScriptedTools
 async def test_each_call_goes_to_the_box_that_knows_its_tool() -> None:
     one, other = ScriptedTools(search=["a page"]), ScriptedTools(read=["its text"])
     model = ScriptedModel(calls(read="{}", search="{}"), text("Done"))
-    _ = [step async for step in begin(model, combined([one, other])).steps()]
+    _ = [step async for step in begin(model, combine([one, other])).steps()]
     one.verify()
     other.verify()
     assert [tool.name for tool in model.requests[0].sampling.tools] == ["search", "read"]
 
 
 async def test_a_name_that_no_box_knows_is_none_of_ours() -> None:
-    assert combined([ScriptedTools(a=[]), ScriptedTools(b=[])]).kind("c") is None
+    assert combine([ScriptedTools(a=[]), ScriptedTools(b=[])]).kind("c") is None
 
 
 def test_one_box_is_itself_and_none_is_nothing() -> None:
     box = ScriptedTools(a=[])
-    assert combined([box]) is box
-    assert isinstance(combined([]), NoTools)
+    assert combine([box]) is box
+    assert isinstance(combine([]), NoTools)

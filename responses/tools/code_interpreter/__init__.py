@@ -1,1 +1,1 @@
-"""The code interpreter: Python that a model writes, run in a container of the sandbox service."""
+"""Code interpreter: runs Python in a container of the sandbox service."""

@@ -1,4 +1,4 @@
-"""Which containers a run's tools work in: those that its request names, or one that is made with the first call."""
+"""Containers that the tools of a run work in: named by the request, or created with the first call."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from tenants.principal import Principal
 
 Shown = Mapping[str, Any]
 CODE_INTERPRETER = "code_interpreter"
-_CONTAINER_NAME = "Made for a response"
-_MOST_FILES = 200
+_CONTAINER_NAME = "Created for a response"
+_MAX_FILES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """The container that one tool of a request asks for.
+    """Container that one tool of a request asks for.
 
-    `container_id` is the container that the request names, or None for an automatic one. `kind` is the type of the
-    tool, and `param` the parameter to report in errors.
+    `kind` is the type of the tool and `param` the parameter to report in errors. `container_id` is the container named
+    by the request; None stands for an automatic container.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class ContainerRequest:
 
 
 def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
-    """The tools that work in containers, as the response shows them."""
+    """Return the tools that work in containers, given the tools as the response shows them."""
     found = []
     for index, tool in enumerate(tools):
         match tool:
@@ -55,6 +55,7 @@ def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
                 )
             case {"type": "shell", "environment": {"type": "container_auto"} as auto}:
                 found.append(_auto("shell", auto, f"tools[{index}].environment"))
+            # Clients of vLLM ask for the built-in code interpreter as an MCP server with this label.
             case {"type": "mcp", "server_label": "code_interpreter", "server_url": None, "connector_id": None}:
                 found.append(ContainerRequest(kind="mcp", container_id=None, param=f"tools[{index}].server_label"))
     return found
@@ -67,7 +68,10 @@ def _auto(kind: str, auto: Shown, param: str) -> ContainerRequest:
 
 
 async def check_containers(tools: Sequence[Shown], *, principal: Principal) -> None:
-    """Refuse a request whose tools cannot work: no sandbox, unknown containers or files."""
+    """Raise the API error of a request whose containers or files cannot be used.
+
+    The request is rejected if no sandbox service is available, or if a container or file is unknown.
+    """
     for request in container_requests(tools):
         await services.check_ability(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
         await in_db_thread(partial(_check_request, request, principal))
@@ -81,7 +85,10 @@ def _check_request(request: ContainerRequest, principal: Principal) -> None:
 
 
 class RunContainer:
-    """The container of one run, for one or several tools. Its id is known before it is made."""
+    """Container of one run, shared by one or several tools.
+
+    The id is fixed before the container exists, because the item of the first call already shows it.
+    """
 
     def __init__(self, request: ContainerRequest, *, team_id: str, key_id: str | None) -> None:
         self._request = request
@@ -94,14 +101,14 @@ class RunContainer:
         self.ability: SandboxInfo | None = None
 
     async def reuse_recent(self, items: Iterable[StoredItem]) -> None:
-        """Go on with the container of these items that was used last, if it is still there and large enough."""
+        """Choose the most recent usable container of these items; without one, a new container is created later."""
         if self._reuse_decided:
             return
         self._reuse_decided = True
         try:
             self.ability = await services.service().info()
         except SandboxUnavailable:
-            return  # the first call says so
+            return  # The first call reports the error to the model.
         used = [found for item in items if (found := _container_id_of(item)) is not None]
         if self._request.container_id is None and used:
             last = await in_db_thread(lambda: self._most_recent(used))
@@ -116,13 +123,14 @@ class RunContainer:
         return None
 
     async def run(self, code: str) -> ContainerExecution:
-        """Execute a cell. Raises ApiError or Unavailable."""
+        """Execute Python code. Raises ApiError or SandboxUnavailable."""
+        # One call at a time: tools that share the container must not create it twice.
         async with self._lock:
             container = await self._open()
             return await self._or_forget(services.run_code(container=container, code=code, seconds=self.seconds))
 
     async def shell(self, command: str, *, seconds: float | None) -> ContainerExecution:
-        """Execute a command. Raises ApiError or Unavailable."""
+        """Execute a shell command; `seconds` is the client's time limit. Raises ApiError or SandboxUnavailable."""
         async with self._lock:
             container = await self._open()
             most = self.seconds if seconds is None else min(seconds, self.seconds)
@@ -130,14 +138,14 @@ class RunContainer:
 
     @property
     def seconds(self) -> int:
-        """How long one call may take."""
+        """Time limit of one call in seconds."""
         return self.ability.seconds if self.ability else 60
 
     async def _or_forget(self, execution: Awaitable[ContainerExecution]) -> ContainerExecution:
-        """What is done in a container that is no more leaves the next call to another one, where that may be."""
         try:
             return await execution
         except ContainerExpired:
+            # The next call gets a new container, unless the request names one.
             self._container = None
             if self._request.container_id is None:
                 self.container_id = container_id()
@@ -149,8 +157,6 @@ class RunContainer:
         return self._container
 
     async def _find_or_create(self) -> Container:
-        """The container of our id; made now, if it is not there yet."""
-
         def look() -> tuple[Container | None, list[Any]]:
             with scope.team(self._team_id):
                 row = selectors.find_container(team_id=self._team_id, container_id=self.container_id)
@@ -204,16 +210,17 @@ def _container_id_of(item: StoredItem) -> str | None:
 
 
 def error_text(error: Exception) -> str:
-    """Why a call could not be made, for the model."""
+    """Return the message that the model reads about a call that could not be made."""
     if isinstance(error, ContainerExpired):
-        return "error: the container has ended, and everything in it is lost"
+        return "error: the container has expired and its contents are lost"
     return f"error: {error.message if isinstance(error, ApiError) else error}"
 
 
 def file_references(execution: ContainerExecution) -> list[dict[str, Any]]:
-    """What was made, and what was removed, for the item of the call."""
+    """Return the created, changed and removed files for the item of a call, at most 200."""
+    # Removed files are listed too: a citation of one must not be resolved to an older version.
     found = [(file, False) for file in execution.files] + [(file, True) for file in execution.removed]
     return [
         {"container_id": execution.container_id, "file_id": file.pk, "path": file.path, "gone": gone}
-        for file, gone in found[:_MOST_FILES]
+        for file, gone in found[:_MAX_FILES]
     ]

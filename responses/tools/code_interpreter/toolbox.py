@@ -1,4 +1,4 @@
-"""The toolbox of the code interpreter. What a cell wrote and drew stands in its item; readers see it if they ask."""
+"""Toolbox of the code interpreter. The item of a call holds the program's output; clients see it with `include`."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -20,17 +20,20 @@ from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 PYTHON = "python"
 _MAX_LOGS = 60_000
-_CUT = "\n[The output was cut here: it is too long.]"
-_ABOUT = (
-    "Runs Python in a container. Variables stay from call to call, as in a notebook; the value of a last expression is "
-    "shown. There is no network. A call may take {seconds} seconds. {modules}The user's files are in /mnt/data{files}; "
-    "figures of matplotlib are kept there by themselves. To give the user a file, write it there, and link to it in "
-    "your answer as [its name](sandbox:/mnt/data/its-name)."
+_TRUNCATED = "\n[Output truncated: it is too long.]"
+_DESCRIPTION = (
+    "Runs Python in a container. Variables persist between calls, as in a notebook. The value of the last expression is "
+    "shown. There is no network access. A call may take up to {seconds} seconds. {modules}The user's files are in "
+    "/mnt/data{files}; matplotlib figures are saved there automatically. To give the user a file, write it there and "
+    "link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
 
 
 class CodeInterpreter:
-    """Python for one run. `kind` "mcp": the client calls it as if it were an MCP server, and gets such items."""
+    """Code interpreter of one run.
+
+    With `kind` "mcp" the client has requested it as an MCP server and gets `mcp_call` items.
+    """
 
     concurrency = 1
 
@@ -40,46 +43,45 @@ class CodeInterpreter:
         self._name = upstream_name(CODE_INTERPRETER, PYTHON) if kind == "mcp" else CODE_INTERPRETER
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first; a run goes on in the container that was used last."""
         await self._container.reuse_recent([*context.items, *state.context_items()])
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """One function, which takes the program."""
         schema = {
             "type": "object",
-            "properties": {"code": {"type": "string", "description": "The program."}},
+            "properties": {"code": {"type": "string", "description": "The Python code to run."}},
             "required": ["code"],
             "additionalProperties": False,
         }
         form = CallForm.HOSTED
-        return (FunctionTool(name=self._name, description=self._about(), parameters=schema, form=form),)
+        return (FunctionTool(name=self._name, description=self._describe(), parameters=schema, form=form),)
 
-    def _about(self) -> str:
+    def _describe(self) -> str:
         known = self._container.ability.modules.strip("[]").replace("'", "") if self._container.ability else ""
-        modules = f"Beside the standard library there are {known}. " if known else "There is the standard library. "
-        return _ABOUT.format(seconds=self._container.seconds, modules=modules, files="")
+        modules = (
+            f"Available besides the standard library: {known}. "
+            if known
+            else "Only the standard library is available. "
+        )
+        return _DESCRIPTION.format(seconds=self._container.seconds, modules=modules, files="")
 
     def kind(self, name: str) -> str | None:
-        """The type that the request gave to the tool."""
         return self._kind if name == self._name else None
 
     def may_repeat(self, name: str) -> bool:
-        """A program may have changed anything."""
+        # Code may have changed files or variables, so a call is never repeated.
         return False
 
     def limits(self, name: str) -> ToolLimits:
-        """The container keeps to the time; making it takes some more."""
+        # The sandbox enforces the time limit itself. 45 more seconds leave room for creating the container.
         return ToolLimits(seconds=self._container.seconds + 45, characters=2 * _MAX_LOGS)
 
     def decide(self, call: Call) -> CallDecision:
-        """Anybody may."""
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """The item, before its program is told."""
         if self._kind == "mcp":
             return {
                 "id": new_id("mcp"),
@@ -102,7 +104,7 @@ class CodeInterpreter:
         }
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The program is known as a whole by now."""
+        # The whole code is known by now, so it is sent as one delta.
         return before_result({**body, **self._input_fields(call)}, output_index=output_index)
 
     def _input_fields(self, call: Call) -> Body:
@@ -111,17 +113,15 @@ class CodeInterpreter:
         return {"code": _code(call) or ""}
 
     async def call(self, call: Call) -> ToolResult:
-        """Run the program; whatever goes wrong is a result."""
         code = _code(call)
         if code is None:
-            return ToolResult(output="error: 'code' has to be a text", error="invalid_arguments")
+            return ToolResult(output="error: 'code' must be a string", error="invalid_arguments")
         try:
             return _result(await self._container.run(code))
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=error_text(error), error="failed")
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item with what the program wrote, drew and made."""
         item = {**body, **self._input_fields(call), "status": "failed" if result.error else "completed"}
         if self._kind == "mcp":
             error = {"type": "mcp_tool_execution_error", "content": result.output} if result.error else None
@@ -139,7 +139,7 @@ class CodeInterpreter:
         return {"container_id": fields["container_id"], "outputs": [*logs, *images], "files": fields["files"]}
 
     async def close(self) -> None:
-        """The container stays: a later response may go on in it."""
+        """Do nothing: the container stays, because a later response may continue in it."""
 
 
 def _code(call: Call) -> str | None:
@@ -160,19 +160,19 @@ def _result(execution: ContainerExecution) -> ToolResult:
 
 
 def output_text(ran: ExecutionResult) -> str:
-    """All that a program said, in one text."""
+    """Return everything a program has written as one text, truncated to the maximum length."""
     stopped = f"The program was stopped: {ran.stopped}. Its variables are lost." if ran.stopped else ""
     parts = (ran.stdout, ran.stderr, ran.value or "", ran.error or "", stopped)
     text = "\n".join(part.rstrip("\n") for part in parts if part)
-    return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _CUT
+    return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _TRUNCATED
 
 
 def model_output(logs: str, paths: Sequence[str]) -> str:
-    """What the model reads of a call."""
+    """Return the text that the model reads as the result of a call."""
     files = f"Files written: {', '.join(paths)}" if paths else ""
     return "\n".join(part for part in (logs, files) if part) or "(no output)"
 
 
 def content_url(file: ContainerFile) -> str:
-    """Where the API has the bytes of a file; it is asked with a key."""
+    """Return the API path of a file's content; reading it takes an API key."""
     return f"/v1/containers/{file.container_id}/files/{file.pk}/content"

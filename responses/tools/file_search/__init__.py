@@ -1,1 +1,1 @@
-"""The tool `file_search`: the model searches the team's vector stores."""
+"""File search: the model searches the team's vector stores."""

@@ -1,7 +1,7 @@
-"""The tool `file_search`: the model says what it looks for, and reads the passages that fit.
+"""Toolbox of `file_search`: the model sends queries and reads the best passages.
 
-The passages stand in the item, readers see them only if they ask for them. The model cites by marks
-(`responses.engine.citation_markers`).
+The passages are part of the item; clients see them with `include`. The model cites them with markers (see
+`responses.engine.citation_markers`).
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,17 +18,17 @@ from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 
 NAME = "file_search"
-_MOST_QUERIES = 5
-_MAX_QUERY = 2_000
+_MAX_QUERIES = 5
+_MAX_QUERY_LENGTH = 2_000
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "queries": {
             "type": "array",
-            "description": "What to look for; each in words that the files may use themselves.",
+            "description": "Search queries. Use words that are likely to appear in the files.",
             "items": {"type": "string"},
             "minItems": 1,
-            "maxItems": _MOST_QUERIES,
+            "maxItems": _MAX_QUERIES,
         }
     },
     "required": ["queries"],
@@ -37,20 +37,20 @@ _PARAMETERS: Mapping[str, Any] = {
 
 
 class Searcher(Protocol):
-    """Searches the stores of one tool."""
+    """Search in the vector stores of one tool."""
 
     @property
     def description(self) -> str:
-        """What is in the stores, as far as their names tell."""
+        """Description of the stores for the model: their names and descriptions, if they have any."""
         ...
 
     async def search(self, queries: Sequence[str]) -> list[Body]:
-        """The best passages, as an item's `results`; raises `ApiError` where there is no searching."""
+        """Return the best passages as the `results` of an item. Raises ApiError if a store cannot be searched."""
         ...
 
 
 class FileSearchToolbox:
-    """The search in files of one run."""
+    """File search of one run."""
 
     concurrency = 4
 
@@ -58,71 +58,62 @@ class FileSearchToolbox:
         self._searcher = searcher
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first."""
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """The search."""
-        words = f"Searches in files that the user has provided.{self._searcher.description} {HOW_TO_CITE}"
+        words = f"Searches files that the user has provided.{self._searcher.description} {HOW_TO_CITE}"
         return (FunctionTool(name=NAME, description=words, parameters={**_PARAMETERS}, form=CallForm.HOSTED),)
 
     def kind(self, name: str) -> str | None:
-        """There is one."""
         return NAME if name == NAME else None
 
     def may_repeat(self, name: str) -> bool:
-        """Looking changes nothing."""
         return True
 
     def limits(self, name: str) -> ToolLimits:
-        """As for any tool."""
         return ToolLimits()
 
     def decide(self, call: Call) -> CallDecision:
-        """Anybody may look."""
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """The item says what is looked for; its results come with its end."""
         queries = _queries(call)
         return {"id": new_id("fs"), "type": "file_search_call", "status": "in_progress", "queries": queries} | _NONE
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """It begins, and searches."""
         return before_result(body, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """Search; whatever goes wrong is a result."""
         queries = _queries(call)
         if not queries:
-            return _failed("'queries' has to be a list of texts", "invalid_arguments")
+            return _failed("'queries' must be an array of strings", "invalid_arguments")
         try:
             results = await self._searcher.search(queries)
         except ApiError as error:
             return _failed(error.message, "failed")
+        # The model reads the full passages from the item; this output is a summary of them.
         found = "\n".join(f"{one['filename']}: {one['text'][:200]}" for one in results)
-        return ToolResult(output=found or "Nothing was found.", fields={"results": results}, cost=NAME)
+        return ToolResult(output=found or "No results found.", fields={"results": results}, cost=NAME)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item with what was found, or with why nothing was."""
         results = result.fields.get("results", [_reason(result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: a search holds no resources."""
 
 
 _NONE = {"results": None}
 
 
 def _queries(call: Call) -> list[str]:
-    """What a call looks for; some models send one text."""
     given = (parse_object(call.arguments) or {}).get("queries")
+    # Some models send a single string instead of an array.
     listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    return [one[:_MAX_QUERY] for one in listed if isinstance(one, str) and one.strip()][:_MOST_QUERIES]
+    return [one[:_MAX_QUERY_LENGTH] for one in listed if isinstance(one, str) and one.strip()][:_MAX_QUERIES]
 
 
 def _failed(why: str, error: str) -> ToolResult:
@@ -130,5 +121,5 @@ def _failed(why: str, error: str) -> ToolResult:
 
 
 def _reason(why: str) -> Body:
-    """Stands in the place of passages, for the model to read."""
+    # Takes the place of the passages, so that the model reads the reason where it expects results.
     return {"file_id": None, "filename": None, "score": None, "text": why, "attributes": None}

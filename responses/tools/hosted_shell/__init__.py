@@ -1,1 +1,1 @@
-"""The hosted shell: commands that a model writes, run in a container of the sandbox service."""
+"""Hosted shell: runs commands of the model in a container of the sandbox service."""

@@ -1,4 +1,4 @@
-"""The toolbox of the hosted shell: a call is an item with its commands, and behind it one with what they wrote."""
+"""Toolbox of the hosted shell. A call becomes a `shell_call` item and a `shell_call_output` item."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -16,17 +16,18 @@ from responses.tools.code_interpreter.run_container import RunContainer, error_t
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
 NAME = "shell"
-_MOST_COMMANDS = 20
+_MAX_COMMANDS = 20
 _MAX_OUTPUT = 60_000
+# Exit code of a process that was killed (128 + SIGKILL), as shells report it.
 _KILLED = 137
-_ABOUT = (
-    "The commands run on a machine of their own, without a network; the user's files are in /mnt/data. To give the "
-    "user a file, write it there, and link to it in your answer as [its name](sandbox:/mnt/data/its-name)."
+_DESCRIPTION = (
+    "The commands run in a container without network access. The user's files are in /mnt/data. To give the "
+    "user a file, write it there and link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
 
 
 class HostedShell:
-    """Commands for one run."""
+    """Hosted shell of one run."""
 
     concurrency = 1
 
@@ -34,36 +35,32 @@ class HostedShell:
         self._container = container
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first; a run goes on in the container that was used last."""
         await self._container.reuse_recent([*context.items, *state.context_items()])
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """The function that stands for the client's shell, too."""
-        shell = hidden_function(CallForm.SHELL, description=_ABOUT)
+        # The function that also stands for the client's shell: models need not tell the two apart.
+        shell = hidden_function(CallForm.SHELL, description=_DESCRIPTION)
         form = CallForm.HOSTED
         return (FunctionTool(name=NAME, description=shell.description, parameters=shell.parameters, form=form),)
 
     def kind(self, name: str) -> str | None:
-        """There is one."""
         return NAME if name == NAME else None
 
     def may_repeat(self, name: str) -> bool:
-        """A command may have changed anything."""
+        # A command may have changed anything, so a call is never repeated.
         return False
 
     def limits(self, name: str) -> ToolLimits:
-        """The container keeps to the time of each command; making it takes some more."""
-        return ToolLimits(seconds=_MOST_COMMANDS * self._container.seconds + 45, characters=4 * _MAX_OUTPUT)
+        # The sandbox limits each command. 45 more seconds leave room for creating the container.
+        return ToolLimits(seconds=_MAX_COMMANDS * self._container.seconds + 45, characters=4 * _MAX_OUTPUT)
 
     def decide(self, call: Call) -> CallDecision:
-        """Anybody may."""
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """The item, before its commands are told."""
         return self._item(call, status="in_progress", commands=[])
 
     def _item(self, call: Call, *, status: str, commands: list[str]) -> Body:
@@ -79,15 +76,14 @@ class HostedShell:
         }
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The commands are known as a whole by now."""
+        # All commands are known by now, so their events can be sent without deltas.
         action = {**body["action"], "commands": _commands(call) or []}
         return before_result({**body, "action": action}, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """Run the commands, one after the other; whatever goes wrong is a result."""
         commands, asked = _commands(call), parse_object(call.arguments) or {}
         if commands is None:
-            return ToolResult(output="error: 'commands' has to be a list of texts", error="invalid_arguments")
+            return ToolResult(output="error: 'commands' must be an array of strings", error="invalid_arguments")
         timeout, most = _number(asked.get("timeout_ms")), _number(asked.get("max_output_length"))
         outputs, files = [], []
         try:
@@ -101,7 +97,6 @@ class HostedShell:
         return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The call, and behind it its output."""
         asked = _commands(call) or []
         item = {**body, "status": "completed", "action": {**body["action"], "commands": asked}}
         output = {
@@ -116,14 +111,14 @@ class HostedShell:
         return ClosedItem(item=item, more=(output,))
 
     async def close(self) -> None:
-        """The container stays: a later response may go on in it."""
+        """Do nothing: the container stays, because a later response may continue in it."""
 
 
 def _commands(call: Call) -> list[str] | None:
     found = (parse_object(call.arguments) or {}).get("commands")
     if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
         return None
-    return found[:_MOST_COMMANDS]
+    return found[:_MAX_COMMANDS]
 
 
 def _number(value: Any) -> int | None:

@@ -1,1 +1,1 @@
-"""Tool search: finds tools whose loading was deferred."""
+"""Tool search: lets the model find tools with deferred loading."""
