@@ -218,7 +218,7 @@ def error_text(error: Exception) -> str:
 
 def file_references(execution: ContainerExecution) -> list[dict[str, Any]]:
     """Return the created, changed and removed files for the item of a call, at most 200."""
-    # Removed files are listed too: a citation of one must not be resolved to an older version.
+    # Removed files are listed too, so that their earlier versions are no longer cited.
     found = [(file, False) for file in execution.files] + [(file, True) for file in execution.removed]
     return [
         {"container_id": execution.container_id, "file_id": file.pk, "path": file.path, "gone": gone}

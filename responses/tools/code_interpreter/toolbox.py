@@ -22,8 +22,8 @@ PYTHON = "python"
 _MAX_LOGS = 60_000
 _TRUNCATED = "\n[Output truncated: it is too long.]"
 _DESCRIPTION = (
-    "Runs Python in a container. Variables persist between calls, as in a notebook. The value of the last expression is "
-    "shown. There is no network access. A call may take up to {seconds} seconds. {modules}The user's files are in "
+    "Runs Python in a container. Variables persist between calls, as in a notebook. The value of the last expression "
+    "is shown. There is no network access. A call may take up to {seconds} seconds. {modules}The user's files are in "
     "/mnt/data{files}; matplotlib figures are saved there automatically. To give the user a file, write it there and "
     "link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
@@ -61,9 +61,7 @@ class CodeInterpreter:
     def _describe(self) -> str:
         known = self._container.ability.modules.strip("[]").replace("'", "") if self._container.ability else ""
         modules = (
-            f"Available besides the standard library: {known}. "
-            if known
-            else "Only the standard library is available. "
+            f"Available modules: the standard library, {known}. " if known else "Only the standard library exists. "
         )
         return _DESCRIPTION.format(seconds=self._container.seconds, modules=modules, files="")
 
