@@ -234,7 +234,7 @@ async def _find_search_engine(principal: Principal, tools: Sequence[ToolParam]) 
     search = await directory.asearch_engine(principal.team_id)
     if search is None:
         message = (
-            f"The tool type '{tools[wanted[0]].type}' is not supported here: this server has no search engine configured. "
+            f"The tool type '{tools[wanted[0]].type}' is not supported here: no search engine is configured. "
             "An operator can set SEARXNG_URL or add a search engine in the admin."
         )
         raise UnsupportedValue(message, param=f"tools[{wanted[0]}].type")

@@ -146,7 +146,7 @@ def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
     response = respond(model=script.model, input="Show me.", tools=[tool(served)])
     output = of(response, "mcp_call")[0]["output"]
     assert output.startswith("[image: image/png, 32 bytes]\n0123456789")
-    assert "[Cut here: the output has 5000029 characters, 100000 are shown.]" in output
+    assert "[Truncated: the output has 5000029 characters; the first 100000 are shown.]" in output
     assert len(output) < len(LONG_TEXT) / 40
     shown = script.messages[1][-1]
     assert (shown["role"], shown["content"][0]["type"]) == ("user", "image_url")
@@ -157,7 +157,7 @@ def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
     [
         ("fail", {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "It is broken."}]}),
         ("refuse", {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}),
-        ("die", {"type": "http_error", "code": 502, "message": "The connection to it failed."}),
+        ("die", {"type": "http_error", "code": 502, "message": "The connection to the server failed."}),
     ],
 )
 def test_a_failed_call_is_a_result_that_the_model_reads(
@@ -182,7 +182,7 @@ def test_a_dead_server_fails_its_own_listing_only(respond: Respond, script: Scri
     script.call(box__add='{"a":1}').say("1")
     response = respond(model=script.model, input="1+0?", tools=[dead, tool(served)])
     gone, box = of(response, "mcp_list_tools")
-    assert gone["error"] == "Error retrieving tool list from MCP server: 'gone'. The connection to it failed."
+    assert gone["error"] == "Error retrieving tool list from MCP server: 'gone'. The connection to the server failed."
     assert (gone["tools"], box["error"]) == ([], None)
     assert of(response, "mcp_call")[0]["output"] == "1"
 

@@ -149,7 +149,7 @@ def test_a_tool_that_has_changed_since_is_not_called(
     answer = [word(first["output"][1], approve=True)]
     second = reaching.create(model=script.model, input=answer, tools=[asking(served)], previous_response_id=first["id"])
     call = of(second, "mcp_call")[0]
-    message = "The call was not made: the tool has changed since it was approved of. Ask for it again."
+    message = "The call was not made: the tool has changed since it was approved. Request approval again."
     assert (call["status"], call["error"]["message"]) == ("failed", message)
     assert script.messages[1][-1]["content"] == f"error: {message}"
     assert served.calls == []

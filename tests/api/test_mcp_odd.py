@@ -38,7 +38,7 @@ def test_a_list_of_tools_that_is_too_large_is_no_list(reaching: Api, script: Scr
     redefined(served, description="x" * MAX_LIST_BYTES)
     response = reaching.create(model=script.say("Hi").model, input="Hi", tools=[tool(served)])
     listing = of(response, "mcp_list_tools")[0]
-    assert (listing["tools"], listing["error"].endswith("Its list of tools is too large.")) == ([], True)
+    assert (listing["tools"], listing["error"].endswith("The tool list is too large.")) == ([], True)
 
 
 @pytest.mark.parametrize("other", [FUNCTION, NAMESPACE])

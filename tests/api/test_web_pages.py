@@ -12,7 +12,7 @@ from kernel.egress_policy import AllowList
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
-from responses.tools.web_search.pages import PageReader, UnreadablePage, places
+from responses.tools.web_search.pages import PageReader, UnreadablePage, find_matches
 from responses.tools.web_search.toolbox import WebSearchToolbox
 from tests.support import documents
 from tests.support.search_engine import SearchServer, search_server
@@ -93,7 +93,7 @@ async def test_a_page_that_redirects_for_ever_is_told_so(served: SearchServer) -
     ],
 )
 def test_words_are_found_where_they_stand(text: str, pattern: str, found: list[str]) -> None:
-    assert places(text, pattern) == found
+    assert find_matches(text, pattern) == found
 
 
 async def opened(served: SearchServer, url: str) -> ToolResult:
@@ -115,7 +115,7 @@ async def test_a_redirect_does_not_lead_out_of_the_allowed_domains(served: Searc
     port = urlsplit(served.url).port
     served.redirects |= {"/out": f"http://dogs.example:{port}/cats", "/in": f"http://www.cats.example:{port}/cats"}
     out = await opened(served, f"http://cats.example:{port}/out")
-    assert (out.error, out.output) == ("failed", "error: this page leads to a domain that is not allowed here")
+    assert (out.error, out.output) == ("failed", "error: this page redirects to a domain that is not allowed")
     inside = await opened(served, f"http://cats.example:{port}/in")
     assert "Cats purr" in inside.fields["results"][0]["text"]
 

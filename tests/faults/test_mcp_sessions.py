@@ -69,7 +69,7 @@ async def test_a_server_that_dies_in_the_middle_fails_the_call_and_is_connected_
     served: McpServer, sessions: McpSessions
 ) -> None:
     said = await failure(sessions.call(named(served), "die", {}))
-    assert said == {"type": "http_error", "code": 502, "message": "The connection to it failed."}
+    assert said == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
     assert not (await sessions.call(named(served), "note", {})).is_error
     assert served.names() == ["die", "note"]
 
@@ -78,7 +78,7 @@ async def test_a_slow_server_is_given_up(served: McpServer) -> None:
     sessions = McpSessions(OPEN, Timeouts(call=0.5))
     await sessions.list_tools(named(served))
     said = await failure(sessions.call(named(served), "wait", {}))
-    assert said == {"type": "http_error", "code": 504, "message": "It did not answer within 0.5 seconds."}
+    assert said == {"type": "http_error", "code": 504, "message": "The server did not respond within 0.5 seconds."}
     await sessions.close()
 
 
@@ -107,7 +107,7 @@ async def test_it_takes_five_megabytes_and_an_image(sessions: McpSessions) -> No
 async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
         said = await failure(sessions.call(named(running), "picture", {}))
-        assert said == {"type": "http_error", "code": 502, "message": "Its answer is too large."}
+        assert said == {"type": "http_error", "code": 502, "message": "The response is too large."}
         assert not (await sessions.call(named(running), "note", {})).is_error
 
 
@@ -123,4 +123,4 @@ async def test_a_server_that_is_not_there_is_said_so(sessions: McpSessions) -> N
     with mcp_server() as running:
         gone = named(running)
     said = await failure(sessions.list_tools(gone))
-    assert said == {"type": "http_error", "code": 502, "message": "The connection to it failed."}
+    assert said == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}

@@ -28,7 +28,7 @@ class ContainerRequest:
     """Container that one tool of a request asks for.
 
     `kind` is the type of the tool and `param` the parameter to report in errors. `container_id` is the container named
-    by the request; None stands for an automatic container.
+    by the request; None means an automatic container.
     """
 
     kind: str

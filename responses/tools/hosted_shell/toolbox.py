@@ -41,7 +41,7 @@ class HostedShell:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        # The function that also stands for the client's shell: models need not tell the two apart.
+        # The same function as for the client's shell: the model needs no second definition.
         shell = hidden_function(CallForm.SHELL, description=_DESCRIPTION)
         form = CallForm.HOSTED
         return (FunctionTool(name=NAME, description=shell.description, parameters=shell.parameters, form=form),)

@@ -1,1 +1,1 @@
-"""The tool `image_generation`: pictures of an image model."""
+"""Image generation: creates and edits images with an image model."""

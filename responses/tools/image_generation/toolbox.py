@@ -1,6 +1,6 @@
-"""The tool `image_generation`: the model says what is to be seen, and an image model draws it.
+"""Toolbox of `image_generation`: the model writes a prompt and an image model creates the image.
 
-The picture stands in its item; later turns and responses read it from there, as an image where the model reads images.
+The image is part of the item. Later turns and responses read it from there, as an image if the model accepts images.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -22,25 +22,29 @@ from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.schema.images import FORWARDED, MAX_EDIT_IMAGES
 
 NAME = "image_generation"
-_SECONDS = 600.0
-_ABOUT = "Makes an image, which the user gets to see."
-_EDITS = " It can also change the images of this conversation, of which it is given the latest."
+# Image models may take several minutes for one high-quality image.
+_TIMEOUT_SECONDS = 600.0
+_DESCRIPTION = "Generates an image and shows it to the user."
+_EDIT_DESCRIPTION = " It can also edit images of this conversation; it receives the most recent ones."
 
 
 class ImageGenerator(Protocol):
-    """Asks an image model."""
+    """Client of an image model."""
 
-    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
-        """The picture; `partial` is told those that come before it. Raises `ApiError`."""
+    async def generate(self, request: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
+        """Return the final image; `partial` is called with each partial image. Raises ApiError."""
         ...
 
 
 class _InvalidImageCall(Exception):
-    """The call cannot be made like this; the message is for the model."""
+    """The call cannot be made as requested. The message is for the model."""
 
 
 class ImageToolbox:
-    """The pictures of one run. `shown` is the tool as the response echoes it; `content` finds the images to change."""
+    """Image generation of one run.
+
+    `shown` is the tool as the response shows it. `content` loads the images that an edit starts from.
+    """
 
     concurrency = 2
 
@@ -51,19 +55,18 @@ class ImageToolbox:
         self._mask: Mapping[str, Any] = shown.get("input_image_mask") or {}
         self._generator = generator
         self._content = content
-        self._read: Callable[[], Sequence[StoredItem]] = tuple
-        self._tell: Callable[[str, ProgressEvent], None] | None = None
+        self._context_items: Callable[[], Sequence[StoredItem]] = tuple
+        self._report: Callable[[str, ProgressEvent], None] | None = None
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first; but what the model reads is remembered, for the images in it."""
-        self._read = lambda: [*context.items, *state.context_items()]
+        # Kept as a function: the context grows with every turn, and an edit needs the latest images.
+        self._context_items = lambda: [*context.items, *state.context_items()]
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """One function, in which the model says what is to be seen."""
-        properties: dict[str, Any] = {"prompt": {"type": "string", "description": "What is to be seen."}}
+        properties: dict[str, Any] = {"prompt": {"type": "string", "description": "A description of the image."}}
         if self._action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"]}
         parameters = {
@@ -72,55 +75,47 @@ class ImageToolbox:
             "required": list(properties),
             "additionalProperties": False,
         }
-        about = _ABOUT if self._action == "generate" else _ABOUT + _EDITS
+        about = _DESCRIPTION if self._action == "generate" else _DESCRIPTION + _EDIT_DESCRIPTION
         return (FunctionTool(name=NAME, description=about, parameters=parameters, form=CallForm.HOSTED),)
 
     def kind(self, name: str) -> str | None:
-        """It has one tool."""
         return NAME if name == NAME else None
 
     def may_repeat(self, name: str) -> bool:
-        """A picture that nobody has got is drawn again; that costs once more, and changes nothing."""
+        # After a crash the image is generated again. That costs a second image but changes nothing else.
         return True
 
     def limits(self, name: str) -> ToolLimits:
-        """Pictures take minutes."""
-        return ToolLimits(seconds=_SECONDS)
+        return ToolLimits(seconds=_TIMEOUT_SECONDS)
 
     def decide(self, call: Call) -> CallDecision:
-        """Anybody may draw."""
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """The item without its picture."""
-        settings = {name: value for name, value in self._settings.items() if name in _SHOWN}
+        settings = {name: value for name, value in self._settings.items() if name in _PUBLIC_SETTINGS}
         body = {"id": new_id("ig"), "type": "image_generation_call", "status": "in_progress", "result": None}
         return {**body, "action": self._action_of(call), "revised_prompt": _prompt(call), **settings}
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """It begins, and is drawn."""
         return before_result(body, output_index=output_index)
 
-    def report_progress_to(self, tell: Callable[[str, ProgressEvent], None]) -> None:
-        """Tell of pictures while they are drawn."""
-        self._tell = tell
+    def report_progress_to(self, report: Callable[[str, ProgressEvent], None]) -> None:
+        self._report = report
 
     async def call(self, call: Call) -> ToolResult:
-        """Ask for the picture; whatever goes wrong is a result."""
         try:
-            order = await self._order(call)
-            picture = await self._generator.generate(order, lambda index, part: self._partial(call, index, part))
+            request = await self._build_request(call)
+            image = await self._generator.generate(request, lambda index, part: self._partial(call, index, part))
         except _InvalidImageCall as error:
             return _failed(str(error), code="invalid_request")
         except ApiError as error:
             return _failed(error.message, code=error.code or "server_error")
-        told = {name: value for name, value in picture.settings.items() if name in _SHOWN}
-        revised = {"revised_prompt": picture.revised_prompt} if picture.revised_prompt else {}
-        fields = {**told, **revised, "result": picture.content}
-        return ToolResult(output="The image was made.", fields=fields)
+        public_settings = {name: value for name, value in image.settings.items() if name in _PUBLIC_SETTINGS}
+        revised = {"revised_prompt": image.revised_prompt} if image.revised_prompt else {}
+        fields = {**public_settings, **revised, "result": image.content}
+        return ToolResult(output="The image was generated.", fields=fields)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item with its picture, or with why there is none."""
         if result.error is not None:
             error = result.fields.get("error") or _error(result.output, code=result.error)
             item = {**body, "status": "failed", "error": error}
@@ -129,19 +124,19 @@ class ImageToolbox:
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: the image client holds no connections."""
 
-    # -- what is asked -------------------------------------------------------------------------------------------------
+    # -- building the request ------------------------------------------------------------------------------------------
 
-    async def _order(self, call: Call) -> ImageRequest:
+    async def _build_request(self, call: Call) -> ImageRequest:
         prompt = _prompt(call)
         if prompt is None:
-            raise _InvalidImageCall("'prompt' has to be a text")
+            raise _InvalidImageCall("'prompt' must be a string")
         pictures: Sequence[str] = ()
         if self._action_of(call) == "edit":
-            pictures = await self._pictures()
+            pictures = await self._source_images()
             if not pictures:
-                raise _InvalidImageCall("there is no image here that could be changed")
+                raise _InvalidImageCall("there is no image to edit in this conversation")
         return ImageRequest(
             prompt=prompt,
             settings=self._settings,
@@ -155,9 +150,9 @@ class ImageToolbox:
             return self._action
         return "edit" if (parse_object(call.arguments) or {}).get("action") == "edit" else "generate"
 
-    async def _pictures(self) -> list[str]:
-        """The latest images of what the model reads, as data URLs: those that were given, and those that were made."""
-        items = self._read()
+    async def _source_images(self) -> list[str]:
+        # Newest last, user images and generated ones alike. Image models accept a limited number of images.
+        items = self._context_items()
         found = await self._content.load(items, files=False, inline_images=True)
         urls: list[str] = []
         for item in items:
@@ -182,23 +177,23 @@ class ImageToolbox:
         message = InputMessage(role="user", content=[part])
         found = (await self._content.load([message], files=False, inline_images=True)).get(name)
         if not isinstance(found, AttachmentImage):
-            raise _InvalidImageCall("the mask of the image cannot be had any more")
+            raise _InvalidImageCall("the mask image is no longer available")
         return found.url
 
     def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:
-        if self._tell is None:
+        if self._report is None:
             return
-        told = {name: value for name, value in part.settings.items() if name in _SHOWN}
+        public_settings = {name: value for name, value in part.settings.items() if name in _PUBLIC_SETTINGS}
 
         def event(body: Body, output_index: int) -> Event:
             return ImageGenerationCallPartialImage(
-                body["id"], output_index, partial_image_index=index, partial_image_b64=part.content, **told
+                body["id"], output_index, partial_image_index=index, partial_image_b64=part.content, **public_settings
             )
 
-        self._tell(call.call_id, event)
+        self._report(call.call_id, event)
 
 
-_SHOWN = frozenset({"background", "output_format", "quality", "size"})
+_PUBLIC_SETTINGS = frozenset({"background", "output_format", "quality", "size"})
 
 
 def _prompt(call: Call) -> str | None:

@@ -1,1 +1,1 @@
-"""Tools of remote MCP servers: connecting, listing, calling, and asking for approval."""
+"""Tools of remote MCP servers: sessions, tool lists, calls and approval requests."""

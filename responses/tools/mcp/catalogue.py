@@ -1,4 +1,4 @@
-"""What the model may call: the tools that the servers of a run have listed, by their names upstream."""
+"""Tool catalogue: the tools that the MCP servers of a run have listed, by their upstream names."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -23,18 +23,19 @@ class AvailableTool:
 
     @property
     def definition(self) -> str:
-        """A digest of all that somebody who approves of a call has seen of the tool, and of where it is."""
+        """Digest of the tool's definition and the server's address, without query or credentials."""
+        # An approval is only valid for what the user saw: the tool's definition and the server it belongs to.
         url = urlsplit(self.server.url)
         where = [url.scheme, url.netloc.rpartition("@")[2], url.path]
         return hashlib.sha256(orjson.dumps([where, self.tool.shown()], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
     def search_result(self) -> dict[str, Any]:
-        """The server with this tool alone, as a search shows what it has found."""
+        """The server with only this tool, as a `tool_search_output` item shows it."""
         return {**self.server.shown, "allowed_tools": [self.tool.name]}
 
     def function(self, name: str) -> FunctionTool:
-        """The function that stands for it upstream."""
+        """Return the function that represents the tool upstream."""
         words = (self.server.description, self.tool.description)
         return FunctionTool(
             name=name,
@@ -45,17 +46,17 @@ class AvailableTool:
 
 
 class ToolCatalogue:
-    """The tools of some servers, as far as they are known."""
+    """Listed tools of some servers, and which of the deferred ones are loaded."""
 
     def __init__(self, servers: Sequence[RemoteServer]) -> None:
         self.servers = {server.label: server for server in servers}
         self._listed: dict[str, list[ListedTool]] = {}
         self._known: dict[str, AvailableTool] = {}
-        # By server: what searches have found of those whose loading is deferred.
+        # Deferred tools that a search has found, by server label.
         self._found: dict[str, list[ToolFilter]] = {}
 
     def restore(self, items: Iterable[Any]) -> None:
-        """Learn what servers have said before in this context, and searches found; they need not be asked again."""
+        """Restore tool lists and search results from the context, so that servers need not be asked again."""
         for item in items:
             if isinstance(item, ToolSearchOutput):
                 self._recall_found(item)
@@ -64,25 +65,29 @@ class ToolCatalogue:
                 self.add_listing(self.servers[item.server_label], tools)
 
     def add_listing(self, server: RemoteServer, tools: Iterable[ListedTool]) -> list[ListedTool]:
-        """Take in what a server offers; returns those that the request allows."""
+        """Store the tools that a server has listed; returns those that the request allows."""
         allowed = [tool for tool in tools if server.offers(tool)]
         self._listed[server.label] = allowed
+        # A new list replaces the old one: tools that are gone must not be called any more.
         self._known = {name: known for name, known in self._known.items() if known.server.label != server.label}
         for tool in allowed:
             self._known[upstream_name(server.label, tool.name)] = AvailableTool(server=server, tool=tool)
         return allowed
 
     def unlisted(self) -> list[RemoteServer]:
-        """The servers that have to be asked."""
+        """Return the servers whose tools are not known yet."""
         return [server for server in self.servers.values() if server.label not in self._listed]
 
     def find(self, upstream_name: str) -> AvailableTool | None:
-        """The tool that the upstream calls so."""
+        """Return the tool with this upstream name, or None."""
         return self._known.get(upstream_name)
 
     def functions(self, choice: Any, *, first_turn: bool) -> tuple[FunctionTool, ...]:
-        """What a turn is offered. `allowed_tools` leaves only what it names; a server that has to be called comes alone
-        in the first turn. A deferred tool is not there before a search has found it, unless the choice forces it."""
+        """Return the functions that a turn is offered.
+
+        `allowed_tools` leaves only the tools it names. A server that `tool_choice` forces is offered alone in the first
+        turn. A deferred tool is offered once a search has found it, or if the choice forces it.
+        """
         return tuple(
             known.function(name)
             for name, known in self._known.items()
@@ -90,7 +95,7 @@ class ToolCatalogue:
         )
 
     def deferred_tools(self, choice: Any) -> dict[str, AvailableTool]:
-        """The tools that a search has to find before a turn is offered them."""
+        """Return the tools that are offered only once a search has found them."""
         return {
             name: known
             for name, known in self._known.items()
@@ -98,7 +103,7 @@ class ToolCatalogue:
         }
 
     def load(self, names: Iterable[str]) -> None:
-        """Offer these tools, which a search has found, from now on."""
+        """Offer these tools from now on; called with the results of a search."""
         for known in [self._known[name] for name in names if name in self._known]:
             self._found.setdefault(known.server.label, []).append(ToolFilter(names=frozenset({known.tool.name})))
 
@@ -113,7 +118,7 @@ class ToolCatalogue:
         return not known.server.is_deferred or any(one.matches(known.tool) for one in found)
 
     def is_offered(self, known: AvailableTool, choice: Any, *, first_turn: bool) -> bool:
-        """Whether a turn is told of the tool."""
+        """Return True if the turn is offered the tool."""
         match choice:
             case {"type": "mcp"} if first_turn:
                 return _names(choice, known)

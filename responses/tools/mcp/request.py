@@ -1,4 +1,4 @@
-"""From the `mcp` tools of a request to servers, and to the one sealed text that a background run keeps of them."""
+"""Converts the `mcp` tools of a request to servers, and encrypts what a background run must remember of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,10 @@ from tenants.principal import Principal
 
 
 async def servers(tools: Sequence[object], *, principal: Principal) -> list[RemoteServer]:
-    """The servers that a request names, with everything that its echo leaves out; the first defect is raised."""
+    """Return the servers that a request names, including the secrets the response does not show.
+
+    Raises the API error of the first invalid tool.
+    """
     return [
         await _server(tool, principal=principal, param=f"tools[{index}]")
         for index, tool in enumerate(tools)
@@ -24,12 +27,12 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Remo
 
 
 def encrypt_servers(found: Sequence[RemoteServer]) -> str:
-    """The servers as one encrypted text, for the row of a run that others may have to go on with."""
+    """Encrypt the servers for the row of a background run, which another worker may have to resume."""
     return encrypt(orjson.dumps([_kept(server) for server in found]).decode())
 
 
 def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[RemoteServer]:
-    """The servers out of `encrypt_servers`, with what the response itself shows of them."""
+    """Return the servers from `encrypt_servers`, combined with the tools as the response shows them."""
     tools = {tool["server_label"]: tool for tool in shown if tool["type"] == "mcp"}
     kept = orjson.loads(decrypt(text)) if text else []
     return [_as_shown(tools[one.pop("label")], **one) for one in kept]
@@ -44,9 +47,10 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Re
     if tool.connector_id is not None:
         connector = await directory.aconnector(principal, tool.connector_id)
         if connector is None:
-            message = f"Invalid value: '{tool.connector_id}'. No connector of this name is there for your team."
+            message = f"Invalid value: '{tool.connector_id}'. Your team has no connector with this id."
             raise InvalidValue(message, param=f"{param}.connector_id")
         url, token = connector.url, connector.authorization
+        # An operator chose the connector's address, so it may be a private one.
         _check(url, egress.default().trusting, param=f"{param}.connector_id")
     else:
         _check(url, egress.default().check, param=f"{param}.server_url")
@@ -55,7 +59,7 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Re
 
 
 def _headers(tool: McpToolParam, token: str | None) -> dict[str, str]:
-    """The client's `authorization` before its header of that name, and both before the connector's own."""
+    # Precedence: the `authorization` parameter, an Authorization header of the client, the connector's own token.
     headers = dict(tool.headers or {})
     own = tool.authorization
     if own is None and not any(name.lower() == "authorization" for name in headers):

@@ -1,4 +1,4 @@
-"""What a tool returned, as a model can read it and as an item shows it."""
+"""Results of MCP calls, as the model reads them and as the item shows them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from responses.tools.mcp.sessions import ServerFailed
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
 
+# About 25,000 tokens; the result is part of every later turn.
 MAX_CHARACTERS = 100_000
 MAX_IMAGES = 8
 MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
@@ -20,7 +21,8 @@ _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 
 def from_result(result: "CallToolResult", server: RemoteServer) -> ToolResult:
-    """The result of a call that came to the tool. Of images the text says that they are there."""
+    """Return the result of a call that reached the tool. The text mentions each image, because models may not see
+    it."""
     text = truncate(server.redact("\n".join(_words(block) for block in result.content) or _structured(result)))
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
@@ -29,15 +31,16 @@ def from_result(result: "CallToolResult", server: RemoteServer) -> ToolResult:
 
 
 def from_failure(failure: ServerFailed) -> ToolResult:
-    """The result of a call that its server did not make."""
-    said = ServerFailed(truncate(failure.message), code=failure.code, kind=failure.kind)
-    return ToolResult(output=f"error: {said.message}", error=said.kind, fields={"error": said.shown()})
+    """Return the result of a call that the server did not execute."""
+    failure = ServerFailed(truncate(failure.message), code=failure.code, kind=failure.kind)
+    return ToolResult(output=f"error: {failure.message}", error=failure.kind, fields={"error": failure.shown()})
 
 
 def item_error(result: ToolResult) -> dict[str, Any] | None:
-    """The `error` of the item; the loop itself fails calls that take too long, or that have no proper arguments."""
+    """Return the `error` of the item, or None if the call succeeded."""
     if result.error is None:
         return None
+    # The loop itself fails calls that time out or have invalid arguments; those results have no `error` field.
     if "error" in result.fields:
         error: dict[str, Any] = result.fields["error"]
         return error
@@ -45,11 +48,12 @@ def item_error(result: ToolResult) -> dict[str, Any] | None:
 
 
 def truncate(text: str) -> str:
-    """The text as it can be stored, or the beginning of it and a sentence that says so."""
+    """Return the text without NUL, cut to MAX_CHARACTERS and marked as truncated if it was longer."""
     text = without_nul(text)
     if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[:MAX_CHARACTERS]}\n[Cut here: the output has {len(text)} characters, {MAX_CHARACTERS} are shown.]"
+    note = f"[Truncated: the output has {len(text)} characters; the first {MAX_CHARACTERS} are shown.]"
+    return f"{text[:MAX_CHARACTERS]}\n{note}"
 
 
 def _structured(result: "CallToolResult") -> str:

@@ -1,4 +1,4 @@
-"""An MCP server as a request names it: where it is, what it is told, which of its tools may be used, and how."""
+"""MCP servers as a request describes them: address, credentials, tool filter and approval policy."""
 
 import re
 from collections.abc import Mapping
@@ -6,28 +6,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _SECRET = re.compile(r"auth|cookie|key|pass|secret|session|token", re.IGNORECASE)
-# What is shorter stands in many texts by chance.
+# Shorter values occur in ordinary text by chance, so they are not redacted.
 _SHORTEST_SECRET = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFilter:
-    """Some tools of a server: those of these names, those that only read, or those that are both.
-
-    `names` None and `read_only` None let every tool through.
-    """
+    """Selects tools of a server by name, by the read-only hint, or by both. None means no condition."""
 
     names: frozenset[str] | None = None
     read_only: bool | None = None
 
     def matches(self, tool: "ListedTool") -> bool:
-        """Whether the tool is one of them. A tool that says nothing is taken to write."""
+        """Return True if the tool passes the filter. A tool without a read-only hint is assumed to write."""
         named = self.names is None or tool.name in self.names
         return named and (self.read_only is None or tool.read_only is self.read_only)
 
     @classmethod
     def parse(cls, shown: Any) -> "ToolFilter | None":
-        """From the shape of the wire: a list of names, or an object; None for neither."""
+        """Parse a list of names or a filter object; None for anything else."""
         match shown:
             case list() as names:
                 return cls(names=frozenset(names))
@@ -39,14 +36,14 @@ class ToolFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Which calls a person has to allow. Without a word of the client: all of them."""
+    """Decides which calls need approval. Without any setting, all of them do."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
     otherwise: bool = True
 
     def asks_for(self, tool: "ListedTool") -> bool:
-        """Whether a call of the tool needs approval; where both filters match, it does."""
+        """Return True if calls of the tool need approval. If both filters match, they do."""
         if self.always is not None and self.always.matches(tool):
             return True
         if self.never is not None and self.never.matches(tool):
@@ -55,11 +52,12 @@ class ApprovalPolicy:
 
     @classmethod
     def parse(cls, shown: Any) -> "ApprovalPolicy":
-        """From the shape of the wire. With only an `always` filter, what it does not name runs."""
+        """Parse `require_approval`."""
         match shown:
             case "never":
                 return cls(otherwise=False)
             case dict():
+                # With only an `always` filter, tools it does not match run without approval.
                 always, never = ToolFilter.parse(shown.get("always")), ToolFilter.parse(shown.get("never"))
                 return cls(always=always, never=never, otherwise=always is None or never is not None)
         return cls()
@@ -76,16 +74,16 @@ class ListedTool:
 
     @property
     def read_only(self) -> bool:
-        """Whether it changes nothing, by what the server says."""
+        """True if the server declares that the tool changes nothing."""
         return bool((self.annotations or {}).get("readOnlyHint"))
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a second call does no more than the first, by what the server says."""
+        """True if the server declares that repeating a call has no further effect."""
         return self.read_only or bool((self.annotations or {}).get("idempotentHint"))
 
     def shown(self) -> dict[str, Any]:
-        """The tool in an `mcp_list_tools` item."""
+        """Return the tool as an `mcp_list_tools` item shows it."""
         return {
             "name": self.name,
             "description": self.description,
@@ -95,7 +93,7 @@ class ListedTool:
 
     @classmethod
     def parse(cls, shown: Mapping[str, Any]) -> "ListedTool":
-        """From an `mcp_list_tools` item."""
+        """Parse a tool of an `mcp_list_tools` item."""
         return cls(
             name=shown["name"],
             description=shown.get("description"),
@@ -106,10 +104,10 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteServer:
-    """A server with everything that a run needs of it. `headers` are secrets: they stay in memory.
+    """An MCP server with everything a run needs to use it.
 
-    `vouched`: an operator has chosen where it is, and it may be at a private address. `shown` is the tool as the
-    response echoes it.
+    `headers` are secrets and stay in memory. `vouched` is true if an operator chose the address, which may then be
+    private. `shown` is the tool as the response shows it.
     """
 
     label: str
@@ -123,11 +121,12 @@ class RemoteServer:
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the model hears of its tools only once a search has found them."""
+        """True if the model learns of the tools only when a search has found them."""
         return bool(self.shown.get("defer_loading"))
 
     def redact(self, text: str) -> str:
-        """What the server said, without the credentials that it was sent: some servers repeat them in their errors."""
+        """Remove the credentials sent to the server from a text."""
+        # Some servers repeat the request's headers in their error messages.
         for name, value in self.headers.items():
             if _SECRET.search(name):
                 for secret in sorted({value, value.rpartition(" ")[2]}, key=len, reverse=True):
@@ -136,5 +135,5 @@ class RemoteServer:
         return text
 
     def offers(self, tool: ListedTool) -> bool:
-        """Whether the request lets the model use the tool."""
+        """Return True if the request allows the model to use the tool."""
         return self.allowed is None or self.allowed.matches(tool)

@@ -1,6 +1,7 @@
-"""Sessions with MCP servers: one for each server of a run, opened when it is first needed and closed with the run.
+"""Sessions with MCP servers: one per server of a run, opened when first needed and closed with the run.
 
-Each session has a task of its own, in which the SDK's contexts are entered and left: they may not be left in another.
+Each session has its own task, in which the contexts of the SDK are entered and left. They must not be left in another
+task.
 """
 
 import asyncio
@@ -27,30 +28,33 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
 MAX_TOOLS = 1000
-# The list stands in the response, its events and every turn.
+# The tool list is part of the response, its events and every upstream request.
 MAX_LIST_BYTES = 4 * 1024 * 1024
 _MAX_PAGES = 100
-_HTTP_OK_ELSEWHERE = frozenset({400, 404, 405, 406, 415})
-# What the SDK says in place of a refusal that is no answer of the protocol, and in place of a lost connection.
-_STAND_INS = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
-_LOST = ("Connection closed", "SSE stream ended")
-_LAST_WORDS_SECONDS = 0.2
-# The response is complete by then; its client is not to wait for a server that does not say goodbye.
-_GOODBYE_SECONDS = 1.0
+# With these statuses a server may refuse streamable HTTP although it supports the older SSE transport.
+_TRY_SSE_STATUSES = frozenset({400, 404, 405, 406, 415})
+# Messages the SDK makes up if a server refuses a request outside the protocol, or if the connection is lost. The
+# status in TransportFailure is more precise.
+_SDK_MESSAGES = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
+_CONNECTION_LOST = ("Connection closed", "SSE stream ended")
+# A lost connection is reported before the session's task ends with the real cause.
+_CAUSE_SECONDS = 0.2
+# The response is complete by then, so its client must not wait for a server that does not close the session.
+_CLOSE_SECONDS = 1.0
 _TOO_LARGE = "SSE stream failed"
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long a server may take: to accept a session and list its tools, and to answer one call."""
+    """Time limits in seconds for opening a session and listing its tools, and for one call."""
 
     listing: float = 30.0
     call: float = 120.0
 
 
 class ServerFailed(Exception):
-    """A server did not do what it was asked. `code` is the HTTP status, or the protocol's own number."""
+    """A server did not do what was requested. `code` is the HTTP status or the JSON-RPC error code."""
 
     def __init__(
         self, message: str, *, code: int, kind: Literal["http_error", "mcp_protocol_error"] = "http_error"
@@ -61,36 +65,36 @@ class ServerFailed(Exception):
         super().__init__(message)
 
     @property
-    def says_session_is_gone(self) -> bool:
-        """Whether the server no longer knows the session; it has then not looked at what it was asked."""
+    def is_session_gone(self) -> bool:
+        """True if the server no longer knows the session. It has then not processed the request."""
         return self.kind == "http_error" and self.code == httpx2.codes.NOT_FOUND
 
     def shown(self) -> dict[str, Any]:
-        """The `error` of an `mcp_call` item."""
+        """Return the `error` of an `mcp_call` item."""
         return {"type": self.kind, "code": self.code, "message": self.message}
 
 
 class McpSessions:
-    """The sessions of one run, by server."""
+    """Sessions of one run, by server label."""
 
     def __init__(self, egress: Egress, timeouts: Timeouts | None = None) -> None:
         self._egress = egress
         self.timeouts = timeouts or Timeouts()
         self._open: dict[str, _McpSession] = {}
-        # Of no use for another call; but calls may still be under way in them.
+        # Not used for new calls, but calls may still be running in them.
         self._retired: list[_McpSession] = []
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def list_tools(self, server: RemoteServer) -> list[ListedTool]:
-        """All tools of the server, page by page."""
+        """Return all tools of the server. Raises ServerFailed."""
         return await _within(self.timeouts.listing, self._list_tools(server))
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        """Call a tool once. A session that the server has forgotten is opened anew: it then refused the call unread."""
+        """Call a tool once. Raises ServerFailed."""
         return await _within(self.timeouts.call, self._called(server, name, arguments))
 
     async def close(self) -> None:
-        """Close what is open, and say goodbye to the servers; never raises."""
+        """Close all sessions; never raises."""
         sessions = [*self._open.values(), *self._retired]
         self._open.clear()
         self._retired.clear()
@@ -106,12 +110,12 @@ class McpSessions:
             tools += page
             size += len(orjson.dumps([tool.shown() for tool in page]))
             if size > MAX_LIST_BYTES:
-                raise ServerFailed("Its list of tools is too large.", code=502)
+                raise ServerFailed("The tool list is too large.", code=502)
             if len(tools) > MAX_TOOLS:
                 break
             if cursor is None:
                 return tools
-        raise ServerFailed(f"It lists more than {MAX_TOOLS} tools.", code=502)
+        raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
 
     async def _called(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         session = await self._session(server)
@@ -120,8 +124,9 @@ class McpSessions:
         except ServerFailed as failure:
             if failure.kind == "http_error":
                 self._retire(server, session)
-            if not failure.says_session_is_gone:
+            if not failure.is_session_gone:
                 raise
+        # A server that does not know the session has not read the call, so it is safe to send it again.
         return await (await self._session(server)).call(name, arguments)
 
     async def _session(self, server: RemoteServer) -> "_McpSession":
@@ -144,7 +149,7 @@ class McpSessions:
 
 
 class _McpSession:
-    """One session, and the task that holds it open."""
+    """One session and the task that keeps it open."""
 
     def __init__(self, server: RemoteServer, egress: Egress, read_seconds: float) -> None:
         self._server = server
@@ -157,17 +162,17 @@ class _McpSession:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be asked of it any more."""
+        """True if the session cannot be used any more."""
         return self._task is not None and self._task.done()
 
     async def open(self) -> None:
-        """Connect: by streamable HTTP, or as the protocol did before, where the server knows only that."""
-        # Importing the SDK takes most of a second, which nobody else should wait for.
+        """Connect with streamable HTTP, or with the older SSE transport if the server supports only that."""
+        # Importing the SDK takes most of a second and must not block the event loop.
         await asyncio.to_thread(importlib.import_module, "mcp")
         try:
             await self._connect(self._streamable)
         except ServerFailed as failure:
-            if failure.code not in _HTTP_OK_ELSEWHERE:
+            if failure.code not in _TRY_SSE_STATUSES:
                 raise
             try:
                 await self._connect(self._server_sent_events)
@@ -175,7 +180,7 @@ class _McpSession:
                 raise failure from None
 
     async def page(self, cursor: str | None) -> tuple[list[ListedTool], str | None]:
-        """One page of tools, and where the next begins."""
+        """Return one page of tools and the cursor of the next."""
         result = await self._ask(self._opened.list_tools(cursor=cursor))
         tools = [tool.model_dump(exclude={"annotations"}) for tool in result.tools]
         for shown, tool in zip(tools, result.tools, strict=True):
@@ -184,7 +189,6 @@ class _McpSession:
         return [ListedTool.parse(without_nul(shown)) for shown in tools], result.next_cursor
 
     async def call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        """Call a tool; what it returns is not held to its output schema, for a model reads it in any case."""
         from mcp_types import (
             HEADER_MISMATCH,
             CallToolRequest,
@@ -192,6 +196,7 @@ class _McpSession:
             InputRequiredResult,
         )
 
+        # The result is not validated against the tool's output schema: a model reads it in any case.
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         either, session = _either(), self._opened.session
         try:
@@ -199,11 +204,11 @@ class _McpSession:
         except ServerFailed as failure:
             if failure.code != HEADER_MISMATCH:
                 raise
-            # Some arguments are repeated in headers, which the SDK knows only once it has listed the tools.
+            # Some servers want arguments repeated in headers. The SDK knows which ones only after listing the tools.
             await self._ask(self._opened.list_tools())
             result = await self._ask(session.send_request(request, either))
         if isinstance(result, InputRequiredResult):
-            message = "The tool asked for input while it ran, which this server does not give."
+            message = "The tool asked for user input during the call, which is not supported."
             raise ServerFailed(message, code=-32000, kind="mcp_protocol_error")
         return result
 
@@ -211,10 +216,10 @@ class _McpSession:
         """End the session in its own task."""
         self._closing.set()
         if self._task is not None:
-            done, _ = await asyncio.wait([self._task], timeout=_GOODBYE_SECONDS)
+            done, _ = await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
             if not done:
                 self._task.cancel()
-                await asyncio.wait([self._task], timeout=_GOODBYE_SECONDS)
+                await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
 
     @property
     def _opened(self) -> "Client":
@@ -223,14 +228,14 @@ class _McpSession:
             raise RuntimeError(message)
         return self._client
 
-    # -- the task ------------------------------------------------------------------------------------------------------
+    # -- session task --------------------------------------------------------------------------------------------------
 
     async def _connect(self, transport: Any) -> None:
         failure_below = TransportFailure()
         token = transport_failure.set(failure_below)
         try:
             self._task = asyncio.get_running_loop().create_task(self._hold(transport))
-            # What it ended with is said to whoever waits for an answer; nobody else is to log its traceback.
+            # Retrieve the exception: `_or_broken` reports it, and asyncio would log it as never retrieved.
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
             await self._ask(self._ready.wait(), failure_below)
         finally:
@@ -263,25 +268,25 @@ class _McpSession:
 
         yield sse_client(self._server.url, httpx_client_factory=client), "legacy"
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, work: Coroutine[Any, Any, _Answer], failure_below: TransportFailure | None = None) -> _Answer:
-        """Wait for an answer, or for the session to break; every way to fail becomes a `ServerFailed`."""
+        """Wait for a response or for the session to break; every kind of failure becomes a ServerFailed."""
         failure_below = failure_below or TransportFailure()
         token = transport_failure.set(failure_below)
         try:
             return await self._or_broken(asyncio.ensure_future(work))
         except Exception as error:
             failure = _failure(await self._cause(error), failure_below)
-            said = self._server.redact(failure.message)
-            raise ServerFailed(said, code=failure.code, kind=failure.kind) from error
+            message = self._server.redact(failure.message)
+            raise ServerFailed(message, code=failure.code, kind=failure.kind) from error
         finally:
             transport_failure.reset(token)
 
     async def _cause(self, error: Exception) -> BaseException:
-        """Behind a connection that was lost may stand what the session itself has just broken on."""
-        if self._task is not None and getattr(error, "message", "").startswith(_LOST):
-            await asyncio.wait([self._task], timeout=_LAST_WORDS_SECONDS)
+        # A lost connection is often the consequence of an error that has just ended the session's task.
+        if self._task is not None and getattr(error, "message", "").startswith(_CONNECTION_LOST):
+            await asyncio.wait([self._task], timeout=_CAUSE_SECONDS)
             if self._task.done() and not self._task.cancelled():
                 return self._task.exception() or error
         return error
@@ -313,38 +318,38 @@ async def _within(seconds: float, work: Awaitable[_Answer]) -> _Answer:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise ServerFailed(f"It did not answer within {seconds:g} seconds.", code=504) from None
+        raise ServerFailed(f"The server did not respond within {seconds:g} seconds.", code=504) from None
 
 
 def _failure(error: BaseException, failure_below: TransportFailure) -> ServerFailed:
-    """What a caller is told. The words of exceptions stay here: they may hold URLs."""
+    # Exception texts are not passed on, because they may contain URLs with secrets.
     if isinstance(failure_below.error, ApiError):
         return ServerFailed(failure_below.error.message, code=403)
-    if said := _said(_first(error)):
-        return said
+    if protocol_failure := _protocol_failure(_first(error)):
+        return protocol_failure
     if failure_below.status is not None:
         phrase = httpx2.codes.get_reason_phrase(failure_below.status)
         return ServerFailed(f"Http status code: {failure_below.status} ({phrase})", code=failure_below.status)
     if isinstance(failure_below.error, httpx2.TimeoutException):
-        return ServerFailed("It did not answer in time.", code=504)
-    return ServerFailed("The connection to it failed.", code=502)
+        return ServerFailed("The server did not respond in time.", code=504)
+    return ServerFailed("The connection to the server failed.", code=502)
 
 
-def _said(error: BaseException) -> ServerFailed | None:
-    """What the server itself said, or that nobody could understand it; None: the trouble lies below the protocol."""
+def _protocol_failure(error: BaseException) -> ServerFailed | None:
+    """Return the error that the server reported, or None for a failure below the protocol."""
     from mcp import MCPError
 
     match error:
-        case MCPError(message=message) if message in _STAND_INS or message.startswith(_LOST):
+        case MCPError(message=message) if message in _SDK_MESSAGES or message.startswith(_CONNECTION_LOST):
             return None
         case MCPError(message=message) if message.startswith(_TOO_LARGE):
-            return ServerFailed("Its answer is too large.", code=502)
+            return ServerFailed("The response is too large.", code=502)
         case MCPError(message=message, code=code):
             return ServerFailed(message, code=code, kind="mcp_protocol_error")
         case httpx2.SSEError():
-            return ServerFailed("Its answer is too large.", code=502)
+            return ServerFailed("The response is too large.", code=502)
         case ValidationError():
-            return ServerFailed("Its answer is not one of the protocol.", code=-32700, kind="mcp_protocol_error")
+            return ServerFailed("The response is not valid MCP.", code=-32700, kind="mcp_protocol_error")
     return None
 
 

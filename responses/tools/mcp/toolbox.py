@@ -1,4 +1,4 @@
-"""The tools of the MCP servers of one run, behind the port of the engine."""
+"""Toolbox of the MCP servers of one run."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -31,13 +31,13 @@ from responses.tools.mcp.sessions import McpSessions, ServerFailed
 
 KIND = "mcp"
 _UNAUTHORIZED = 401
-_CHANGED = "The call was not made: the tool has changed since it was approved of. Ask for it again."
-_GONE = "The call was not made: its server no longer offers the tool."
+_CHANGED = "The call was not made: the tool has changed since it was approved. Request approval again."
+_GONE = "The call was not made: the server no longer offers this tool."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCall:
-    """A call that waited for approval, and has got it. `definition` is the digest of what was approved of."""
+    """A call that waited for approval and got it. `definition` is the digest of the approved tool."""
 
     request_id: str
     server_label: str
@@ -47,15 +47,16 @@ class ApprovedCall:
 
     @property
     def call(self) -> Call:
-        """The call to make; its request's id is unique, so that no run makes it twice."""
+        """The call to make, with the approval request's id as its call id, so that no run makes it twice."""
         name = upstream_name(self.server_label, self.name)
         return Call(item_id="", call_id=self.request_id, name=name, arguments=self.arguments)
 
 
 class McpToolbox:
-    """Lists the tools of servers, calls them, and asks for approval.
+    """Lists the tools of MCP servers, calls them and requests approval.
 
-    `answers_http`: the client waits for one JSON body, and gets a server's 401 as its own.
+    `answers_http` is true if the client waits for a single JSON body. It then gets a 401 of a server as the status of
+    its own request.
     """
 
     concurrency = 8
@@ -79,21 +80,22 @@ class McpToolbox:
     # -- before the first turn -----------------------------------------------------------------------------------------
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """List what is not known yet, all at once, and tell of it in the order of the tools."""
+        """List the tools that are not known yet, and return the approved calls."""
         self._state, self._choice = state, context.parameters.get("tool_choice")
         self._catalogue.restore([*context.items, *state.context_items()])
         missing = self._catalogue.unlisted()
-        asked = {server.label: asyncio.create_task(self._ask(server)) for server in missing}
+        # All servers are asked at the same time, but reported in the order of the tools.
+        listings = {server.label: asyncio.create_task(self._ask(server)) for server in missing}
         try:
             for server in missing:
                 body, index = _new_list_item(server), state.next_output_index
                 opened = OutputItemAdded(output_index=index, item=body)
                 yield Emitted([opened, *before_result(body, output_index=index)])
-                yield self._finish_list(server, body, await asked[server.label], index)
+                yield self._finish_list(server, body, await listings[server.label], index)
         finally:
-            for task in asked.values():
+            for task in listings.values():
                 task.cancel()
-            await asyncio.gather(*asked.values(), return_exceptions=True)
+            await asyncio.gather(*listings.values(), return_exceptions=True)
         calls, missing_choice = self._calls_to_make(state), self._missing_choice()
         if calls or missing_choice:
             yield ToolsPrepared(events=[], calls=calls, failure=missing_choice)
@@ -109,10 +111,12 @@ class McpToolbox:
     ) -> ToolsPrepared:
         failure = None
         if isinstance(answer, ServerFailed):
-            words = results.truncate(f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}")
-            body = {**body, "error": words}
+            message = results.truncate(
+                f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}"
+            )
+            body = {**body, "error": message}
             if answer.code == _UNAUTHORIZED and self._answers_http:
-                failure = Failure(code="server_error", message=words, param="tools", status=_UNAUTHORIZED)
+                failure = Failure(code="server_error", message=message, param="tools", status=_UNAUTHORIZED)
         else:
             self._fresh[server.label] = answer
             body = {**body, "tools": [tool.shown() for tool in self._catalogue.add_listing(server, answer)]}
@@ -122,7 +126,7 @@ class McpToolbox:
         )
 
     def _calls_to_make(self, state: RunState) -> list[CallRecord]:
-        """The approved calls, but for those that a predecessor of this run has made or begun."""
+        # A resumed run skips the calls that were started before the interruption.
         begun: set[str | None] = {pending.call.call_id for pending in state.pending}
         begun |= {item.body.get("approval_request_id") for item in state.output}
         waiting = [one for one in self._approved.values() if one.request_id not in begun]
@@ -130,11 +134,11 @@ class McpToolbox:
 
     @property
     def _is_first_turn(self) -> bool:
-        """Turns that were discarded do not count."""
+        # Discarded turns do not count: the model has not answered yet.
         return self._state.turn == self._state.discarded
 
     def _missing_choice(self) -> Failure | None:
-        """The tool that has to be called may turn out not to be there only once its server was asked."""
+        # The request was accepted before the server's tools were known, so a forced tool may turn out to be missing.
         match self._choice:
             case {"type": "mcp", "server_label": str() as label, "name": str() as name} if self._is_first_turn:
                 if self._catalogue.find(upstream_name(label, name)) is None:
@@ -145,11 +149,10 @@ class McpToolbox:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """The tools that the next turn is offered."""
         return self._catalogue.functions(self._choice, first_turn=self._is_first_turn)
 
     def deferred(self) -> list[ToolOffer]:
-        """The tools that a search may find."""
+        """Return the tools that a search may find."""
         return [
             ToolOffer(
                 tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.search_result
@@ -158,30 +161,28 @@ class McpToolbox:
         ]
 
     def load(self, names: Iterable[str]) -> None:
-        """Offer what a search has found."""
+        """Offer the tools that a search has found."""
         self._catalogue.load(names)
 
     def kind(self, name: str) -> str | None:
-        """Ours are the tools that were listed, and those of the approved calls."""
+        # Includes approved calls: their tool may have disappeared since.
         is_ours = self._catalogue.find(name) or any(name == one.call.name for one in self._approved.values())
         return KIND if is_ours else None
 
     def may_repeat(self, name: str) -> bool:
-        """What its server says of it."""
         known = self._catalogue.find(name)
         return known is not None and known.tool.may_repeat
 
     def limits(self, name: str) -> ToolLimits:
-        """A session keeps to its own limits, and says more about it."""
+        # The session applies the same limit first and gives a better error message.
         return ToolLimits(seconds=self._sessions.timeouts.call + 10, characters=2 * results.MAX_CHARACTERS)
 
     def decide(self, call: Call) -> CallDecision:
-        """A call whose arguments are no JSON object is not worth a person's attention; the loop answers it.
-
-        Models may call what they were not offered: they know of it from an earlier turn, or guess."""
         known = self._catalogue.find(call.name)
+        # Models may call tools they were not offered: they know them from an earlier turn, or guess.
         if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
+        # A call with invalid arguments is not worth a user's attention; the loop answers it with an error.
         if not known.server.approval.asks_for(known.tool) or parse_object(call.arguments) is None:
             return Execute()
         item = {
@@ -196,7 +197,6 @@ class McpToolbox:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def open_item(self, call: Call) -> Body:
-        """An `mcp_call` item."""
         approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
         label, name = _label_and_name(
             approved, known.server.label if known else "", known.tool.name if known else call.name
@@ -214,11 +214,9 @@ class McpToolbox:
         }
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The arguments are known as a whole by now."""
         return before_result({**body, "arguments": call.arguments}, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """Call the tool; whatever goes wrong is a result."""
         try:
             if (approved := self._approved.get(call.call_id)) is not None:
                 await self._check_unchanged(approved)
@@ -230,7 +228,6 @@ class McpToolbox:
         return results.from_result(result, known.server)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item with the output, or with the error."""
         error = results.item_error(result)
         item = {
             **body,
@@ -248,7 +245,7 @@ class McpToolbox:
         return known
 
     async def _check_unchanged(self, approved: ApprovedCall) -> None:
-        """Whoever approved has read what the server said then; it is asked once more, unless it just was."""
+        # The user approved the tool as it was described then. Unless it was just listed, list it again and compare.
         server = self._catalogue.servers[approved.server_label]
         if server.label not in self._fresh:
             self._fresh[server.label] = await self._sessions.list_tools(server)

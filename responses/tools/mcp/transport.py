@@ -1,7 +1,7 @@
-"""The HTTP client of an MCP session: goes through `kernel.egress`, bounds messages and records transport failures.
+"""HTTP client of an MCP session: goes through `kernel.egress`, bounds messages and records transport failures.
 
 The SDK reports every HTTP error of a server with the same message. `TransportFailure` records the status code for the
-request in progress. A context variable is enough for that, since the SDK sends a request in the context of the task
+request in progress. A context variable is enough for that, because the SDK sends a request in the context of the task
 that makes it.
 """
 
@@ -16,13 +16,13 @@ from kernel.egress import Egress
 from kernel.errors import ApiError
 from responses.tools.mcp.servers import RemoteServer
 
-# Of one event or one JSON body; the SDK bounds events only, and decodes what it has got as a whole.
+# Limit of one event or one JSON body. The SDK bounds events only, and reads a JSON body completely before parsing it.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class TransportFailure:
-    """What went wrong below the protocol while one thing was asked of a server."""
+    """Failure below the MCP protocol during one request to a server."""
 
     status: int | None = None
     error: Exception | None = None
@@ -32,9 +32,10 @@ transport_failure: ContextVar[TransportFailure | None] = ContextVar("mcp_heard",
 
 
 def http_client(server: RemoteServer, egress: Egress, *, read_seconds: float) -> httpx2.AsyncClient:
-    """A client that carries the server's credentials. The SDK follows redirects within the origin."""
+    """Return a client that sends the server's credentials. The SDK follows redirects within the origin itself."""
     return httpx2.AsyncClient(
-        transport=_Noting(egress.transport()),
+        transport=_RecordingTransport(egress.transport()),
+        # No compression: the size limit applies to the bytes received.
         headers={"user-agent": "responses-platform", **server.headers, "accept-encoding": "identity"},
         timeout=httpx2.Timeout(10.0, read=read_seconds),
         trust_env=False,
@@ -42,7 +43,7 @@ def http_client(server: RemoteServer, egress: Egress, *, read_seconds: float) ->
     )
 
 
-class _Noting(httpx2.AsyncBaseTransport):
+class _RecordingTransport(httpx2.AsyncBaseTransport):
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
 
@@ -58,7 +59,7 @@ class _Noting(httpx2.AsyncBaseTransport):
             failure_below.status = response.status_code
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if not is_stream and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream, request)
+            response.stream = _BoundedBody(response.stream, request)
         return response
 
     @override
@@ -66,8 +67,8 @@ class _Noting(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """A body that breaks off where it becomes too large."""
+class _BoundedBody(httpx2.AsyncByteStream):
+    """Response body that fails as soon as it exceeds the size limit."""
 
     def __init__(self, body: httpx2.AsyncByteStream, request: httpx2.Request) -> None:
         self._body = body
@@ -79,7 +80,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for piece in self._body:
             size += len(piece)
             if size > MAX_MESSAGE_BYTES:
-                message = "The answer is too large."
+                message = "The response is too large."
                 raise httpx2.ReadError(message, request=self._request)
             yield piece
 

@@ -1,1 +1,1 @@
-"""Web search: a search engine of the operator's, and pages that are read through the guarded client."""
+"""Web search: queries the operator's search engine and reads pages through the guarded HTTP client."""

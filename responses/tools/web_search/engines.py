@@ -1,4 +1,4 @@
-"""The search engines: what each is asked, and what its answer says. All of them speak REST and JSON."""
+"""Clients of the supported search engines. All of them have REST APIs with JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,11 @@ _JSON = ("application/json", "text/json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What to look for. `most` results; `country` in two letters; `domains`: nowhere else, where there are any."""
+    """A search query.
+
+    `most` is the maximum number of results, `country` a two-letter code. `domains` limits the search to these domains;
+    empty means no limit.
+    """
 
     words: str
     most: int
@@ -26,14 +30,15 @@ class Query:
 
     @property
     def text_with_sites(self) -> str:
-        """The words, for engines that know domains only as words."""
+        """Return the query with `site:` operators, for engines that have no domain parameter."""
+        # At most ten domains, because engines limit the length of a query.
         sites = " OR ".join(f"site:{domain}" for domain in self.domains[:10])
         return f"{self.words} ({sites})" if sites else self.words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineResult:
-    """A page that an engine names."""
+    """A page in the results of a search engine."""
 
     url: str
     title: str
@@ -44,57 +49,56 @@ class Engine(Protocol):
     """A search engine."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        """The pages, the best first. Raises `EgressFailed` when the engine cannot say."""
+        """Return the results, best first. Raises EgressFailed if the engine fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rest:
-    """An engine at an address that an operator has chosen."""
-
     base_url: str
     key: str = field(default="", repr=False)
     egress: Egress
 
     async def _get(self, path: str, parameters: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
         url = f"{self.base_url.rstrip('/')}{path}?{urlencode(parameters)}"
-        way = self.egress.trusting(self.base_url)
-        return _read(await way.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_JSON, headers=headers))
+        # The operator chose this address, so it may be a private one.
+        client = self.egress.trusting(self.base_url)
+        return _read(await client.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_JSON, headers=headers))
 
     async def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
-        way = self.egress.trusting(self.base_url)
+        client = self.egress.trusting(self.base_url)
         sent = {"content-type": "application/json", **headers}
         url = f"{self.base_url.rstrip('/')}{path}"
-        answer = await way.post(url, content=orjson.dumps(body), max_bytes=_MAX_BYTES, timeout=_SECONDS, headers=sent)
+        answer = await client.post(
+            url, content=orjson.dumps(body), max_bytes=_MAX_BYTES, timeout=_SECONDS, headers=sent
+        )
         if answer.status >= 300:
-            raise EgressFailed(f"The search engine answered with {answer.status}.")
+            raise EgressFailed(f"The search engine returned status {answer.status}.")
         return _read(answer)
 
 
 class SearXNG(_Rest):
-    """A SearXNG of the operator's own, whose settings allow the format `json`."""
+    """SearXNG, hosted by the operator. Its settings must enable the `json` format."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        """Ask `/search`."""
         answer = await self._get("/search", {"q": query.text_with_sites, "format": "json", "safesearch": 1}, {})
         return _results(answer, ("results",), text="content", most=query.most)
 
 
 class Tavily(_Rest):
-    """Tavily's API."""
+    """The Tavily API."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        """Ask `/search`."""
         body = {"query": query.words, "max_results": query.most, "include_domains": [*query.domains]}
         answer = await self._post("/search", body, {"authorization": f"Bearer {self.key}"})
         return _results(answer, ("results",), text="content", most=query.most)
 
 
 class Brave(_Rest):
-    """Brave's API."""
+    """The Brave Search API."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        """Ask `/res/v1/web/search`."""
+        # Brave rejects queries of more than 400 characters and more than 20 results.
         parameters = {"q": query.text_with_sites[:400], "count": min(query.most, 20), "text_decorations": "false"}
         if query.country:
             parameters["country"] = query.country.upper()
@@ -108,20 +112,20 @@ ENGINES: Mapping[str, tuple[type[SearXNG] | type[Tavily] | type[Brave], str]] = 
     "tavily": (Tavily, "https://api.tavily.com"),
     "brave": (Brave, "https://api.search.brave.com"),
 }
-"""By kind: the engine, and where it is unless an operator says otherwise."""
+"""Engines by kind, each with its public base URL. SearXNG has none: the operator hosts it."""
 
 
 def _read(answer: Fetched) -> Any:
     try:
         return orjson.loads(answer.content)
     except orjson.JSONDecodeError as error:
-        raise EgressFailed("The search engine sent something that is no JSON.") from error
+        raise EgressFailed("The search engine returned invalid JSON.") from error
 
 
 def _results(answer: Any, path: Sequence[str], *, text: str, most: int) -> list[EngineResult]:
-    """The results in an engine's answer; what is no result is left out."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None
+    # Entries that are not results, such as answers or videos, are skipped.
     pages = [page for page in answer or () if isinstance(page, dict)] if isinstance(answer, list) else []
     return [
         EngineResult(url=page["url"], title=_stripped(page.get("title")), text=_stripped(page.get(text)))

@@ -1,4 +1,4 @@
-"""Pages of the web as text: fetched through the guarded client, and read in a process with limits."""
+"""Web pages as text: fetched through the guarded HTTP client, extracted in a process with resource limits."""
 
 import asyncio
 import codecs
@@ -15,10 +15,13 @@ _MAX_BYTES = 5_000_000
 _READABLE = ("text/*", "application/xhtml+xml", "application/xml", "application/json", "application/pdf")
 _TITLE = re.compile(rb"<title[^>]*>(.{1,1000}?)</title>", re.IGNORECASE | re.DOTALL)
 _CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,500}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-# What pages are written in; some other codecs take very long, or do something else.
-_WRITTEN = re.compile(r"utf-(8|16)|cp(125\d|866|874|932|949|950)|iso8859|koi8|mac-|gb|big5|euc_|iso2022|shift_jis")
-_AROUND = 300
-_MOST_PLACES = 5
+# Encodings that web pages use. Some of Python's other codecs are very slow, or no text encodings at all.
+_TEXT_ENCODINGS = re.compile(
+    r"utf-(8|16)|cp(125\d|866|874|932|949|950)|iso8859|koi8|mac-|gb|big5|euc_|iso2022|shift_jis"
+)
+# Characters of context on each side of a match.
+_CONTEXT_CHARACTERS = 300
+_MAX_MATCHES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,47 +34,51 @@ class WebPage:
 
 
 class UnreadablePage(Exception):
-    """The page cannot be had, or has no words; the message says why."""
+    """The page cannot be loaded or has no text. The message gives the reason."""
 
 
 class PageReader:
-    """Reads pages for one run, each of them once."""
+    """Reads pages for one run and keeps them, so that each page is fetched once."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self._read: dict[str, WebPage] = {}
 
     async def page(self, url: str) -> WebPage:
-        """The page at a URL. Raises `UnreadablePage`."""
+        """Return the page at a URL. Raises UnreadablePage."""
         if url not in self._read:
             self._read[url] = await self._fetch(url)
         return self._read[url]
 
     async def _fetch(self, url: str) -> WebPage:
         try:
-            got = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
-            return await asyncio.to_thread(_page, got)
+            fetched = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
+            return await asyncio.to_thread(_page, fetched)
         except ApiError as error:
             raise UnreadablePage(str(error)) from error
 
 
-def _page(got: Fetched) -> WebPage:
-    content = to_utf8(got.content, charset=got.charset)
-    text = extract_text(content, content_type=got.content_type)
-    return WebPage(url=got.url, title=_title(content) or got.url, text=text)
+def _page(fetched: Fetched) -> WebPage:
+    content = to_utf8(fetched.content, charset=fetched.charset)
+    text = extract_text(content, content_type=fetched.content_type)
+    return WebPage(url=fetched.url, title=_title(content) or fetched.url, text=text)
 
 
 def to_utf8(content: bytes, *, charset: str) -> bytes:
-    """A page in UTF-8, if its server or the page itself says what it is in, as browsers take it; else as it came."""
+    """Convert a page to UTF-8, from the encoding that its server or the page itself declares.
+
+    The precedence is that of browsers: byte order mark, HTTP header, declaration in the page. Content without a known
+    encoding is returned unchanged.
+    """
     if b"%PDF-" in content[:1024]:
         return content
     marked = next((name for bom, name in _MARKS if content.startswith(bom)), "")
-    said = _CHARSET.search(content[:2048])
-    named = marked or charset or (said[1].decode("ascii") if said else "")
-    # Pages that say Latin-1 are in the larger set of Windows.
+    declared = _CHARSET.search(content[:2048])
+    named = marked or charset or (declared[1].decode("ascii") if declared else "")
+    # Browsers treat Latin-1 as Windows-1252, its superset, and pages rely on that.
     name = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(named.lower(), named.lower())
     try:
-        known = _WRITTEN.match(codecs.lookup(name).name) if name else None
+        known = _TEXT_ENCODINGS.match(codecs.lookup(name).name) if name else None
         return content.decode(name, errors="replace").encode() if known else content
     except (LookupError, UnicodeError):
         return content
@@ -85,12 +92,12 @@ def _title(content: bytes) -> str:
     return " ".join(html.unescape(found[1].decode(errors="replace")).split())[:300] if found else ""
 
 
-def places(text: str, pattern: str) -> list[str]:
-    """Where a page has the pattern, in upper or lower case, with some words around each place."""
-    # An expression finds the place in the text as it is: whoever folds it first may get another length.
+def find_matches(text: str, pattern: str) -> list[str]:
+    """Return the passages of a page that contain the pattern, ignoring case, each with some context."""
+    # A regular expression, not `str.lower`: lower-casing may change the length, and then positions no longer match.
     wanted = re.compile(r"\s+".join(map(re.escape, pattern.split())), re.IGNORECASE)
     found, after = list[str](), 0
-    while len(found) < _MOST_PLACES and (place := wanted.search(text, after)):
-        after = place.end() + _AROUND
-        found.append(text[max(0, place.start() - _AROUND) : after].strip())
+    while len(found) < _MAX_MATCHES and (place := wanted.search(text, after)):
+        after = place.end() + _CONTEXT_CHARACTERS
+        found.append(text[max(0, place.start() - _CONTEXT_CHARACTERS) : after].strip())
     return found

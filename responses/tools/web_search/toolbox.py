@@ -1,7 +1,7 @@
-"""The tool `web_search`: the model searches, opens pages, and looks for words in them.
+"""Toolbox of `web_search`: the model searches, opens pages and finds text in them.
 
-What a step has found stands in its item, with the pages' words; readers see the words only if they ask for them. The
-model cites by marks (`responses.engine.citation_markers`).
+The item of each action holds its results with the text of the pages; clients see the text with `include`. The model
+cites with markers (see `responses.engine.citation_markers`).
 """
 
 import asyncio
@@ -21,90 +21,88 @@ from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.schema.web_search import STEPS
 from responses.tools.web_search.engines import Engine, EngineResult, Query
-from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, places
+from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
 
 _SEARCH, _OPEN, _FIND = STEPS
-_MOST_QUERIES = 4
-_MAX_QUERY = 400
+_MAX_QUERIES = 4
+_MAX_QUERY_LENGTH = 400
 _TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
-    """How much of the web a model reads: results of a search, characters of each, and of a page."""
+class _ContextSize:
+    """Amount of content for a value of `search_context_size`.
+
+    `results` is the number of search results, `characters` the length of each of them and `page` the length of a page.
+    """
 
     results: int
     characters: int
     page: int
 
 
-_SIZES = {"low": _Size(5, 300, 8_000), "medium": _Size(8, 600, 20_000), "high": _Size(12, 1_500, 50_000)}
+_CONTEXT_SIZES = {
+    "low": _ContextSize(5, 300, 8_000),
+    "medium": _ContextSize(8, 600, 20_000),
+    "high": _ContextSize(12, 1_500, 50_000),
+}
 
 
 class _InvalidStep(Exception):
-    """The call cannot be made like this; the message is for the model."""
+    """The call cannot be made as requested. The message is for the model."""
 
 
 class WebSearchToolbox:
-    """The web for one run. `shown` is the tool as the response echoes it."""
+    """Web search of one run. `shown` is the tool as the response shows it."""
 
     concurrency = 4
 
     def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: PageReader) -> None:
         self._kind: str = shown["type"]
-        self._size = _SIZES[shown["search_context_size"]]
+        self._size = _CONTEXT_SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
         self._domains = tuple(_lower((shown.get("filters") or {}).get("allowed_domains") or ()))
         self._engine = engine
         self._reader = reader
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first."""
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """The three steps of a search."""
-        only = f" Only pages of these domains can be read: {', '.join(self._domains)}." if self._domains else ""
-        queries = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _MOST_QUERIES}
+        only = f" Only pages of these domains are available: {', '.join(self._domains)}." if self._domains else ""
+        queries = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _MAX_QUERIES}
         return (
-            _function(_SEARCH, f"Searches the web.{self._whereabouts()}{only} {HOW_TO_CITE}", queries=queries),
-            _function(_OPEN, f"Reads a page of the web.{only}", url=_TEXT),
+            _function(_SEARCH, f"Searches the web.{self._user_location()}{only} {HOW_TO_CITE}", queries=queries),
+            _function(_OPEN, f"Opens a web page and returns its text.{only}", url=_TEXT),
             _function(
                 _FIND,
-                "Looks for words in a page of the web, and gives what stands around them.",
+                "Finds a pattern in a web page and returns the text around each match.",
                 url=_TEXT,
                 pattern=_TEXT,
             ),
         )
 
     def kind(self, name: str) -> str | None:
-        """The type that the request gave to the tool."""
         return self._kind if name in STEPS else None
 
     def may_repeat(self, name: str) -> bool:
-        """Looking changes nothing."""
         return True
 
     def limits(self, name: str) -> ToolLimits:
-        """Engines and pages keep to limits of their own."""
         return ToolLimits()
 
     def decide(self, call: Call) -> CallDecision:
-        """Anybody may look."""
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """The item says what is looked for; its results come with its end."""
         return {"id": new_id("ws"), "type": "web_search_call", "status": "in_progress", "action": _action(call)}
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """It begins, and searches."""
         return before_result(body, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """Take the step; whatever goes wrong is a result."""
         arguments = parse_object(call.arguments) or {}
         steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
         try:
@@ -113,11 +111,11 @@ class WebSearchToolbox:
             return ToolResult(
                 output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
             )
+        # Only searches cost money. Opening a page and searching in it do not use the search engine.
         cost = "web_search" if call.name == _SEARCH else None
         return ToolResult(output="\n".join(one["url"] for one in results), fields={"results": results}, cost=cost)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item with what was found, or with why nothing was."""
         results = result.fields.get("results", [_result("", "", result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
         if call.name == _SEARCH and not result.error:
@@ -125,29 +123,30 @@ class WebSearchToolbox:
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: all requests are over by now."""
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     async def _search(self, arguments: Mapping[str, Any]) -> list[Body]:
         queries = _queries(arguments)
         if not queries:
-            raise _InvalidStep("'queries' has to be a list of texts")
-        asked = [self._engine.search(self._query(words)) for words in queries]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+            raise _InvalidStep("'queries' must be an array of strings")
+        searches = [self._engine.search(self._query(words)) for words in queries]
+        answers = await asyncio.gather(*searches, return_exceptions=True)
         for wrong in answers:
             if isinstance(wrong, BaseException) and not isinstance(wrong, ApiError):
                 raise wrong
+        # One failed query does not fail the call as long as another one has results.
         lists = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not lists:
-            raise _InvalidStep(f"the search engine could not be asked: {answers[0]}")
+            raise _InvalidStep(f"the search failed: {answers[0]}")
         return [_result(one.url, one.title, one.text[: self._size.characters]) for one in self._best(lists)]
 
     def _query(self, words: str) -> Query:
         return Query(words=words, most=self._size.results, country=self._location.get("country"), domains=self._domains)
 
     def _best(self, lists: Sequence[Sequence[EngineResult]]) -> list[EngineResult]:
-        """The first results of all queries, then the second ones, each page once."""
+        # Interleaved by rank, so that every query contributes its best results. Each page appears once.
         best: dict[str, EngineResult] = {}
         for rank in range(max(map(len, lists), default=0)):
             for one in (found[rank] for found in lists if rank < len(found)):
@@ -162,19 +161,20 @@ class WebSearchToolbox:
     async def _find(self, arguments: Mapping[str, Any]) -> list[Body]:
         pattern = arguments.get("pattern")
         if not isinstance(pattern, str) or not pattern.strip():
-            raise _InvalidStep("'pattern' has to be a text")
+            raise _InvalidStep("'pattern' must be a string")
         page = await self._page(arguments)
-        return [_result(page.url, page.title, place) for place in places(page.text, pattern.strip())]
+        return [_result(page.url, page.title, match) for match in find_matches(page.text, pattern.strip())]
 
     async def _page(self, arguments: Mapping[str, Any]) -> WebPage:
         url = arguments.get("url")
         if not isinstance(url, str) or not url:
-            raise _InvalidStep("'url' has to be a text")
+            raise _InvalidStep("'url' must be a string")
         if not self._is_allowed(url):
-            raise _InvalidStep("this page is of a domain that is not allowed here")
+            raise _InvalidStep("the domain of this page is not allowed")
         page = await self._reader.page(url)
+        # Checked again after the request: a redirect may lead to another domain.
         if not self._is_allowed(page.url):
-            raise _InvalidStep("this page leads to a domain that is not allowed here")
+            raise _InvalidStep("this page redirects to a domain that is not allowed")
         return page
 
     def _is_allowed(self, url: str) -> bool:
@@ -186,10 +186,10 @@ class WebSearchToolbox:
             return False
         return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
 
-    def _whereabouts(self) -> str:
+    def _user_location(self) -> str:
         names = ("city", "region", "country", "timezone")
         place = ", ".join(self._location[name] for name in names if self._location.get(name))
-        return f" The user is about here: {place}." if place else ""
+        return f" The user's approximate location: {place}." if place else ""
 
 
 def _function(name: str, description: str, **properties: Any) -> FunctionTool:
@@ -203,7 +203,6 @@ def _function(name: str, description: str, **properties: Any) -> FunctionTool:
 
 
 def _action(call: Call) -> Body:
-    """What a call is about, as its item says it, however odd the arguments are."""
     arguments = parse_object(call.arguments) or {}
     url, pattern = (_text(arguments.get(name)) for name in ("url", "pattern"))
     if call.name == _OPEN:
@@ -217,7 +216,9 @@ def _action(call: Call) -> Body:
 def _queries(arguments: Mapping[str, Any]) -> list[str]:
     given = arguments.get("queries", arguments.get("query"))
     many = given if isinstance(given, list) else [given]
-    return [words.strip()[:_MAX_QUERY] for words in many if isinstance(words, str) and words.strip()][:_MOST_QUERIES]
+    return [words.strip()[:_MAX_QUERY_LENGTH] for words in many if isinstance(words, str) and words.strip()][
+        :_MAX_QUERIES
+    ]
 
 
 def _result(url: str, title: str, text: str) -> Body:
