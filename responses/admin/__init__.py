@@ -1,4 +1,4 @@
-"""The admin's pages of inference."""
+"""Admin pages of responses, conversations, usage, webhooks, prompts and the system."""
 
 from responses.admin import live, playground, prompts, storage, system, team_tabs, tool_calls
 from responses.admin.conversations import pages as conversations

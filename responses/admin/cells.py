@@ -1,4 +1,4 @@
-"""What the columns of a list of responses show."""
+"""Cells of tables of responses, shared by lists and pages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,69 +26,70 @@ _MODES = {Mode.JSON.value: "Sync", Mode.STREAM.value: "Stream"}
 
 
 def url(response_id: str) -> str:
-    """The page of a response."""
+    """Return the URL of the page of a response."""
     return reverse("admin:responses_response_change", args=[response_id])
 
 
-def moment(response: Response) -> SafeString | str:
-    """When it was created."""
+def created(response: Response) -> SafeString | str:
     return when(response.created_at)
 
 
 def status(response: Response) -> SafeString:
-    """The badge of its status."""
+    """Return the status as a badge."""
     return tone(STATUS_TONES, response.status)
 
 
-def state(response: Response) -> SafeString:
-    """Its status, and how it was asked for."""
+def status_and_mode(response: Response) -> SafeString:
+    """Return the status badge with the mode below it."""
     return two_lines(status(response), mode(response))
 
 
 def previews(response: Response, *, readable: bool = False) -> SafeString:
-    """Its id, what was asked, and what came out: dots for those who may not read it."""
-    asked, answered = (
-        words if readable or not words else HIDDEN for words in (response.input_preview, response.output_preview)
+    """Return the id with previews of input and output; the previews are masked unless `readable`."""
+    # An empty preview stays empty: a mask would suggest that there is text.
+    shown_input, shown_output = (
+        text if readable or not text else HIDDEN for text in (response.input_preview, response.output_preview)
     )
     return format_html(
         '<span class="c-preview">{}<span title="{}">{}</span><small title="{}">{}</small></span>',
         copyable(response.pk, href=url(response.pk)),
-        asked,
-        asked,
-        answered,
-        _outcome(response, answered) if response.stored else "not stored",
+        shown_input,
+        shown_input,
+        shown_output,
+        _outcome(response, shown_output) if response.stored else "not stored",
     )
 
 
 def caller(response: Response) -> SafeString:
-    """Its team, and the key that was used."""
+    """Return the team with the API key below it."""
     return two_lines(response.team.name, key(response))
 
 
 def key(response: Response) -> SafeString:
-    """The visible ends of the key that was used."""
+    """Return prefix and last four characters of the API key."""
     return format_html('<code class="c-code">{}…{}</code>', response.api_key.prefix, response.api_key.last_four)
 
 
-def served(response: Response) -> SafeString:
-    """The model that was asked for, and the one that answered where it has another name."""
+def model(response: Response) -> SafeString:
+    """Return the requested model, with the upstream's model below it if the names differ."""
+    # Routes may map a model name to another name at the upstream.
     is_same = response.upstream_model == response.model
     return two_lines(response.model, "" if is_same else f"→ {response.upstream_model}")
 
 
 def tokens(response: Response) -> SafeString:
-    """What went in and came out."""
+    """Return input and output tokens, with cached tokens below them."""
     cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
     return two_lines(f"{response.input_tokens:,} / {response.output_tokens:,}", cached)
 
 
 def mode(response: Response) -> str:
-    """How its client waited for it."""
+    """Return "Sync", "Stream" or "Background"."""
     return "Background" if response.background else _MODES[response.mode]
 
 
 def conversation(response: Response) -> SafeString | str:
-    """The end of its conversation's id, which leads to all responses of that."""
+    """Return the end of the conversation id as a link to the responses of the conversation."""
     if not response.conversation_id:
         return "–"
     query = urlencode({"conversation": response.conversation_id, "period": "30d"})
@@ -101,46 +102,47 @@ def conversation(response: Response) -> SafeString | str:
     )
 
 
-def paid(response: Response) -> str:
-    """What it cost, as far as prices were known; small change with two digits that say something."""
-    cost = response.cost
-    if cost is None or cost >= 1 or not cost:
-        return amount(cost if cost is None else round(cost, 2))
-    return amount(round(cost, 1 - cost.adjusted()))
+def cost(response: Response) -> str:
+    """Return the cost in US dollars, or a dash if no price was known."""
+    value = response.cost
+    if value is None or value >= 1 or not value:
+        return amount(value if value is None else round(value, 2))
+    # Below one dollar, two significant digits: most responses cost less than a cent.
+    return amount(round(value, 1 - value.adjusted()))
 
 
-def took(response: Response) -> SafeString:
-    """How long it took, in all and to the first token."""
+def latency(response: Response) -> SafeString:
+    """Return the total duration with the time to first token (TTFT) below it."""
     first = f"TTFT {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""
     return two_lines(duration(response.duration_ms), first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What a moderation model found on one side of a response."""
+class ModerationSummary:
+    """Moderation result of the input or the output of a response."""
 
     side: str
-    verdict: str
+    outcome: str
     detail: str
 
 
-def judgements(response: Response) -> list[Judgement]:
-    """What was found in the input and in the output; empty where nobody judged."""
-    found = response.moderation or {}
-    return [_judgement(side, found[side]) for side in ("input", "output") if found.get(side)]
+def moderation_results(response: Response) -> list[ModerationSummary]:
+    """Return the moderation results of input and output; empty without moderation."""
+    results = response.moderation or {}
+    return [_moderation_summary(side, results[side]) for side in ("input", "output") if results.get(side)]
 
 
-def _judgement(side: str, found: dict[str, Any]) -> Judgement:
-    if found["type"] == "error":
-        return Judgement(side=side, verdict="not judged", detail=found["message"])
-    flagged = [name for name, applies in found["categories"].items() if applies]
-    detail = ", ".join([*flagged, f"by {found['model']}"])
-    return Judgement(side=side, verdict="flagged" if found["flagged"] else "not flagged", detail=detail)
+def _moderation_summary(side: str, result: dict[str, Any]) -> ModerationSummary:
+    if result["type"] == "error":
+        return ModerationSummary(side=side, outcome="check failed", detail=result["message"])
+    flagged = [name for name, applies in result["categories"].items() if applies]
+    detail = ", ".join([*flagged, f"by {result['model']}"])
+    return ModerationSummary(side=side, outcome="flagged" if result["flagged"] else "not flagged", detail=detail)
 
 
-def _outcome(response: Response, answered: str) -> str | SafeString:
-    """What came out, in a line; the error's code first where there is one."""
+def _outcome(response: Response, preview: str) -> str | SafeString:
+    # The error code comes first: the preview may be long and is cut at the end of the line.
     reason = response.error_code or response.incomplete_reason
     if reason is None:
-        return answered
-    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), answered)
+        return preview
+    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), preview)

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Prompts of teams: a page shows and edits the current version; saving something else makes the next one."""
+"""Prompt templates of teams. The page edits the current version; saving changed content creates the next version."""
 
 import json
 from typing import Any
@@ -28,10 +28,11 @@ _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentenc
 
 
 class JsonText(forms.JSONField):
-    """JSON as people write it."""
+    """JSON field that shows its value indented."""
 
     @override
     def prepare_value(self, value: Any) -> Any:
+        # After a validation error the value is the text that the user entered.
         return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -40,31 +41,31 @@ def _json_area(rows: int) -> UnfoldAdminTextareaWidget:
 
 
 class PromptForm(forms.ModelForm[PromptTemplate]):
-    """A prompt and what its current version says."""
+    """Prompt template with the content of its current version."""
 
     current = forms.TypedChoiceField(
         coerce=int,
         label="Current version",
         widget=UnfoldAdminSelectWidget,
-        help_text="The version of requests that name none.",
+        help_text="Used by requests that do not specify a version.",
     )
     messages = JsonText(
         initial=_EXAMPLE,
         widget=_json_area(rows=12),
-        help_text="A list of messages with role (system, developer, user, assistant) and content; {{name}} is a "
-        "variable. Whatever is changed here becomes the next version.",
+        help_text="List of messages with role (system, developer, user or assistant) and content. {{name}} inserts "
+        "a variable. Changes are saved as a new version.",
     )
     model = forms.CharField(
         required=False,
         max_length=200,
         widget=UnfoldAdminTextInputWidget,
-        help_text="For requests that name none.",
+        help_text="Used by requests that do not specify a model.",
     )
     parameters = JsonText(
         required=False,
         initial=dict,
         widget=_json_area(rows=4),
-        help_text='For requests that do not set them, such as {"temperature": 0.2}.',
+        help_text='Defaults for requests that do not set them, for example {"temperature": 0.2}.',
     )
 
     class Meta:
@@ -76,35 +77,38 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         if not self.instance._state.adding:  # noqa: SLF001 - documented
             self._show_current()
         else:
+            # A new prompt has no versions to choose from.
             self.fields.pop("current", None)
 
     def _show_current(self) -> None:
         versions = {version.number: version for version in self.instance.versions.order_by("number")}
         choices = [(number, f"Version {number}") for number in reversed(versions)]
         self.fields["current"].choices = choices  # type: ignore[attr-defined]  # the field's own type is lost in the dict
-        shown = versions[self.instance.current]
-        self.initial.update({name: getattr(shown, name) for name in _CONTENT})
+        content = versions[self.instance.current]
+        self.initial.update({name: getattr(content, name) for name in _CONTENT})
 
     @override
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        # An empty box means no defaults; the API's own validation expects an object.
         cleaned["parameters"] = cleaned.get("parameters") or {}
         if "messages" in cleaned:
             values = {name: cleaned.get(name) or type(cleaned[name])() for name in _CONTENT}
+            # The same validation as in the API; its errors are mapped to the form field they concern.
             try:
                 self.content = prompts.parse_prompt_content(values)
-            except BadRequest as wrong:
-                field = "messages" if (wrong.param or "").startswith("messages") else "parameters"
-                raise ValidationError({field: wrong.message}) from wrong
+            except BadRequest as error:
+                field = "messages" if (error.param or "").startswith("messages") else "parameters"
+                raise ValidationError({field: error.message}) from error
         return cleaned
 
-    def says_something_new(self) -> bool:
-        """Whether what was entered is a version of its own."""
+    def has_new_content(self) -> bool:
+        """Return whether the content differs from the current version, so that a new version is needed."""
         return bool(set(_CONTENT) & set(self.changed_data)) or not self.instance.versions.exists()
 
 
 class VersionInline(ByRole, TabularInline):
-    """The versions of a prompt, newest first; none is ever changed."""
+    """Versions of a prompt, newest first. Versions are immutable."""
 
     model = PromptVersion
     extra = 0
@@ -112,7 +116,7 @@ class VersionInline(ByRole, TabularInline):
     hide_title = True
     ordering = ["-number"]
     verbose_name_plural = "versions"
-    fields = ["number", "said", "model", "set_parameters", "created", "created_by"]
+    fields = ["number", "message_list", "model", "set_parameters", "created", "created_by"]
     readonly_fields = fields
 
     @override
@@ -124,7 +128,7 @@ class VersionInline(ByRole, TabularInline):
         return False
 
     @display(description="Messages")
-    def said(self, version: PromptVersion) -> Any:
+    def message_list(self, version: PromptVersion) -> Any:
         return json_block(version.messages)
 
     @display(description="Parameters")
@@ -138,7 +142,7 @@ class VersionInline(ByRole, TabularInline):
 
 @register(PromptTemplate)
 class PromptAdmin(AuditedAdmin, TeamScoped):
-    """A team lead writes the prompts of the team; everybody in it sees them."""
+    """Prompt templates. Team leads edit them, all members of the team see them."""
 
     managers = LEADS
     form = PromptForm
@@ -160,7 +164,7 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
 
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Who may not read a prompt cannot change it."""
+        # The form shows the content, so it requires the permission to read it.
         return super().has_change_permission(request, obj) and (obj is None or may_read(request, obj.team_id))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
@@ -169,11 +173,12 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         if obj is None:
             return [(None, {"fields": ["team", "name", *_CONTENT]})]
-        facts: list[Any] = [("public_id", "created"), "team", "name", "current"]
+        fields: list[Any] = [("public_id", "created"), "team", "name", "current"]
         if not self.has_change_permission(request, obj):
-            return [(None, {"fields": facts})]
-        return [(None, {"fields": facts}), ("Next version", {"fields": list(_CONTENT)})]
+            return [(None, {"fields": fields})]
+        return [(None, {"fields": fields}), ("Next version", {"fields": list(_CONTENT)})]
 
+    # Versions are content: hidden from users who may not read it.
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         return self.inlines if obj and may_read(request, obj.team_id) else []
 
@@ -184,19 +189,20 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
             audit_read(request, prompt, team_id=prompt.team_id)
         elif prompt is not None:
             context["hidden"] = hidden_notice(request, prompt.team_id)
-        answer: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
-        return answer
+        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return page
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "team":
+            # Only teams in which the user may create prompts.
             kwargs["queryset"] = teams_for(request, self.managers)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         super().save_model(request, obj, form, change)
-        if form.says_something_new():
+        if form.has_new_content():
             prompts.add_version(prompt=obj, content=form.content, created_by=request.user.get_username())
 
     @display(description="ID")

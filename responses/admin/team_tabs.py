@@ -1,4 +1,4 @@
-"""Tabs of a team's page about what it does: figures of a week, usage by day and by model, webhooks."""
+"""Tabs of the team page: overview of a week, usage by day and model, webhooks."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,25 +21,27 @@ from tenants.admin.team_tabs import tab
 from tenants.models import ApiKey, KeySource, Membership, Team
 
 _DAYS = 7
-_MOST = 50
-_MOST_RUNNING = 1000
+_MAX_ROWS = 50
+# Active runs are counted and not summed, so the count is limited.
+_MAX_RUNNING = 1000
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost")
 
 
-def _week(team: Team, **question: Any) -> list[RollupRow]:
+def _week(team: Team, **query: Any) -> list[RollupRow]:
+    # The sums are hourly; the current hour is included.
     end = now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    return fetch_rows(RollupQuery(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **question))
+    return fetch_rows(RollupQuery(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **query))
 
 
 @tab("overview", title="Overview", template="admin/responses/team/overview.html")
 def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
-    """What the team did in a week, and what it has."""
-    summed = _week(team, source=RESPONSES, measures=("responses", "failed", "tool_calls", "duration", *_TOKENS))
-    values = summed[0].values if summed else {}
+    """Return tiles with the activity of a week, active runs, keys and members."""
+    totals = _week(team, source=RESPONSES, measures=("responses", "failed", "tool_calls", "duration", *_TOKENS))
+    values = totals[0].values if totals else {}
     count, failed = values.get("responses", 0), values.get("failed", 0)
     slow = histograms.quantile(values.get("duration", []), 0.95)
     running = Response.objects.filter(team=team, status__in=RUNNING).order_by()
-    runs = running.filter(created_at__gte=now() - timedelta(days=1))[:_MOST_RUNNING].count()
+    runs = running.filter(created_at__gte=now() - timedelta(days=1))[:_MAX_RUNNING].count()
     responses = list_of("responses_response", team__id__exact=team.pk, period="7d")
     keys = ApiKey.objects.filter(team=team, source=KeySource.PERSON, revoked_at=None).count()
     people = Membership.objects.filter(team=team).count()
@@ -54,24 +56,24 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
             tone="bad" if failed else "",
         ),
         Tile(
-            title="p95",
+            title="Latency p95",
             value=duration(slow) if slow is not None else "–",
-            detail="whole responses",
+            detail="total time",
             icon="timer",
             url=responses,
         ),
-        Tile(title="Cost", value=_dollars(values), detail="as far as prices are known", icon="payments", url=responses),
+        Tile(title="Cost", value=_dollars(values), detail="calls with known prices", icon="payments", url=responses),
         Tile(
             title="Tokens",
             value=compact(values.get("input_tokens", 0) + values.get("output_tokens", 0)),
-            detail=f"{compact(values.get('cached_tokens', 0))} from the cache",
+            detail=f"{compact(values.get('cached_tokens', 0))} cached",
             icon="token",
             url=responses,
         ),
-        Tile(title="Running", value=compact(runs), detail="right now", icon="play_circle", url=_tab_url(team, "usage")),
-        Tile(title="Keys", value=compact(keys), detail="not revoked", icon="key", url=_tab_url(team, "keys")),
+        Tile(title="Running", value=compact(runs), detail="now", icon="play_circle", url=_tab_url(team, "usage")),
+        Tile(title="API keys", value=compact(keys), detail="active", icon="key", url=_tab_url(team, "keys")),
         Tile(
-            title="Members", value=compact(people), detail="of the team", icon="groups", url=_tab_url(team, "members")
+            title="Members", value=compact(people), detail="in this team", icon="groups", url=_tab_url(team, "members")
         ),
     ]
     return {"tiles": tiles}
@@ -83,33 +85,36 @@ def _tab_url(team: Team, name: str) -> str:
 
 @tab("usage", title="Usage", template="admin/responses/team/usage.html")
 def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
-    """A week of upstream calls, by day and by model."""
+    """Return the upstream calls of a week by day and by model."""
     measures = ("calls", "failed", *_TOKENS)
     days = _week(team, source=CALLS, measures=measures, bucket="day")
     models = _week(team, source=CALLS, measures=measures, by=("model",))
+    # Models without a price have no cost and are sorted by calls.
     by_cost = sorted(models, key=lambda row: (row.values["cost"], row.values["calls"]), reverse=True)
-    headers = ["Calls", "Failed", "Tokens in", "Cached", "Tokens out", "Cost"]
+    headers = ["Calls", "Failed", "Input tokens", "Cached tokens", "Output tokens", "Cost"]
     return {
         "days": {"headers": ["Day (UTC)", *headers], "rows": [_row(f"{row.bucket:%Y-%m-%d}", row) for row in days]},
-        "models": {"headers": ["Model", *headers], "rows": [_row(row.key[0], row) for row in by_cost[:_MOST]]},
-        "all": (list_of("tenants_usagerecord", team__id__exact=team.pk), "The ledger"),
+        "models": {"headers": ["Model", *headers], "rows": [_row(row.key[0], row) for row in by_cost[:_MAX_ROWS]]},
+        "all": (list_of("tenants_usagerecord", team__id__exact=team.pk), "View usage records"),
     }
 
 
 def _row(name: str, row: RollupRow) -> Sequence[Any]:
-    found = row.values
-    counts = [f"{found[each]:,}" for each in ("calls", "failed", "input_tokens", "cached_tokens", "output_tokens")]
-    return [name, *counts, _dollars(found)]
+    sums = row.values
+    counts = [f"{sums[column]:,}" for column in ("calls", "failed", "input_tokens", "cached_tokens", "output_tokens")]
+    return [name, *counts, _dollars(sums)]
 
 
 def _dollars(values: dict[str, Any]) -> str:
     cost = Decimal(values.get("cost") or 0)
+    # Four decimals below one dollar, so that small costs are not shown as zero.
     return f"${cost:,.2f}" if not cost or cost >= 1 else f"${cost:.4f}"
 
 
 @tab("webhooks", title="Webhooks", template="admin/tenants/team/table.html")
 def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]:
-    """Where the team is told of events."""
+    """Return the webhook endpoints of the team, newest first."""
+    # The secrets are deferred so that they are not decrypted for a list.
     endpoints = WebhookEndpoint.objects.filter(team=team).defer("secret", "previous_secret")
     rows = [
         [
@@ -119,10 +124,10 @@ def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]:
             f"{len(endpoint.event_types)} events",
             when(endpoint.created_at),
         ]
-        for endpoint in endpoints.order_by("-created_at", "-pk")[:_MOST]
+        for endpoint in endpoints.order_by("-created_at", "-pk")[:_MAX_ROWS]
     ]
     return {
-        "table": {"headers": ["Name", "URL", "Status", "Told of", "Created"], "rows": rows},
-        "empty": "No endpoint yet.",
-        "all": (list_of("responses_webhookendpoint", team__id__exact=team.pk), "All endpoints"),
+        "table": {"headers": ["Name", "URL", "Status", "Subscribed events", "Created"], "rows": rows},
+        "empty": "No webhook endpoints yet.",
+        "all": (list_of("responses_webhookendpoint", team__id__exact=team.pk), "View all endpoints"),
     }

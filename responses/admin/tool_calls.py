@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Tool calls of all kinds: what the agents did, call by call; above the list, how often, how well and how fast."""
+"""Tool calls: list, page of a call, and charts of volume, errors and durations."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,7 +44,7 @@ from responses.rollups.sources import TOOLS
 from tenants.console.content_access import HIDDEN, audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
 
-_TONES = {
+_STATUS_TONES = {
     "completed": "success",
     "approved": "success",
     "denied": "warning",
@@ -56,22 +56,23 @@ _TONES = {
     "in_progress": "info",
     "returned": "info",
 }
-_SHOWN_TOOLS = 10
-_ERROR = 160
+_MAX_TOOLS = 10
+_MAX_ERROR = 160
 _HOUR = timedelta(hours=1)
-_HOURLY = timedelta(days=3)
+# Longer ranges are charted by day, so a chart has at most 72 bars by the hour.
+_MAX_HOURLY = timedelta(days=3)
 _BODIES = ("arguments", "output", "error")
-_CHARTED = {"team__id__exact": "team_id", "kind": "kind", "name": "name", "status": "status"}
+_CHART_FILTERS = {"team__id__exact": "team_id", "kind": "kind", "name": "name", "status": "status"}
 
 
-class SlowerFilter(TextFilter):
-    """Calls that took at least so many milliseconds."""
+class DurationFilter(TextFilter):
+    """Lower bound of the duration in milliseconds."""
 
-    title = "took at least (ms)"
+    title = "minimum duration (ms)"
     parameter_name = "min_ms"
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Django's."""
+        """Return the calls that took at least the entered time; invalid input is ignored."""
         value = (self.value() or "").strip()
         if not (value.isascii() and value.isdigit() and len(value) <= 9):
             return queryset
@@ -79,13 +80,13 @@ class SlowerFilter(TextFilter):
 
 
 def _bytes(field: str) -> Func:
-    """The size of a text, which PostgreSQL knows without reading it."""
+    # PostgreSQL reads the length from the header of a value, without fetching a text that is stored out of line.
     return Func(F(field), function="octet_length", output_field=IntegerField())
 
 
 @register(ToolCall)
 class ToolCallAdmin(LogAdmin, TeamScoped):
-    """What was called, by which response, and what became of it."""
+    """Read-only list of tool calls."""
 
     list_display = ["time", "tool", "team_name", "response_link", "state", "took", "sizes", "failure"]
     list_display_links = ["time"]
@@ -96,37 +97,39 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         exact("name", "tool"),
         exact("kind", "kind"),
         exact("status", "status"),
-        SlowerFilter,
+        DurationFilter,
     ]
     search_fields = ["call_id"]
-    search_help_text = "An exact id: call_…, or resp_… for all calls of a response"
+    search_help_text = "Exact ID: call_…, or resp_… for all calls of a response"
     ordering = ["-started_at", "-id"]
     sortable_by = ()
     list_before_template = "admin/responses/toolcall/above.html"
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # Arguments and outputs may have megabytes, and the list shows their sizes only.
         rows = super().get_queryset(request).defer("arguments", "output", "error", "result")
         sized: QuerySet[Any] = rows.annotate(
-            bytes_in=_bytes("arguments"), bytes_out=_bytes("output"), told=Substr("error", 1, _ERROR)
+            bytes_in=_bytes("arguments"), bytes_out=_bytes("output"), error_preview=Substr("error", 1, _MAX_ERROR)
         )
         return sized
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """By exact ids, which have indexes: that of a call within teams."""
-        wanted = search_term.strip().replace("\0", "")
-        if not wanted:
+        """Search by the id of a call or of a response."""
+        # The index of call ids begins with the team, so the teams are listed even for staff.
+        term = search_term.strip().replace("\0", "")
+        if not term:
             return queryset, False
-        if wanted.startswith("resp_"):
-            return queryset.filter(response_id=wanted), False
+        if term.startswith("resp_"):
+            return queryset.filter(response_id=term), False
         teams = list(teams_for(request).values_list("pk", flat=True))
-        return queryset.filter(team_id__in=teams, call_id=wanted), False
+        return queryset.filter(team_id__in=teams, call_id=term), False
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        # The columns are made without the request: what they may show is decided here, row by row.
+        # Columns are rendered without the request, so each row carries whether its content may be shown.
         changelist: Any = super().get_changelist_instance(request)
         changelist.charts_url = f"{reverse('admin:responses_toolcall_charts')}{changelist.get_query_string()}"
         for row in changelist.result_list:
@@ -140,7 +143,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     # -- above the list ------------------------------------------------------------------------------------------------
 
     def charts_view(self, request: HttpRequest) -> HttpResponse:
-        """The charts of the list's time and filters, from the hourly sums; the page asks for them when it is there."""
+        """Render the charts for the filters of the list, loaded after the page. Read from the hourly sums."""
         if not self.has_view_permission(request):
             return HttpResponse(status=403)
         span = TimeFilter(
@@ -151,16 +154,20 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             self,
             "started_at",
         )
+        # The sums are hourly, so the range is extended to whole hours.
         present = now()
-        since, until = _whole(span.since or present - timedelta(days=1)), _whole(span.until or present) + _HOUR
-        only = {
+        since, until = (
+            _floor_to_hour(span.since or present - timedelta(days=1)),
+            _floor_to_hour(span.until or present) + _HOUR,
+        )
+        filters = {
             dimension: [value.replace("\0", "")]
-            for name, dimension in _CHARTED.items()
+            for name, dimension in _CHART_FILTERS.items()
             if (value := request.GET.get(name, "").strip())
         }
         teams = None if everywhere(request) else teams_of(request)
-        found = _asked(since, until, teams, only)
-        context = {**_charts(since, until, teams, only, found), "tools": _tools(since, until, found)}
+        sums = _fetch_sums(since, until, teams, filters)
+        context = {**_build_charts(since, until, teams, filters, sums), "tools": _tool_rows(since, until, sums)}
         return TemplateResponse(request, "admin/responses/toolcall/charts.html", context)
 
     # -- one call ------------------------------------------------------------------------------------------------------
@@ -168,11 +175,11 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """A call with its arguments and its output, where the viewer may read them."""
+        """Render a call; arguments and output are shown to users who may read the team's content."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        wanted = unquote(object_id)
-        call = self.get_queryset(request).filter(pk=int(wanted)).first() if _is_key(wanted) else None
+        primary_key = unquote(object_id)
+        call = self.get_queryset(request).filter(pk=int(primary_key)).first() if _is_primary_key(primary_key) else None
         if call is None or not self.has_view_permission(request, call):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         readable = may_read(request, call.team_id)
@@ -190,7 +197,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             "sizes": (size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)),
             "bodies": _bodies(call) if readable else [],
             "hidden": "" if readable else hidden_notice(request, call.team_id),
-            "others_url": links.changelist("responses_toolcall", q=call.response_id),
+            "response_calls_url": links.changelist("responses_toolcall", q=call.response_id),
         }
         return TemplateResponse(request, "admin/responses/toolcall/detail.html", context)
 
@@ -215,10 +222,11 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     @display(description="Status")
     def state(self, call: ToolCall) -> SafeString:
         note = f"attempt {call.attempt}" if call.attempt > 1 else ""
-        return two_lines(tone(_TONES, call.status), note)
+        return two_lines(tone(_STATUS_TONES, call.status), note)
 
-    @display(description="Took")
+    @display(description="Duration")
     def took(self, call: ToolCall) -> str:
+        # Client tools may never return a result, and calls in progress have no end yet.
         if call.ended_at is None:
             return "–"
         return duration(max(0, round((call.ended_at - call.started_at).total_seconds() * 1000)))
@@ -229,21 +237,22 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
 
     @display(description="Error")
     def failure(self, call: Any) -> SafeString | str:
-        if not call.told:
+        if not call.error_preview:
             return "–"
-        told = call.told if getattr(call, "is_readable", False) else HIDDEN
-        return format_html('<span class="c-error" title="{}">{}</span>', told, told)
+        error_preview = call.error_preview if getattr(call, "is_readable", False) else HIDDEN
+        return format_html('<span class="c-error" title="{}">{}</span>', error_preview, error_preview)
 
 
-def _is_key(text: str) -> bool:
+def _is_primary_key(text: str) -> bool:
+    # At most 18 digits fit a bigint; a longer number would be a database error instead of "not found".
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _bodies(call: ToolCall) -> list[dict[str, Any]]:
-    """The texts of a call: their beginnings, and where the rest comes from."""
-    cut: dict[str, Any] = {f"{name}_text": Substr(name, 1, SHOWN_CHARACTERS) for name in _BODIES}
+    """Return the beginnings of the texts of a call, with the URL that loads the rest."""
+    beginnings: dict[str, Any] = {f"{name}_text": Substr(name, 1, SHOWN_CHARACTERS) for name in _BODIES}
     sizes = {f"{name}_size": Length(name) for name in _BODIES}
-    row: Any = ToolCall.objects.filter(pk=call.pk).values(**cut, **sizes).get()
+    row: Any = ToolCall.objects.filter(pk=call.pk).values(**beginnings, **sizes).get()
     return [
         {
             "title": name.capitalize(),
@@ -258,14 +267,14 @@ def _bodies(call: ToolCall) -> list[dict[str, Any]]:
 # -- charts ------------------------------------------------------------------------------------------------------------
 
 
-def _whole(moment: datetime) -> datetime:
+def _floor_to_hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def _asked(
-    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], bucket: str = ""
+def _fetch_sums(
+    since: datetime, until: datetime, teams: list[str] | None, filters: dict[str, list[str]], bucket: str = ""
 ) -> list[RollupRow]:
-    """By tool without a bucket, by status with one."""
+    """Return sums by tool without a bucket, or by time with one."""
     return queries.fetch_rows(
         RollupQuery(
             source=TOOLS,
@@ -275,53 +284,57 @@ def _asked(
             by=[] if bucket else ["kind", "name"],
             bucket=bucket,
             teams=teams,
-            only=only,
+            only=filters,
         )
     )
 
 
-def _charts(
-    since: datetime, until: datetime, teams: list[str] | None, only: dict[str, list[str]], found: list[RollupRow]
+def _build_charts(
+    since: datetime, until: datetime, teams: list[str] | None, filters: dict[str, list[str]], sums: list[RollupRow]
 ) -> dict[str, Any]:
-    bucket = "hour" if until - since <= _HOURLY else "day"
-    rows = {row.bucket: row.values for row in _asked(since, until, teams, only, bucket)}
+    bucket = "hour" if until - since <= _MAX_HOURLY else "day"
+    rows = {row.bucket: row.values for row in _fetch_sums(since, until, teams, filters, bucket)}
     step = _HOUR if bucket == "hour" else timedelta(days=1)
+    # Days of the sums begin at midnight UTC.
     start = since if bucket == "hour" else since.replace(hour=0)
-    points, slow = [], []
+    points, p95_points = [], []
     while start < until:
         values = rows.get(start)
         name = f"{start:%d %b %H:%M}" if bucket == "hour" else f"{start:%d %b}"
-        url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **_first(only))
+        url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **_first_values(filters))
         label = f"{start:%H:%M}" if until - since <= 25 * _HOUR else f"{start:%d %b}"
         counts = (values["calls"] - values["failed"], values["failed"]) if values else (0, 0)
         points.append(ChartPoint(name=name, label=label, values=counts, url=url))
         p95 = quantile(values["duration"], 0.95) if values else None
-        slow.append(ChartPoint(name=name, label=label, values=(p95,), url=url))
+        p95_points.append(ChartPoint(name=name, label=label, values=(p95,), url=url))
         start += step
-    well, badly = Series(name="not failed", tone="good"), Series(name="failed", tone="bad")
+    succeeded, failed_series = Series(name="not failed", tone="good"), Series(name="failed", tone="bad")
     return {
-        "calls": charts.stacked(points, [well, badly], title="Tool calls"),
-        "slow": charts.lines(
-            slow, [Series(name="p95", tone="s0")], title="Tool calls, p95", format_value=charts.milliseconds
+        "calls": charts.stacked(points, [succeeded, failed_series], title="Tool calls"),
+        "durations": charts.lines(
+            p95_points,
+            [Series(name="p95", tone="s0")],
+            title="Tool call duration p95",
+            format_value=charts.milliseconds,
         ),
     }
 
 
-def _first(only: dict[str, list[str]]) -> dict[str, str]:
-    return {name: values[0] for name, values in only.items()}
+def _first_values(filters: dict[str, list[str]]) -> dict[str, str]:
+    return {name: values[0] for name, values in filters.items()}
 
 
-def _tools(since: datetime, until: datetime, found: list[RollupRow]) -> list[dict[str, Any]]:
-    """The tools that were called most, with how well they did."""
-    ranked = sorted(found, key=lambda row: -row.values["calls"])[:_SHOWN_TOOLS]
-    most = ranked[0].values["calls"] if ranked else 0
+def _tool_rows(since: datetime, until: datetime, sums: list[RollupRow]) -> list[dict[str, Any]]:
+    """Return the most used tools with error rate and percentiles."""
+    ranked = sorted(sums, key=lambda row: -row.values["calls"])[:_MAX_TOOLS]
+    max_calls = ranked[0].values["calls"] if ranked else 0
     return [
         {
             "name": row.key[1],
             "kind": badge(row.key[0].replace("_", " ")),
             "url": links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1]),
             "calls": f"{row.values['calls']:,}",
-            "share": round(100 * row.values["calls"] / most, 1),
+            "share": round(100 * row.values["calls"] / max_calls, 1),
             "failed": f"{100 * row.values['failed'] / row.values['calls']:.1f} %",
             "is_bad": bool(row.values["failed"]),
             "p50": duration(quantile(row.values["duration"], 0.5)),

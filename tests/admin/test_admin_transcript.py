@@ -138,7 +138,7 @@ def test_what_a_moderation_model_found_is_among_the_facts(lead: Client, caller: 
     found = {"type": "moderation_result", "model": "judge", "flagged": True, "categories": {"violence": True}}
     failed = {"type": "error", "code": "server_error", "message": "It is away."}
     whole = page(lead, add_response(caller, moderation={"input": found, "output": failed}))
-    told = ["Moderation of input", "flagged", "violence, by judge", "not judged", "It is away."]
+    told = ["Moderation of input", "flagged", "violence, by judge", "check failed", "It is away."]
     assert [words for words in told if words not in whole] == []
 
 

@@ -123,7 +123,7 @@ class ChatRow:
     @property
     def took(self) -> SafeString:
         """Duration of the response."""
-        return cells.took(self.response) if self.response else SafeString()
+        return cells.latency(self.response) if self.response else SafeString()
 
 
 @register(Conversation)

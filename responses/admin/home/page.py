@@ -336,13 +336,13 @@ def _latest_table(latest: Sequence[Response]) -> dict[str, Any]:
         "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens (in / out)", "Duration"],
         "rows": [
             [
-                cells.moment(row),
-                cells.state(row),
+                cells.created(row),
+                cells.status_and_mode(row),
                 home_panels.response_link(row),
                 cells.caller(row),
-                cells.served(row),
+                cells.model(row),
                 cells.tokens(row),
-                cells.took(row),
+                cells.latency(row),
             ]
             for row in latest
         ],

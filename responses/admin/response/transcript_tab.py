@@ -30,7 +30,7 @@ def _details(response: Response) -> dict[str, Any]:
         "previous_url": cells.url(response.previous_response_id) if response.previous_response_id else "",
         "ledger_url": f"{reverse('admin:tenants_usagerecord_changelist')}?{urlencode(ledger)}",
         "prompt": response.parameters.get("prompt"),
-        "moderation": cells.judgements(response),
+        "moderation": cells.moderation_results(response),
         "followers": _followers(response),
     }
 

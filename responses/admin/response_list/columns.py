@@ -149,11 +149,11 @@ class ResponseList(LogAdmin, TeamScoped):
 
     @display(description="Time")
     def time(self, response: Response) -> Any:
-        return cells.moment(response)
+        return cells.created(response)
 
     @display(description="Status")
     def state(self, response: Response) -> Any:
-        return cells.state(response)
+        return cells.status_and_mode(response)
 
     @display(description="Response")
     def response(self, response: Response) -> Any:
@@ -165,7 +165,7 @@ class ResponseList(LogAdmin, TeamScoped):
 
     @display(description="Model")
     def served(self, response: Response) -> Any:
-        return cells.served(response)
+        return cells.model(response)
 
     @display(description="Conversation")
     def conversation(self, response: Response) -> Any:
@@ -181,8 +181,8 @@ class ResponseList(LogAdmin, TeamScoped):
 
     @display(description="Cost")
     def paid(self, response: Response) -> str:
-        return cells.paid(response)
+        return cells.cost(response)
 
     @display(description="Took")
     def took(self, response: Response) -> Any:
-        return cells.took(response)
+        return cells.latency(response)
