@@ -1,4 +1,4 @@
-// An address that ends in #<item id> leads to that item, wherever the page shows it.
+// A URL that ends in #<item id> scrolls to that item and opens the cards that contain it.
 (() => {
     'use strict';
 
@@ -30,19 +30,19 @@
     else jump();
     window.addEventListener('hashchange', jump);
 
-    // Enter in the palette: an id is gone to at once, else the first result is taken where none was chosen.
+    // Enter in the command palette opens the page of an id, without waiting for results, or else the first result.
     document.addEventListener('keydown', (event) => {
         const box = event.target;
         if (event.key !== 'Enter' || box.id !== 'search-input-command') return;
         if (document.querySelector('#command-results-list .active')) return;
         event.preventDefault();
         event.stopImmediatePropagation();
-        const wanted = box.value.trim();
-        if (/^([a-z]+_[0-9a-f]{36}|file-[0-9a-f]{36}|chatcmpl[-_]\w+|call_\w+|sk-[\w…-]+)$/.test(wanted)) {
-            location.assign(new URL('../go/' + encodeURIComponent(wanted), new URL(box.getAttribute('hx-get'), location.href)));
+        const value = box.value.trim();
+        if (/^([a-z]+_[0-9a-f]{36}|file-[0-9a-f]{36}|chatcmpl[-_]\w+|call_\w+|sk-[\w…-]+)$/.test(value)) {
+            location.assign(new URL('../go/' + encodeURIComponent(value), new URL(box.getAttribute('hx-get'), location.href)));
             return;
         }
         const first = document.querySelector('#command-results-list a');
-        if (first && wanted) location.assign(first.href);
+        if (first && value) location.assign(first.href);
     }, true);
 })();

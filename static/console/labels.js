@@ -1,5 +1,5 @@
-/* Names for controls of the theme that screen readers would find without one: the boxes of Select2, which hide the labelled
-   select, and the cells of tabular forms, whose label is the head of their column. */
+/* Accessible names for controls that the theme leaves unnamed: the boxes of Select2, which hide the labelled select, and
+   fields of tabular forms, whose only label is the heading of their column. */
 (() => {
     'use strict';
 
@@ -10,7 +10,7 @@
         return ((cell && cell.dataset.label) || (head && head.textContent) || '').trim().replace(/:$/, '');
     };
 
-    const named = (control) => {
+    const nameOf = (control) => {
         const label = control.labels && [...control.labels].find((each) => each.textContent.trim());
         return control.getAttribute('aria-label') || (label && label.textContent.trim().replace(/\*$/, '')) || heading(control)
             || control.name.split('-').pop().replaceAll('_', ' ');
@@ -19,16 +19,16 @@
     const name = (root) => {
         for (const control of root.querySelectorAll('select, td input:not([type=hidden]), td textarea')) {
             if (!control.labels || ![...control.labels].some((each) => each.textContent.trim())) {
-                control.setAttribute('aria-label', named(control));
+                control.setAttribute('aria-label', nameOf(control));
             }
             const box = control.nextElementSibling;
             for (const part of box ? box.querySelectorAll('.select2-selection, .select2-selection__rendered') : []) {
-                part.setAttribute('aria-label', named(control));
+                part.setAttribute('aria-label', nameOf(control));
             }
         }
     };
 
-    // Select2 makes its boxes when it likes, and tabular forms grow rows.
+    // Select2 creates its boxes after the page has loaded, and users add rows to tabular forms.
     const watcher = new MutationObserver((changes) => {
         for (const change of changes) {
             for (const node of change.addedNodes) {

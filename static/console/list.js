@@ -1,5 +1,5 @@
 'use strict';
-/* Rows of lists that open: the theme makes the cell a place to click; here it becomes a button for the keyboard, too. */
+/* Expandable rows of lists: the theme only handles clicks on the cell; this makes it a button for the keyboard too. */
 (() => {
     const cells = document.querySelectorAll('#result_list td[data-label="Expand row"]');
     for (const cell of cells) {

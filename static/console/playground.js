@@ -1,5 +1,5 @@
 'use strict';
-/* The playground's settings, its key, its presets and its composer. The lanes are in playground_lane.js. */
+/* Playground: settings, API key, presets and composer. The lanes are in playground_lane.js. */
 (() => {
     const start = () => {
         const root = document.getElementById('playground');
@@ -28,18 +28,19 @@
         let minting = null;
         const mint = async () => {
             const answer = await post(data.mint, { team: data.team });
-            if (!answer.ok) throw new Error(`There is no key for you: HTTP ${answer.status}.`);
+            if (!answer.ok) throw new Error(`No API key could be created (HTTP ${answer.status}).`);
             const made = await answer.json();
             key = { ...made, until: Date.now() + (made.lives - 60) * 1000 };
             return key.key;
         };
-        /* One key, however many lanes ask for it at once. */
+        /* Lanes send at the same time: they share one request for a key. */
         const secret = () => {
             if (key && key.until > Date.now()) return Promise.resolve(key.key);
             minting ??= mint().finally(() => { minting = null; });
             return minting;
         };
 
+        // The key is of no use without the page: do not leave it valid for the rest of its hour.
         addEventListener('pagehide', () => {
             if (!key) return;
             const form = new FormData();
@@ -76,15 +77,15 @@
                     return '';
                 }
             },
-            goOn(lane, items) {
-                const body = settled();
+            continueWith(lane, items) {
+                const body = validBody();
                 if (body) run([lane], body, items);
             },
         };
 
         /* -- settings ---------------------------------------------------------------------------------------------- */
 
-        const wrong = (name, text) => {
+        const showProblem = (name, text) => {
             const place = byId(`play-${name}-problem`);
             place.textContent = text;
             if (field(name)) field(name).setAttribute('aria-invalid', text ? 'true' : 'false');
@@ -104,23 +105,23 @@
                     value = JSON.parse(text);
                     problem = check(value) || '';
                 } catch (failed) {
-                    problem = `This is no JSON: ${failed.message}`;
+                    problem = `Invalid JSON: ${failed.message}`;
                 }
             }
-            wrong(name, problem);
+            showProblem(name, problem);
             if (problem) throw new Error(problem);
             return value;
         };
 
         const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
-        const checkObject = (value) => (isObject(value) ? '' : 'This should be an object: {…}');
+        const checkObject = (value) => (isObject(value) ? '' : 'Enter an object: {…}');
         const checkTools = (tools) => {
-            if (!Array.isArray(tools)) return 'This should be a list of tools: [{…}]';
+            if (!Array.isArray(tools)) return 'Enter an array of tools: [{…}]';
             for (const [index, tool] of tools.entries()) {
                 if (!isObject(tool) || typeof tool.type !== 'string') return `Tool ${index + 1} needs a type.`;
                 if (tool.type !== 'function') continue;
                 if (!/^[a-zA-Z0-9_-]{1,64}$/.test(tool.name || '')) return `Function ${index + 1} needs a name of letters, digits, '_' and '-'.`;
-                if (tool.parameters && !isObject(tool.parameters)) return `The parameters of ${tool.name} should be a JSON schema.`;
+                if (tool.parameters && !isObject(tool.parameters)) return `The parameters of ${tool.name} must be a JSON schema.`;
             }
             return '';
         };
@@ -139,7 +140,7 @@
             return chosen;
         };
 
-        const built = () => {
+        const buildBody = () => {
             const other = json('other', checkObject) || {};
             const body = { ...other, metadata: { ...(other.metadata || {}), source: 'playground' } };
             if (field('instructions').value) body.instructions = field('instructions').value;
@@ -163,11 +164,11 @@
             return body;
         };
 
-        const settled = () => {
+        const validBody = () => {
             try {
-                return built();
+                return buildBody();
             } catch (problem) {
-                status.textContent = 'Something in the settings is no valid JSON.';
+                status.textContent = 'The settings contain invalid JSON.';
                 return null;
             }
         };
@@ -177,7 +178,7 @@
             let number = 0;
             try {
                 number = tools().length;
-            } catch { /* the problem is shown where it is */ }
+            } catch { /* the problem is shown next to the field */ }
             byId('play-tool-count').textContent = number ? String(number) : '';
         };
 
@@ -192,14 +193,14 @@
                 return;
             }
             list.push({
-                type: 'function', name: 'get_weather', description: 'The weather of a place.',
+                type: 'function', name: 'get_weather', description: 'Get the weather of a city.',
                 parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false },
             });
             field('functions').value = JSON.stringify(list, null, 2);
             showTools();
         });
 
-        /* -- filling it: from a response, from a preset ------------------------------------------------------------ */
+        /* -- loading a response or a preset ------------------------------------------------------------------------ */
 
         const fill = (body) => {
             const rest = { ...body };
@@ -263,12 +264,12 @@
             byId('play-forget').hidden = !kept;
         });
         byId('play-save').addEventListener('click', () => {
-            const body = settled();
-            const name = body && prompt('Name of the preset', byId('play-presets').value);
+            const body = validBody();
+            const name = body && prompt('Preset name', byId('play-presets').value);
             if (!name) return;
             localStorage.setItem(STORE, JSON.stringify({ ...presets(), [name.slice(0, 80)]: { ...body, model: field('model').value } }));
             showPresets(name.slice(0, 80));
-            status.textContent = 'The preset is kept in this browser.';
+            status.textContent = 'Preset saved in this browser.';
         });
         byId('play-forget').addEventListener('click', () => {
             const rest = presets();
@@ -312,7 +313,7 @@
 
         settings.addEventListener('click', async (event) => {
             const button = event.target.closest('[data-play-copy]');
-            const body = button && settled();
+            const body = button && validBody();
             if (!body) return;
             const whole = { model: field('model').value.trim(), input: read() ?? sent, ...body };
             const previous = lanes.length ? lanes[0].previous : begin;
@@ -323,7 +324,7 @@
 
         /* -- sending ----------------------------------------------------------------------------------------------- */
 
-        /* The input as it is written; null where there is none, undefined where it is wrong. */
+        /* The input; null if it is empty, undefined if it is invalid. */
         const read = () => {
             byId('play-input-problem').textContent = '';
             if (!input.value.trim()) return null;
@@ -331,9 +332,9 @@
             try {
                 const items = JSON.parse(input.value);
                 if (Array.isArray(items)) return items;
-                byId('play-input-problem').textContent = 'This should be a list of items: [{…}]';
+                byId('play-input-problem').textContent = 'Enter an array of items: [{…}]';
             } catch (failed) {
-                byId('play-input-problem').textContent = `This is no JSON: ${failed.message}`;
+                byId('play-input-problem').textContent = `Invalid JSON: ${failed.message}`;
             }
             return undefined;
         };
@@ -365,21 +366,21 @@
         const busy = (is) => {
             byId('play-stop').hidden = !is;
             byId('play-send').disabled = is;
-            status.textContent = is ? 'Answering …' : 'Done.';
+            status.textContent = is ? 'Streaming …' : 'Done.';
         };
 
         const send = () => {
             if (lanes.some((lane) => lane.running)) return;
             const value = read();
-            const body = settled();
+            const body = validBody();
             if (value === undefined || !body) return;
             if (value === null) {
-                byId('play-input-problem').textContent = 'There is nothing to send.';
+                byId('play-input-problem').textContent = 'Enter a message.';
                 input.focus();
                 return;
             }
             if (!field('model').value.trim()) {
-                status.textContent = 'Choose a model first.';
+                status.textContent = 'Select a model.';
                 field('model').focus();
                 return;
             }

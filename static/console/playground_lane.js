@@ -1,6 +1,6 @@
 'use strict';
-/* A lane of the playground: one model's side of a conversation. It asks the API, and shows items and events as they come.
-   What models write becomes text nodes; the one exception is Markdown that the server has rendered and cleaned. */
+/* A lane of the playground: the conversation with one model. It calls the API and shows items and events as they arrive.
+   Model output is inserted as text nodes. The one exception is Markdown that the server has rendered and sanitised. */
 (() => {
     const MOST_EVENTS = 2000;
     const ICONS = {
@@ -56,44 +56,45 @@
             this.list.setAttribute('aria-label', `Events of ${model}`);
             this.events.append(summary, this.list);
             this.events.open = innerWidth >= 1400;
-            this.root.setAttribute('aria-label', `Answers of ${model}`);
+            this.root.setAttribute('aria-label', `Conversation with ${model}`);
             this.root.append(this.title, this.talk, this.events);
             this.list.addEventListener('toggle', (event) => {
                 const box = event.target;
-                if (box.open && box.told) {
-                    box.append(pre(JSON.stringify(box.told, null, 2)));
-                    box.told = null;
+                if (box.open && box.event) {
+                    box.append(pre(JSON.stringify(box.event, null, 2)));
+                    box.event = null;
                 }
             }, true);
         }
 
-        /* Ask: `body` without its input, which goes on from what this lane has said before. */
+        /* Send a request. It continues the conversation of this lane: by `previous_response_id`, or with the whole history
+           where responses are not stored. */
         async send(body, input) {
             const items = typeof input === 'string' ? [{ role: 'user', content: input }] : input;
             this.say(input);
-            const asked = { ...body, model: this.model, stream: true };
-            if (this.previous) asked.previous_response_id = this.previous;
-            asked.input = this.previous || !this.history.length ? input : [...this.history, ...items];
+            const request = { ...body, model: this.model, stream: true };
+            if (this.previous) request.previous_response_id = this.previous;
+            request.input = this.previous || !this.history.length ? input : [...this.history, ...items];
             const run = {
-                asked, items, began: performance.now(), first: null, id: null, cards: new Map(), last: null, ended: false,
-                controller: new AbortController(), line: el('p', 'c-play-line', 'Asking …'),
+                request, items, began: performance.now(), first: null, id: null, cards: new Map(), last: null, ended: false,
+                controller: new AbortController(), line: el('p', 'c-play-line', 'Sending …'),
             };
             this.running = run;
             this.talk.append(run.line);
             try {
-                const answer = await this.host.ask('/v1/responses', asked, run.controller.signal);
+                const answer = await this.host.ask('/v1/responses', request, run.controller.signal);
                 if (answer.ok) await this.read(run, answer.body.getReader());
                 else await this.refused(run, answer);
                 await run.cancelling;
-                if (answer.ok && !run.last && !run.failed) this.broken(run, 'The stream ended early', 'No event said how the response ended.');
+                if (answer.ok && !run.last && !run.failed) this.showError(run, 'Stream ended early', 'The stream ended without a final event.');
             } catch (problem) {
                 await run.cancelling;
-                if (problem.name === 'AbortError') this.note(run, 'Stopped here. The stream is closed.');
-                else this.broken(run, 'The connection broke', String(problem.message || problem));
+                if (problem.name === 'AbortError') this.note(run, 'Stopped. The stream was closed.');
+                else this.showError(run, 'Connection lost', String(problem.message || problem));
             } finally {
                 run.ended = true;
                 this.running = null;
-                this.tell(run);
+                this.summarise(run);
             }
             return run;
         }
@@ -117,7 +118,7 @@
         async refused(run, answer) {
             const text = await answer.text();
             if (answer.status === 401) this.host.forgetKey();
-            this.broken(run, `HTTP ${answer.status}`, pretty(text));
+            this.showError(run, `HTTP ${answer.status}`, pretty(text));
         }
 
         take(run, event) {
@@ -153,12 +154,12 @@
                     break;
                 case 'error':
                     run.failed = true;
-                    this.broken(run, 'Error', pretty(event));
+                    this.showError(run, 'Error', pretty(event));
                     break;
                 default:
                     if (card() && card().state) card().state.textContent = event.type.split('.').pop().replaceAll('_', ' ');
             }
-            run.line.textContent = run.first === null ? 'Waiting for the first token …' : 'Answering …';
+            run.line.textContent = run.first === null ? 'Waiting for the first token …' : 'Streaming …';
         }
 
         log(run, event) {
@@ -169,14 +170,14 @@
             const head = el('summary');
             head.append(el('code', 'c-code', event.type), el('small', '', `${Math.round(performance.now() - run.began)} ms`));
             box.append(head);
-            box.told = event;
+            box.event = event;
             const row = el('li');
             row.append(box);
             this.list.append(row);
             if (this.events.open) this.list.scrollTop = this.list.scrollHeight;
         }
 
-        /* -- what is said ------------------------------------------------------------------------------------------ */
+        /* -- messages and items ------------------------------------------------------------------------------------ */
 
         say(input) {
             const box = el('article', 'c-play-user');
@@ -190,7 +191,7 @@
             const made = { item, root: null, words: el('div', 'c-play-text'), state: null };
             if (item.type === 'message') {
                 made.root = el('article', 'c-play-message');
-                made.root.append(el('h3', '', 'Model'), made.words);
+                made.root.append(el('h3', '', 'Assistant'), made.words);
             } else if (item.type === 'reasoning') {
                 made.root = el('details', 'c-play-thinking');
                 const summary = el('summary', '', 'Reasoning');
@@ -221,13 +222,13 @@
             }
             if (item.type === 'reasoning') {
                 const parts = (item.content && item.content.length ? item.content : item.summary) || [];
-                card.words.textContent = parts.map((part) => part.text || '').join('\n\n') || 'There is no readable reasoning.';
+                card.words.textContent = parts.map((part) => part.text || '').join('\n\n') || 'No readable reasoning.';
                 return;
             }
             if (card.state) card.state.textContent = (item.status || 'done').replaceAll('_', ' ');
-            const said = item.arguments ?? item.input ?? item.code;
+            const input = item.arguments ?? item.input ?? item.code;
             const rest = Object.fromEntries(Object.entries(item).filter(([name, value]) => !HIDDEN.has(name) && value !== null));
-            card.words.textContent = said !== undefined && said !== null ? pretty(said) : '';
+            card.words.textContent = input !== undefined && input !== null ? pretty(input) : '';
             card.words.hidden = !card.words.textContent;
             if (Object.keys(rest).length) card.root.append(pre(JSON.stringify(rest, null, 2).slice(0, 20000)));
             for (const name of ['output', 'error']) {
@@ -239,7 +240,7 @@
             this.talk.insertBefore(el('p', 'c-note', text), run.line);
         }
 
-        broken(run, title, text) {
+        showError(run, title, text) {
             const box = el('div', 'c-play-error');
             box.setAttribute('role', 'alert');
             box.append(el('strong', '', title), pre(text));
@@ -248,19 +249,19 @@
 
         /* -- the end ----------------------------------------------------------------------------------------------- */
 
-        tell(run) {
-            const told = [];
-            if (run.last) told.push(run.last.status.replaceAll('_', ' '));
-            if (run.first !== null) told.push(`first token ${took(run.first)}`);
-            told.push(`total ${took(performance.now() - run.began)}`);
+        summarise(run) {
+            const facts = [];
+            if (run.last) facts.push(run.last.status.replaceAll('_', ' '));
+            if (run.first !== null) facts.push(`first token ${took(run.first)}`);
+            facts.push(`total ${took(performance.now() - run.began)}`);
             const usage = run.last && run.last.usage;
             if (usage) {
                 const cached = (usage.input_tokens_details || {}).cached_tokens;
                 const thought = (usage.output_tokens_details || {}).reasoning_tokens;
-                told.push(`${count(usage.input_tokens)} tokens in${cached ? ` (${count(cached)} cached)` : ''}`);
-                told.push(`${count(usage.output_tokens)} out${thought ? ` (${count(thought)} reasoning)` : ''}`);
+                facts.push(`${count(usage.input_tokens)} tokens in${cached ? ` (${count(cached)} cached)` : ''}`);
+                facts.push(`${count(usage.output_tokens)} out${thought ? ` (${count(thought)} reasoning)` : ''}`);
             }
-            run.line.textContent = told.join(' · ');
+            run.line.textContent = facts.join(' · ');
             if (run.last) this.ended(run);
             if (run.id) {
                 const link = el('a', 'c-link c-code', run.id);
@@ -272,20 +273,20 @@
 
         ended(run) {
             const last = run.last;
-            if (last.error) this.broken(run, last.error.code || 'failed', last.error.message || '');
+            if (last.error) this.showError(run, last.error.code || 'failed', last.error.message || '');
             if (last.incomplete_details) this.note(run, `Incomplete: ${last.incomplete_details.reason}.`);
             if (last.status === 'failed' || last.status === 'cancelled') return;
             if (last.store === false) {
-                this.history = [...(run.asked.input && Array.isArray(run.asked.input) ? run.asked.input : run.items), ...last.output];
+                this.history = [...(run.request.input && Array.isArray(run.request.input) ? run.request.input : run.items), ...last.output];
             } else this.previous = last.id;
             this.wait(run, last.output);
         }
 
-        /* Calls that wait for us: outputs are written into their cards, approvals are given by their buttons. */
+        /* Client tool calls and approval requests: a form collects the outputs and decisions, and sends them together. */
         wait(run, output) {
             const calls = output.filter((item) => item.type === 'function_call' || item.type === 'custom_tool_call');
-            const asked = output.filter((item) => item.type === 'mcp_approval_request');
-            if (!calls.length && !asked.length) return;
+            const approvals = output.filter((item) => item.type === 'mcp_approval_request');
+            if (!calls.length && !approvals.length) return;
             const form = el('form', 'c-play-answer');
             const answers = new Map();
             for (const call of calls) {
@@ -298,22 +299,22 @@
                 form.append(label);
                 answers.set(call.call_id, () => ({ type: `${call.type}_output`, call_id: call.call_id, output: box.value }));
             }
-            for (const ask of asked) {
+            for (const approval of approvals) {
                 const group = el('fieldset');
-                group.append(el('legend', '', `${ask.server_label}: ${ask.name} wants to run`));
+                group.append(el('legend', '', `${approval.server_label}: ${approval.name} needs approval`));
                 for (const [value, words] of [['yes', 'Approve'], ['no', 'Deny']]) {
                     const label = el('label');
                     const radio = el('input');
-                    Object.assign(radio, { type: 'radio', name: ask.id, value, required: true });
+                    Object.assign(radio, { type: 'radio', name: approval.id, value, required: true });
                     label.append(radio, ` ${words}`);
                     group.append(label);
                 }
                 form.append(group);
-                answers.set(ask.id, () => ({
-                    type: 'mcp_approval_response', approval_request_id: ask.id, approve: form.elements[ask.id].value === 'yes',
+                answers.set(approval.id, () => ({
+                    type: 'mcp_approval_response', approval_request_id: approval.id, approve: form.elements[approval.id].value === 'yes',
                 }));
             }
-            const button = el('button', 'c-button', asked.length && !calls.length ? 'Send decision' : 'Send outputs');
+            const button = el('button', 'c-button', approvals.length && !calls.length ? 'Send decision' : 'Send outputs');
             button.type = 'submit';
             form.append(button);
             form.addEventListener('submit', (event) => {
@@ -321,7 +322,7 @@
                 if (this.running) return;
                 const items = [...answers.values()].map((answer) => answer());
                 form.remove();
-                this.host.goOn(this, items);
+                this.host.continueWith(this, items);
             });
             this.talk.append(form);
         }
@@ -329,8 +330,8 @@
         stop() {
             const run = this.running;
             if (!run) return;
-            if (run.asked.background && run.id) {
-                // No event tells of the end of a cancelled run; the answer to this does.
+            if (run.request.background && run.id) {
+                // The stream has no event for a cancelled run: the answer to this request has the final state.
                 run.cancelling = this.host.ask(`/v1/responses/${run.id}/cancel`, {})
                     .then(async (answer) => { if (answer.ok) run.last = await answer.json(); })
                     .catch(() => run.controller.abort());

@@ -1,12 +1,12 @@
-/* The replay of a response: its events one after the other, and the text growing as its client saw it grow.
-   Reads the log in pieces when it is needed. Whatever a model wrote goes into text nodes, and nowhere else. */
+/* Replay of a response: plays its events at their original pace, with the output growing as the client received it.
+   The log is fetched in pages on demand. Model output is inserted as text nodes only. */
 (function () {
     'use strict';
 
     const PROSE = new Set(['output_text', 'refusal', 'reasoning_text', 'reasoning_summary_text', 'reasoning_summary']);
 
-    /** What the client has seen after some events: a block for each item, with its texts. */
-    class Seen {
+    /** The output that the client has received after a number of events: a block for each item, with its texts. */
+    class Output {
         constructor(root) {
             this.root = root;
             this.clear();
@@ -81,7 +81,7 @@
         }
     }
 
-    /** The events that were fetched so far, from the first on. */
+    /** The events fetched so far, from the first one on. */
     class Log {
         constructor(url) {
             this.url = url;
@@ -102,15 +102,15 @@
         async fetch() {
             const answer = await fetch(`${this.url}?from=${this.next}`, { headers: { Accept: 'application/json' } });
             if (!answer.ok) {
-                throw new Error(`The log could not be read (${answer.status}).`);
+                throw new Error(`The event log could not be loaded (HTTP ${answer.status}).`);
             }
-            const piece = await answer.json();
-            for (const event of piece.events) {
+            const page = await answer.json();
+            for (const event of page.events) {
                 event.body = event.data === undefined ? null : JSON.parse(event.data);
                 event.data = undefined;
                 this.events.push(event);
             }
-            this.next = piece.next;
+            this.next = page.next;
         }
     }
 
@@ -119,26 +119,26 @@
             const one = (name) => root.querySelector(`[data-${name}]`);
             Object.assign(this, {
                 root, slider: one('slider'), play: one('play'), speed: one('speed'), status: one('status'),
-                about: one('about'), raw: one('raw'), whole: one('whole'), log: new Log(root.dataset.url), seen: new Seen(one('said')),
-                wanted: 0, clock: 0, isPlaying: false, before: 0,
+                about: one('about'), raw: one('raw'), whole: one('whole'), log: new Log(root.dataset.url), output: new Output(one('said')),
+                target: 0, clock: 0, isPlaying: false, before: 0,
             });
-            this.said = one('said');
+            this.pane = one('said');
             this.slider.addEventListener('input', () => { this.pause(); this.go(Number(this.slider.value)); });
             this.play.addEventListener('click', () => (this.isPlaying ? this.pause() : this.start()));
             for (const button of root.querySelectorAll('[data-step]')) {
-                button.addEventListener('click', () => { this.pause(); this.go(this.wanted + Number(button.dataset.step)); });
+                button.addEventListener('click', () => { this.pause(); this.go(this.target + Number(button.dataset.step)); });
             }
             root.hidden = false;
         }
 
-        /** Show what there was after this many events; fetches those that are missing. */
+        /** Show the output after this many events; fetches missing ones. */
         async go(count) {
-            this.wanted = Math.max(0, Math.min(count, Number(this.slider.max)));
-            this.slider.value = String(this.wanted);
-            const wanted = this.wanted;
+            this.target = Math.max(0, Math.min(count, Number(this.slider.max)));
+            this.slider.value = String(this.target);
+            const target = this.target;
             try {
-                while (this.log.events.length < wanted && !this.log.isWhole && this.wanted === wanted) {
-                    this.status.textContent = `Reading the log: ${this.log.events.length} of ${this.slider.max} events …`;
+                while (this.log.events.length < target && !this.log.isWhole && this.target === target) {
+                    this.status.textContent = `Loading events: ${this.log.events.length} of ${this.slider.max} …`;
                     await this.log.more();
                 }
             } catch (error) {
@@ -146,53 +146,53 @@
                 this.status.textContent = error.message;
                 return;
             }
-            if (this.wanted === wanted) {
-                this.show(Math.min(wanted, this.log.events.length));
+            if (this.target === target) {
+                this.show(Math.min(target, this.log.events.length));
             }
         }
 
         show(count) {
-            const isAtEnd = this.said.scrollHeight - this.said.scrollTop - this.said.clientHeight < 40;
-            if (count < this.seen.count) {
-                this.seen.clear();
+            const isAtEnd = this.pane.scrollHeight - this.pane.scrollTop - this.pane.clientHeight < 40;
+            if (count < this.output.count) {
+                this.output.clear();
             }
-            while (this.seen.count < count) {
-                this.seen.apply(this.log.events[this.seen.count]);
+            while (this.output.count < count) {
+                this.output.apply(this.log.events[this.output.count]);
             }
             if (isAtEnd) {
-                this.said.scrollTop = this.said.scrollHeight;
+                this.pane.scrollTop = this.pane.scrollHeight;
             }
-            this.tell(count);
+            this.update(count);
         }
 
-        tell(count) {
+        update(count) {
             const event = this.log.events[count - 1];
-            this.wanted = count;
+            this.target = count;
             this.slider.value = String(count);
             this.clock = event ? event.t : 0;
-            const words = event ? `Event ${event.n}, after ${event.t} ms` : 'Before the first event';
+            const words = event ? `Event ${event.n}, ${event.t} ms` : 'Before the first event';
             this.slider.setAttribute('aria-valuetext', event ? `${words}, ${event.type}` : words);
-            // A screen reader hears where the replay stopped, not every event on the way.
+            // Screen readers announce where the replay stops, not every event on the way.
             if (!this.isPlaying) {
-                this.status.textContent = `${words}${this.seen.state ? `; the response is ${this.seen.state.replace('_', ' ')}` : ''}.`;
+                this.status.textContent = `${words}${this.output.state ? `, status ${this.output.state.replace('_', ' ')}` : ''}.`;
             }
-            this.about.textContent = event ? `${event.n}: ${event.type}, ${event.size} bytes` : 'No event yet.';
+            this.about.textContent = event ? `${event.n}: ${event.type}, ${event.size} bytes` : 'No event selected';
             this.raw.textContent = !event ? '' : event.body
                 ? JSON.stringify(event.body, null, 2)
-                : 'It is larger than 64 KB.';
+                : 'Larger than 64 KB: download it to view.';
             this.whole.hidden = !event || Boolean(event.body);
             this.whole.href = event ? `${this.log.url}?from=${event.n}&whole=1` : '#';
         }
 
         async start() {
-            if (this.wanted >= Number(this.slider.max)) {
+            if (this.target >= Number(this.slider.max)) {
                 await this.go(0);
             }
             this.isPlaying = true;
             this.label('Pause', 'pause');
             this.status.textContent = 'Playing.';
             this.before = performance.now();
-            if (this.wanted === 0) {
+            if (this.target === 0) {
                 this.clock = 0;
             }
             requestAnimationFrame((at) => this.frame(at));
@@ -202,7 +202,7 @@
             if (this.isPlaying) {
                 this.isPlaying = false;
                 this.label('Play', 'play_arrow');
-                this.tell(this.seen.count);
+                this.update(this.output.count);
             }
         }
 
@@ -217,11 +217,11 @@
             }
             const clock = this.clock + (at - this.before) * Number(this.speed.value);
             this.before = at;
-            let count = this.seen.count;
+            let count = this.output.count;
             while (count < this.log.events.length && this.log.events[count].t <= clock) {
                 count += 1;
             }
-            if (count > this.seen.count) {
+            if (count > this.output.count) {
                 this.show(count);
             }
             this.clock = clock;
@@ -250,7 +250,7 @@
     document.addEventListener('DOMContentLoaded', () => begin(document));
     document.addEventListener('htmx:afterSettle', () => begin(document));
 
-    // A number in the table of events moves the replay there; it leads to the event's JSON where there is none.
+    // A number in the event table moves the replay to that event. Without a replay it links to the event's JSON.
     document.addEventListener('click', (event) => {
         const link = event.target instanceof Element ? event.target.closest('a[data-event]') : null;
         const replay = link && replays.get(document.querySelector('[data-replay]'));

@@ -1,11 +1,11 @@
-/* The page of a response: which tab is selected and the arrow keys (loading them is htmx's, or the link's), and links
-   that copy what they lead to. */
+/* The page of a response: selection of tabs and arrow keys (htmx or the link loads the panel), and links that copy the
+   document they point to. */
 (function () {
     'use strict';
 
     const tabOf = (target) => (target instanceof Element ? target.closest('.c-trace-tabs [role="tab"]') : null);
 
-    /** On a narrow screen the tabs are wider than their line. */
+    /** On a narrow screen the tabs scroll: bring the selected one into view. */
     const reveal = (tab) => {
         const line = tab.parentElement;
         line.scrollLeft = tab.offsetLeft - line.offsetLeft - (line.clientWidth - tab.offsetWidth) / 2;
@@ -49,7 +49,7 @@
         tabs[place].scrollIntoView({ block: 'nearest', inline: 'nearest' });
     });
 
-    // Space opens a tab as Enter opens a link.
+    // The tabs are links, which Space does not activate; tabs must react to it.
     document.addEventListener('keyup', (event) => {
         const tab = tabOf(event.target);
         if (tab && event.key === ' ') {
@@ -78,7 +78,7 @@
             await navigator.clipboard.writeText(await answer.text());
             word.textContent = 'Copied';
         } catch {
-            word.textContent = 'Could not be copied';
+            word.textContent = 'Copy failed';
         }
         word.setAttribute('role', 'status');
         setTimeout(() => { word.textContent = word.dataset.before; }, 2000);

@@ -1,4 +1,4 @@
-/* Transcripts: buttons that copy, and the rest of long texts, which is loaded in pieces and only ever set as text. */
+/* Transcripts: copy buttons, keyboard navigation, and loading the rest of long texts, which are inserted as text only. */
 (() => {
     'use strict';
 
@@ -38,7 +38,7 @@
             const rest = Number(answer.headers.get('X-Total')) - Number(next);
             left.textContent = rest.toLocaleString('en');
         } catch {
-            link.textContent = 'It could not be loaded; try again';
+            link.textContent = 'Loading failed. Try again';
         } finally {
             link.removeAttribute('aria-busy');
         }
@@ -54,8 +54,9 @@
         return box ?? document.scrollingElement;
     }
 
-    /* An id behind the # that stands in no item of this page (find.js goes to those) may be further up. */
-    function look(id) {
+    /* find.js scrolls to an item that is on the page. An id after the # that is not may belong to an earlier item: ask the
+       server for the page around it. */
+    function openAt(id) {
         const name = CSS.escape(id);
         if (document.querySelector(`[data-item-id="${name}"], [data-call-id="${name}"]`)) return;
         const url = new URL(location.href);
@@ -76,7 +77,7 @@
         if (next) focus(next);
     }
 
-    /* Items that come in above leave what is being read where it is. */
+    /* Items inserted above must not move what is being read: keep the distance from the bottom. */
     let height = null;
     document.addEventListener('htmx:beforeSwap', (event) => {
         if (event.target.matches?.('[data-earlier]')) height = scroller().scrollHeight;
@@ -96,14 +97,14 @@
 
     document.addEventListener('DOMContentLoaded', () => {
         if (!document.querySelector('[data-chat]')) return;
-        const asked = new URLSearchParams(location.search);
-        const item = asked.get('item');
+        const query = new URLSearchParams(location.search);
+        const item = query.get('item');
         const found = item && document.querySelector(`[data-item-id="${CSS.escape(item)}"]`);
         if (found) {
             focus(found.closest('.c-entry'));
         } else if (location.hash.length > 1 && item === null) {
-            look(location.hash.slice(1));
-        } else if (!asked.has('before')) {
+            openAt(location.hash.slice(1));
+        } else if (!query.has('before')) {
             document.querySelector('[data-chat]').lastElementChild?.scrollIntoView({ block: 'end' });
         }
     });

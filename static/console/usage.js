@@ -1,5 +1,5 @@
 'use strict';
-/* Usage: the browser's time zone is remembered for the server, and a choice is applied at once. */
+/* Usage: tells the server the browser's time zone in a cookie, and applies a changed selection immediately. */
 (() => {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     if (zone && !document.cookie.includes('console_zone=')) {
