@@ -1,9 +1,8 @@
-"""Citations of our own sources: a model writes marks, readers get annotations.
+"""Citation markers: models cite the results of hosted searches by markers, which become annotations.
 
-Each source that a hosted search has found is told to the model with a mark, `【a1b2:3】`: the end of the search's id,
-and which of its results. A mark in the answer becomes a link or nothing in the text, and an annotation that says where;
-a mark of a source that was never supplied is dropped. Marks follow from the items alone, so that later turns, later
-responses and whoever takes the run over know the same ones.
+The model sees each result with a marker such as `【a1b2:3】`: the end of the search call's id and the number of the
+result. In the answer, a marker is replaced by a link or removed, and an annotation is added. Markers of unknown sources
+are removed. Markers are derived from the items alone, so later turns, later responses and resumed runs all know them.
 """
 
 import re
@@ -25,17 +24,19 @@ from responses.engine.events.types import (
 from responses.engine.turn import LanguageModel, TurnRequest, TurnResult, TurnStream
 
 HOW_TO_CITE = (
-    "Each source begins with its mark, such as 【a1b2:1】. Where your answer uses a source, write its mark right "
-    "behind the statement, exactly as it is given; write no other marks, and no list of sources."
+    "Each source starts with its marker, such as 【a1b2:1】. Where your answer uses a source, write its marker "
+    "directly after the statement, exactly as given. Write no other markers and no list of sources."
 )
-"""What a search tells the model with its results."""
+"""Instruction for the model that accompanies search results."""
 _OPENS = "【"
+# Some models append `†` and a title, in the style of OpenAI's own markers.
 _MARK = re.compile(r"【([0-9a-zA-Z]{4}:\d{1,3})(?:†[^】]{0,40})?】")
-_MOST = 60
+# Longest text that is held back because it may be a marker.
+_MAX_LENGTH = 60
 
 
 def mark(item_id: str, number: int) -> str:
-    """The mark of a search's result; they are counted from 1."""
+    """Return the marker of a search result. Numbers start at 1."""
     return f"【{_name(item_id, number)}】"
 
 
@@ -45,20 +46,20 @@ def _name(item_id: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedSource:
-    """What can be cited. `shown` stands in the text where the mark was."""
+    """Source that can be cited. `shown` replaces its marker in the text."""
 
     shown: str
     annotation: Body
 
     def cited_at(self, start: int) -> Body:
-        """The annotation for a text in which `shown` begins there; positions count characters."""
+        """Return the annotation for `shown` starting at `start`. Positions count characters."""
         if self.annotation["type"] == "file_citation":
             return {**self.annotation, "index": start}
         return {**self.annotation, "start_index": start, "end_index": start + len(self.shown)}
 
 
 def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, CitedSource]:
-    """The sources that these items tell of, by the names in their marks. `links`: pages are linked in the text."""
+    """Return the sources in these items by the names in their markers. `links`: replace markers of pages by links."""
     found: dict[str, CitedSource] = {}
     for item in items:
         match item:
@@ -77,7 +78,7 @@ def sources(items: Iterable[StoredItem], *, links: bool) -> dict[str, CitedSourc
 
 
 def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
-    """The files that programs and commands have made in containers, by their paths, as what cites them."""
+    """Return the annotations for files written by code and commands in containers, by path."""
     found: dict[str, Body] = {}
     for item in items:
         for file in (item.files or ()) if isinstance(item, CodeInterpreterCall | ShellCallOutput) else ():
@@ -93,7 +94,8 @@ def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
 
 
 def file_mentions(text: str, files: Mapping[str, Body]) -> list[Body]:
-    """Where a text names files by their paths, and where by nothing but their names; in the order of the text."""
+    """Return annotations for the mentions of files in a text, in text order."""
+    # By path if the text has it; otherwise only the first mention by name, because a name may be an ordinary word.
     found: list[Body] = []
     for path, citation in files.items():
         places = list(re.finditer(rf"(?:sandbox:)?{re.escape(path)}(?![\w/]|\.\w)", text))
@@ -104,7 +106,8 @@ def file_mentions(text: str, files: Mapping[str, Body]) -> list[Body]:
 
 
 def open_turn(model: LanguageModel, request: TurnRequest) -> TurnStream:
-    """Begin a turn, with its marks read; a turn that has no sources costs nothing more."""
+    """Start a turn whose markers are converted to annotations."""
+    # With a JSON format, links would become part of the document.
     known = sources(request.items, links=request.sampling.response_format is None)
     files = written_files(request.items)
     stream = model.open(request)
@@ -113,16 +116,16 @@ def open_turn(model: LanguageModel, request: TurnRequest) -> TurnStream:
 
 @dataclass(slots=True)
 class _CitedText:
-    """One text as it grows: what was said of it, and what waits because it may be the beginning of a mark."""
+    """Text part of an answer: `written` was emitted, `waiting` is held back because it may be part of a marker."""
 
     known: dict[str, CitedSource]
-    said: str = ""
+    written: str = ""
     waiting: str = ""
     annotations: list[Body] = field(default_factory=list)
     given: int = 0
 
     def feed(self, text: str, *, ends: bool = False) -> str:
-        """What can be said of the text now."""
+        """Return the text that can be emitted now. `ends`: no more text follows."""
         self.waiting += text
         new = ""
         while self.waiting:
@@ -132,14 +135,14 @@ class _CitedText:
             if not opens:
                 break
             if found := _MARK.match(self.waiting):
-                new += self._cite(found[1], at=len(self.said) + len(new))
+                new += self._cite(found[1], at=len(self.written) + len(new))
                 self.waiting = self.waiting[found.end() :]
-            elif not ends and len(rest) < _MOST and "】" not in rest:
+            elif not ends and len(rest) < _MAX_LENGTH and "】" not in rest:
                 break
             else:
                 new += opens
                 self.waiting = rest
-        self.said += new
+        self.written += new
         return new
 
     def _cite(self, name: str, *, at: int) -> str:
@@ -151,7 +154,7 @@ class _CitedText:
 
 
 class _CitingStream:
-    """A turn whose marks are read on the way: its events, its items and its result tell of the same texts."""
+    """Turn stream with converted markers, consistently in its events, items and result."""
 
     def __init__(self, stream: TurnStream, known: dict[str, CitedSource], files: Mapping[str, Body]) -> None:
         self._stream = stream
@@ -162,22 +165,22 @@ class _CitingStream:
     async def events(self) -> AsyncGenerator[list[Event], None]:
         async with aclosing(self._stream.events()) as turn:
             async for events in turn:
-                yield self._read(events)
+                yield self._convert_all(events)
 
     def result(self) -> TurnResult:
         return self._with_citations(self._stream.result())
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         events, result = self._stream.interrupt()
-        return self._read(events), self._with_citations(result)
+        return self._convert_all(events), self._with_citations(result)
 
     def _with_citations(self, result: TurnResult) -> TurnResult:
         return replace(result, items=[self._item(item) for item in result.items])
 
-    def _read(self, events: Sequence[Event]) -> list[Event]:
-        return [told for event in events for told in self._told(event)]
+    def _convert_all(self, events: Sequence[Event]) -> list[Event]:
+        return [new for event in events for new in self._convert(event)]
 
-    def _told(self, event: Event) -> list[Event]:
+    def _convert(self, event: Event) -> list[Event]:
         match event:
             case OutputTextDelta():
                 delta = self._text(event.item_id, event.content_index).feed(event.delta)
@@ -196,11 +199,11 @@ class _CitingStream:
         text = self._text(event.item_id, event.content_index)
         place = (event.item_id, event.output_index, event.content_index)
         rest = text.feed("", ends=True)
-        text.annotations += file_mentions(text.said, self._files)
+        text.annotations += file_mentions(text.written, self._files)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         numbered = enumerate(text.annotations, start=text.given)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
-        return [*deltas, *cited, replace(event, text=text.said)]
+        return [*deltas, *cited, replace(event, text=text.written)]
 
     def _text(self, item_id: str, content_index: int) -> _CitedText:
         return self._texts.setdefault((item_id, content_index), _CitedText(self._known))
@@ -209,7 +212,7 @@ class _CitingStream:
         text = self._texts.get((item_id, content_index))
         if text is None or part["type"] != "output_text":
             return part
-        return {**part, "text": text.said, "annotations": [*part["annotations"], *text.annotations]}
+        return {**part, "text": text.written, "annotations": [*part["annotations"], *text.annotations]}
 
     def _item(self, item: Body) -> Body:
         if item["type"] != "message":

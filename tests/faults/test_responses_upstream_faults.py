@@ -34,7 +34,7 @@ TOO_MANY: Outcome = (429, None, "rate_limit_exceeded")
 REFUSED: Outcome = (400, None, "invalid_prompt")
 FAILED = "The model's server failed"
 EARLY = "The model's server ended its answer too early."
-MALFORMED = "The model's server sent something that is not an event of a response."
+MALFORMED = "The model's server sent something that is not a Responses event."
 CONTRADICTED = "The model's server contradicted itself in its answer."
 BUSY = "The model's server is receiving too many requests. Please retry."
 
@@ -131,7 +131,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
     "an item of a type that nobody knows": (
         answer([done(0, {"id": "x", "type": "weather_call"})]),
         SERVER_ERROR,
-        "The model's server sent an item that is not known here, of type 'weather_call'.",
+        "The model's server sent an item of the unknown type 'weather_call'.",
     ),
     "an item twice": (answer([added(0, message("")), added(0, message(""))]), SERVER_ERROR, CONTRADICTED),
     "an end that is another text": (

@@ -59,8 +59,8 @@ class HostedCalls:
                         running[pending.call.call_id] = asyncio.create_task(self._execute(pending))
                 else:
                     await self._wait(running)
-                    if told := self._progress_events(self._state.pending[0].call):
-                        yield Emitted(told)
+                    if progress := self._progress_events(self._state.pending[0].call):
+                        yield Emitted(progress)
                     returned = self._collect(running)
                     if returned and returned != self._state.pending[:1]:
                         yield ToolsReturned(calls=returned)

@@ -1,4 +1,4 @@
-"""Annotations that upstreams put to their text: those that clients know, in the form of the wire."""
+"""Annotations of upstreams, reduced to the types and fields of OpenAI's API."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ Body = dict[str, Any]
 
 
 def citations(annotations: Iterable[Any]) -> list[Body]:
-    """Those that clients know. The words count without them, so one of another kind does not end the turn."""
+    """Return the annotations that OpenAI's API defines; others are dropped, because the text is usable without them."""
     known: list[Body] = []
     for annotation in annotations:
         try:
@@ -23,5 +23,5 @@ def citations(annotations: Iterable[Any]) -> list[Body]:
 
 
 def flat_citations(annotations: Iterable[Body]) -> list[Body]:
-    """The same out of a chat completion, where what an annotation says lies one level deeper."""
+    """Return the same for annotations of chat completions, which nest the fields under the type's name."""
     return citations({"type": one.get("type"), **(one.get(str(one.get("type"))) or {})} for one in annotations)

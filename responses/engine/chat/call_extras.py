@@ -1,7 +1,7 @@
-"""What an upstream wants back with a call: signatures of its thinking, and whatever else it hangs onto the call.
+"""Call extras: data that an upstream attaches to a call and wants back with it, such as thought signatures.
 
-It is kept as reasoning is: sealed, in a reasoning item of its own in front of the call. So it comes back through
-clients that keep their own history, and nobody but the upstream reads it.
+They are stored like reasoning: encrypted, in a separate reasoning item in front of the call. In this way they also
+survive in clients that keep the history themselves, and only the upstream reads them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,16 +14,17 @@ from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
 from responses.engine.chat.segments import ItemStatus, Segment
 from responses.engine.events.types import Body, Event
 
+# Of Gemini's OpenAI-compatible API, and of LiteLLM.
 _EXTRAS = ("extra_content", "thought_signature", "provider_specific_fields")
 
 
 def extras_of(call: Mapping[str, Any]) -> Body:
-    """What in a delta of a call is no part of the call itself."""
+    """Return the extras in a delta of a call."""
     return {name: call[name] for name in _EXTRAS if call.get(name)}
 
 
 class ExtrasSegment(Segment):
-    """The item that keeps them; `entries` are calls, each with its extras."""
+    """Reasoning item that stores extras. `entries` are calls, each with its extras."""
 
     prefix = "rs"
 

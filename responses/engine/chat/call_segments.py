@@ -1,8 +1,8 @@
-"""The calls of one turn while they are being written, each as the item that its tool makes of it.
+"""Segments of calls, each converted to the item type of its tool.
 
-A function's arguments and a custom tool's input leave piece by piece. A call with fields of its own (a computer's
-actions, a patch) is shown once it is whole, since half of it could not be checked. Calls of hosted tools are not shown
-here at all: the tool makes their items when it runs.
+Arguments of functions and inputs of custom tools are streamed. A call whose item has specific fields (computer actions,
+a patch) is emitted when it is complete, because a part of it cannot be validated. Calls of hosted tools emit nothing:
+the tool creates their items when it runs.
 """
 
 from abc import ABC, abstractmethod
@@ -30,15 +30,15 @@ from responses.engine.events.types import (
 from responses.engine.turn import Call, CallForm, FunctionTool
 
 CUSTOM_INPUT = "input"
-"""The property in which upstreams that know functions only write the input of a custom tool."""
+"""Property that holds the input of a custom tool when the upstream only knows functions."""
 Tools = Mapping[str, FunctionTool]
 _WITHOUT_ITEM = {CallForm.HOSTED, CallForm.UNKNOWN}
 
 
 class CallSegment(Segment):
-    """A call: opened once its name is known for sure, which is when its arguments begin.
+    """Call of a tool. It is opened when its arguments start, because until then its name may be continued.
 
-    `native`: the upstream knows custom tools, and sends their input as it is.
+    `native`: the upstream supports custom tools and sends their input without a JSON wrapper.
     """
 
     prefix = "fc"
@@ -54,24 +54,22 @@ class CallSegment(Segment):
         self.arguments: list[str] = []
         self.native = native
         self._tools = tools or {}
-        self._known: _Face | None = None
+        self._cached_format: _CallFormat | None = None
 
     @property
     @override
     def ready(self) -> bool:
-        """Whether the call can be shown: until its arguments begin, more of its name may come."""
-        return bool(self.name and self.arguments) and self._face.streams
+        return bool(self.name and self.arguments) and self._format.streams
 
     @property
     @override
     def hidden(self) -> bool:
-        """Whether its tool makes the item, or nobody does."""
         return bool(self.name and self.arguments) and self.tool.form in _WITHOUT_ITEM
 
     @property
     @override
     def is_empty(self) -> bool:
-        return not self.name or self.tool.form in _WITHOUT_ITEM or not self._face.is_showable
+        return not self.name or self.tool.form in _WITHOUT_ITEM or not self._format.has_item
 
     @property
     @override
@@ -80,7 +78,7 @@ class CallSegment(Segment):
 
     @property
     def tool(self) -> FunctionTool:
-        """The tool that is called. Where no tools were declared at all, it is some function of the client's."""
+        """The called tool. Without any declared tools, every call is one of a client's function."""
         found = self._tools.get(self.name)
         if found is not None:
             return found
@@ -89,77 +87,83 @@ class CallSegment(Segment):
 
     @property
     def text(self) -> str:
-        """What was called for: a custom tool's input, or the arguments as JSON."""
-        return self._face.text if self.name else ""
+        """Input of a custom tool, or the arguments as JSON text."""
+        return self._format.text if self.name else ""
 
     def as_call(self) -> Call:
-        """A whole call, as the loop sees it: by the name that the upstream knows."""
+        """Return the complete call, with the upstream's name of the tool."""
+        # Some models send no arguments at all for functions without parameters.
         text = self.text if self.tool.form is CallForm.CUSTOM else self.text or "{}"
         return Call(item_id=self.id, call_id=self.call_id, name=self.name, arguments=text)
 
     def is_over(self, upstream_id: str | None, name: str | None, arguments: str | None) -> bool:
-        """Whether a delta at this call's index begins another call: it has another id, or none and whole arguments."""
+        """Return True if a delta with this call's index starts another call."""
+        # Some upstreams use the same index for several calls. They differ in their ids, or, without ids, a named delta
+        # follows complete arguments.
         if upstream_id and self.upstream_id:
             return upstream_id != self.upstream_id
         return bool(name and arguments and self.arguments) and self._may_be_whole and is_object("".join(self.arguments))
 
     @property
     def _may_be_whole(self) -> bool:
-        """By the last character: reading all again for each piece of long arguments takes for ever."""
+        # A cheap test by the last character, because parsing long arguments again for each piece takes quadratic time.
         last = next((piece for piece in reversed(self.arguments) if not piece.isspace()), "")
         return last.rstrip().endswith("}")
 
     def adopt(self, upstream_id: str, call_id: str | None) -> None:
-        """Take an id that came late, unless another one has been shown already."""
+        """Set an id that arrived late. The call id stays if it was already emitted."""
         self.upstream_id = upstream_id
         if call_id and not self.live:
             self.call_id = call_id
 
     def write(self, name: str | None, arguments: str | None) -> list[Event]:
-        """Append. A name may come in pieces, or again and again, whole or as far as it is known."""
+        """Append to the name and the arguments."""
+        # Upstreams send a name once, in pieces, or repeat in each delta what is known of it.
         if name and not self.live:
             self.name = name if name.startswith(self.name) else self.name + name
         if not arguments:
             return []
         self.arguments.append(arguments)
-        return self._face.grow(arguments) if self.live else []
+        return self._format.extend(arguments) if self.live else []
 
     @override
     def open_at(self, output_index: int) -> list[Event]:
-        self.id = new_id(self._face.prefix)
+        self.id = new_id(self._format.prefix)
         return super().open_at(output_index)
 
     @override
     def flush(self) -> list[Event]:
         text = "".join(self.arguments)
-        return self._face.grow(text) if text else []
+        return self._format.extend(text) if text else []
 
     @override
     def finish(self) -> list[Event]:
         events: list[Event] = []
         if not self.arguments and self.status == "completed" and not self.native:
             self.arguments.append("{}")
-            events += self._face.grow("{}")
-        return [*events, *self._face.finish()]
+            events += self._format.extend("{}")
+        return [*events, *self._format.finish()]
 
     @override
     def body(self, *, empty: bool = False) -> Body:
-        return self._face.body(empty=empty)
+        return self._format.body(empty=empty)
 
     @property
-    def _face(self) -> "_Face":
-        """How the call looks on the wire; final once it is live, which no more of the name can change."""
-        if self._known is None or self._known.tool.name != self.name:
+    def _format(self) -> "_CallFormat":
+        # Depends on the name, and is therefore only final once the call is live.
+        if self._cached_format is None or self._cached_format.tool.name != self.name:
             shape = SHAPES.get(self.tool.form)
             if shape is not None:
-                self._known = _Shaped(self, shape)
+                self._cached_format = _ShapedFormat(self, shape)
             else:
-                self._known = _Custom(self) if self.tool.form is CallForm.CUSTOM else _Function(self)
-        return self._known
+                self._cached_format = (
+                    _CustomFormat(self) if self.tool.form is CallForm.CUSTOM else _FunctionFormat(self)
+                )
+        return self._cached_format
 
 
-class _Face(ABC):
-    """One form of item that a call can take."""
+class _CallFormat(ABC):
+    """Conversion of a call to one type of item."""
 
     prefix = "fc"
     streams = True
@@ -169,30 +173,28 @@ class _Face(ABC):
         self.tool = call.tool
 
     @property
-    def is_showable(self) -> bool:
+    def has_item(self) -> bool:
         return True
 
     @property
     def text(self) -> str:
         return "".join(self.call.arguments)
 
-    def grow(self, arguments: str) -> list[Event]:
-        """The events of some more arguments of a live call."""
+    def extend(self, arguments: str) -> list[Event]:
+        """Return the events of further arguments of a live call."""
         return []
 
     def finish(self) -> list[Event]:
-        """The events before the item is done."""
+        """Return the events that precede `output_item.done`."""
         return []
 
     @abstractmethod
     def body(self, *, empty: bool) -> Body: ...
 
     def head(self, kind: str) -> Body:
-        """What all calls have."""
         return {"id": self.call.id, "type": kind, "status": self.call.status, "call_id": self.call.call_id}
 
     def named(self, kind: str) -> Body:
-        """What calls of tools have that the client has named."""
         body = {**self.head(kind), "name": self.tool.label or self.tool.name}
         if self.tool.namespace is not None:
             body["namespace"] = self.tool.namespace
@@ -201,11 +203,11 @@ class _Face(ABC):
         return body
 
 
-class _Function(_Face):
-    """A function call, whose arguments are JSON."""
+class _FunctionFormat(_CallFormat):
+    """Function call with JSON arguments."""
 
     @override
-    def grow(self, arguments: str) -> list[Event]:
+    def extend(self, arguments: str) -> list[Event]:
         call = self.call
         return [FunctionCallArgumentsDelta(item_id=call.id, output_index=call.output_index, delta=arguments)]
 
@@ -222,44 +224,44 @@ class _Function(_Face):
         return {**self.named("function_call"), "arguments": "" if empty else self.text}
 
 
-class _Custom(_Face):
-    """A custom tool call, whose input is free text."""
+class _CustomFormat(_CallFormat):
+    """Custom tool call with free text as its input."""
 
     prefix = "ctc"
 
     def __init__(self, call: CallSegment) -> None:
         super().__init__(call)
-        self._read: list[str] = []
+        self._input: list[str] = []
         self._property = StringProperty(CUSTOM_INPUT)
 
     @property
     @override
     def text(self) -> str:
-        return "".join(self._read)
+        return "".join(self._input)
 
     @override
-    def grow(self, arguments: str) -> list[Event]:
-        return self._said(arguments if self.call.native else self._property.feed(arguments))
+    def extend(self, arguments: str) -> list[Event]:
+        return self._append_input(arguments if self.call.native else self._property.feed(arguments))
 
     @override
     def finish(self) -> list[Event]:
         call = self.call
-        last = [] if call.native else self._said(self._property.end())
+        last = [] if call.native else self._append_input(self._property.end())
         return [*last, CustomToolCallInputDone(item_id=call.id, output_index=call.output_index, input=self.text)]
 
     @override
     def body(self, *, empty: bool) -> Body:
         return {**self.named("custom_tool_call"), "input": "" if empty else self.text}
 
-    def _said(self, text: str) -> list[Event]:
+    def _append_input(self, text: str) -> list[Event]:
         if not text:
             return []
-        self._read.append(text)
+        self._input.append(text)
         return [CustomToolCallInputDelta(item_id=self.call.id, output_index=self.call.output_index, delta=text)]
 
 
-class _Shaped(_Face):
-    """A call with fields of its own. Until it is whole nothing of it is shown; what was cut is shown without them."""
+class _ShapedFormat(_CallFormat):
+    """Call whose item has specific fields. It is only emitted when complete; a cut call has placeholder fields."""
 
     streams = False
 
@@ -271,7 +273,7 @@ class _Shaped(_Face):
 
     @property
     @override
-    def is_showable(self) -> bool:
+    def has_item(self) -> bool:
         return self._fields is not None
 
     @override
@@ -309,7 +311,7 @@ class _Shaped(_Face):
 
 
 def is_object(text: str) -> bool:
-    """Whether this is a whole JSON object."""
+    """Return True if the text is a complete JSON object."""
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""Chat-completion chunks in, Responses events out.
+"""Converter from chat-completion chunks to Responses events.
 
-One converter serves one turn. It takes the decoded chunks of each read and keeps the rules that real upstreams make
-necessary; the numbers in comments are those of the list of edge cases in the specification.
+One converter serves one turn. Comments mark the behaviour of real upstreams that makes a rule necessary; see also
+docs/upstream-quirks.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,11 @@ from responses.engine.chat.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, FunctionTool, TurnResult, Usage
 
+# OpenAI limits call ids to 64 characters; clients send them back to us.
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
 _MALFORMED = Failure(code="server_error", message="The model's server sent something that is not a chat completion.")
+# Token counts are stored in 32-bit integer columns.
 _MAX_TOKENS = 2**31 - 1
 _CALLED = {"tool_calls", "function_call"}
 Chunk = dict[str, Any]
@@ -32,7 +34,10 @@ TextKind = Literal["output_text", "refusal"]
 
 
 class ChatConverter:
-    """The state of one turn's conversion."""
+    """Conversion of one turn.
+
+    `raw_reasoning`: clients may see raw reasoning. `think_tags`: the text may start with `<think>…</think>`.
+    """
 
     def __init__(
         self,
@@ -68,13 +73,13 @@ class ChatConverter:
         self.first_token_at: datetime | None = None
 
     def feed(self, chunks: Iterable[Chunk]) -> list[Event]:
-        """The events of one read's chunks."""
+        """Return the events of the chunks of one network read."""
         events: list[Event] = []
         for chunk in chunks:
             try:
                 self._chunk(chunk, events)
             except (AttributeError, LookupError, TypeError, ValueError):
-                # Upstreams may send any JSON at all; what has another shape is their fault, and ends the turn.
+                # An upstream may send any JSON. Catching errors here is simpler and safer than checking every access.
                 self.fail(_MALFORMED)
                 break
         if events and self.first_token_at is None:
@@ -83,58 +88,61 @@ class ChatConverter:
 
     def _chunk(self, chunk: Chunk, events: list[Event]) -> None:
         if usage := chunk.get("usage"):
-            self._usage = read_usage(usage)  # (5) cumulative in some upstreams: the last one wins
-        if choices := chunk.get("choices"):  # (1) empty in usage and filter chunks
+            # The last one wins: some upstreams send cumulative usage with every chunk.
+            self._usage = read_usage(usage)
+        # `choices` is empty in the usage chunk, and in Azure's first chunk with content filter results.
+        if choices := chunk.get("choices"):
             self._choice(choices[0], events)
         if isinstance(tier := chunk.get("service_tier"), str):
             self._service_tier = tier[:_MAX_TIER]
 
     def end(self, *, done: bool) -> list[Event]:
-        """The upstream's stream is over; `done`: it said `[DONE]`. (6) That or a finish reason must have come."""
+        """End the turn and return the closing events. `done`: the stream ended with `[DONE]`."""
         if defect := self._defect(done=done):
             self.fail(Failure(code="server_error", message=defect))
         events = self._end_tags()
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
-            self._write_text("output_text", "", [], events)  # (12) no text followed
+            # Some upstreams send the last log probabilities without text.
+            self._write_text("output_text", "", [], events)
         if self._late_extras and self._cipher is not None:
             events += self._queue.push(ExtrasSegment(self._cipher, self._late_extras))
         status: ItemStatus = "completed" if self._finish() is Finish.STOP else "incomplete"
         return events + self._queue.end(status)
 
     def _defect(self, *, done: bool) -> str | None:
-        """What makes an answer that is over no answer at all."""
+        # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither was cut.
         if not done and self.finish_reason is None:
             return "The model's server ended its answer too early."
         if self._surplus_calls and not self._queue.began:
-            return "The model called a tool, which it must not, and said nothing."
+            return "The model called a tool although no call was allowed, and wrote no text."
         if self.finish_reason in _CALLED and not (self._calls or self._surplus_calls):
-            return "The model's server announced tool calls and sent none."  # (24)
+            return "The model's server announced tool calls but sent none."
         if self._finish() is Finish.STOP and any(not call.name for call in self._calls.values()):
             return "The model's server sent a tool call without a name."
         return None
 
     @property
     def failed(self) -> bool:
-        """Whether there is no sense in reading on."""
+        """True if the turn has failed and the rest of the stream is not needed."""
         return self._failure is not None
 
     def fail(self, failure: Failure) -> None:
-        """Note why the turn cannot be finished; the first reason counts."""
+        """Set the failure of the turn; the first one counts."""
         self._failure = self._failure or failure
 
     def interrupt(self) -> list[Event]:
-        """Close what is open: the run was stopped."""
+        """Return the events that close open items of an interrupted turn."""
         return self._end_tags() + self._queue.end("incomplete")
 
     def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn; only valid after `end` or `interrupt`."""
         segments = self._queue.closed
         finish = Finish.INTERRUPTED if interrupted else self._finish()
         whole = [call for call in self._all_calls if call.name and call.outcome == "completed"]
         return TurnResult(
             finish=finish,
             items=[segment.body() for segment in segments],
-            # (25) A call that was cut is shown but never run.
+            # A call that was cut is shown but never run.
             calls=[call.as_call() for call in whole],
             usage=self._usage,
             failure=self._failure,
@@ -152,10 +160,12 @@ class ChatConverter:
                 return Finish.LENGTH
             case "content_filter":
                 return Finish.CONTENT_FILTER
-        return Finish.STOP  # (24) "stop" with calls means calls; the calls themselves say so
+        # Some upstreams send "stop" although there are calls, so calls are recognized by themselves.
+        return Finish.STOP
 
     def _choice(self, choice: Chunk, events: list[Event]) -> None:
-        if choice.get("index"):  # (3)
+        # `n` is never sent, but some upstreams return several choices anyway.
+        if choice.get("index"):
             return
         delta = choice.get("delta")
         logprobs: list[Body] = []
@@ -167,6 +177,7 @@ class ChatConverter:
             self.finish_reason = str(reason)
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
+        # Reasoning first: if one delta has both, the model reasoned before it wrote the text.
         if reasoning := read_reasoning(delta):
             self._write_reasoning(reasoning, events)
         if content := delta.get("content"):
@@ -176,7 +187,8 @@ class ChatConverter:
             else:
                 self._write_split(self._think_tags.feed(text), logprobs, events)
         elif logprobs:
-            self._loose_logprobs += logprobs  # (12) belongs to the text that follows
+            # Some upstreams send log probabilities one chunk before their text.
+            self._loose_logprobs += logprobs
         if self._citations or delta.get("annotations"):
             self._cite(delta)
         if refusal := delta.get("refusal"):
@@ -184,11 +196,12 @@ class ChatConverter:
         if calls := delta.get("tool_calls"):
             for position, call in enumerate(calls):
                 self._call(call, position, events)
-        if legacy := delta.get("function_call"):  # (24)
+        # The format of function calls before `tool_calls`, which some servers still use.
+        if legacy := delta.get("function_call"):
             self._call({"index": 0, "function": legacy}, 0, events)
 
     def _cite(self, delta: Chunk) -> None:
-        """(11) Citations belong to the text before them, or wait for the first there is."""
+        # Citations refer to the text before them. If there is none yet, they wait for the first text.
         self._citations += flat_citations(delta.get("annotations") or ())
         if isinstance(tail := self._queue.tail, MessageSegment) and tail.cite(self._citations):
             self._citations = []
@@ -202,7 +215,9 @@ class ChatConverter:
             if not tail.live:
                 events += self._queue.show()
             return
-        message = MessageSegment(hold_blank=self._queue.began)  # (10)
+        # Some models write blank lines between reasoning and calls. Only at the start of a turn is white space shown
+        # immediately.
+        message = MessageSegment(hold_blank=self._queue.began)
         message.write(kind, text, logprobs)
         events += self._queue.push(message)
 
@@ -211,39 +226,43 @@ class ChatConverter:
         if isinstance(tail, ReasoningSegment) and tail.takes(piece):
             events += tail.write(piece)
         elif piece.begins_item:
-            reasoning = ReasoningSegment(cipher=self._cipher, shown=self._raw_reasoning)  # (16) after something else
+            # Also after text or calls: models with interleaved thinking return to reasoning, which is a new item then.
+            reasoning = ReasoningSegment(cipher=self._cipher, shown=self._raw_reasoning)
             reasoning.write(piece)
             events += self._queue.push(reasoning)
 
     def _write_split(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
-        """(19) Text in which reasoning stands between tags; log probabilities are told of the text alone."""
+        # Log probabilities cover the tags and the reasoning as well; only those of the text are shown.
         self._loose_logprobs += logprobs
         for kind, text in pieces:
             if kind == "reasoning":
                 self._write_reasoning(ReasoningDelta(text=text), events)
             else:
-                self._loose_logprobs = _last(self._loose_logprobs, text)
+                self._loose_logprobs = _last_covering(self._loose_logprobs, text)
                 self._write_text("output_text", text, [], events)
 
     def _end_tags(self) -> list[Event]:
-        """What waited for the rest of a tag that never came."""
+        # Text that could have been the start of a tag was held back.
         events: list[Event] = []
         if self._think_tags is not None:
             self._write_split(self._think_tags.end(), [], events)
         return events
 
     def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
+        # Some upstreams send no index; then the position in the list has to do.
         index = call.get("index")
         index = position if index is None else index
         if index in self._surplus_calls:
             return
-        native = call.get("type") == "custom" or "custom" in call  # (27)
+        # Upstreams with native custom tools nest the call under `custom`, with `input` instead of `arguments`.
+        native = call.get("type") == "custom" or "custom" in call
         function = call.get("custom" if native else "function") or {}
         name, arguments = function.get("name"), _text(function.get("input" if native else "arguments"))
         given = call.get("id") or None
         segment = self._calls.get(index)
         if segment is None or segment.is_over(given, name, arguments):
-            if len(self._all_calls) == self._max_calls:  # (29) the client allowed fewer than the upstream makes
+            if len(self._all_calls) == self._max_calls:
+                # Some upstreams ignore `parallel_tool_calls: false`. Only the first call is kept.
                 self._surplus_calls.add(index)
                 return
             segment = self._calls[index] = CallSegment(
@@ -264,14 +283,14 @@ class ChatConverter:
             events += self._queue.show()
 
     def _keep_extras(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
-        """(30) In front of its call; of one whose id is still to come, at the end of the turn."""
+        # The item with the extras precedes its call. If the call has no id yet, it has to wait for the end of the turn.
         if self._cipher is not None and call.upstream_id:
             events += self._queue.push(ExtrasSegment(self._cipher, [(call, extras)]))
         else:
             self._late_extras.append((call, extras))
 
     def _usable_id(self, given: str | None) -> str | None:
-        """The upstream's id of a call, unless it is too long for the wire or another call of this turn has it."""
+        # The upstream's id of a call, unless it is too long or another call of this turn has the same one.
         if given and len(given) <= _MAX_CALL_ID and given not in self._call_ids:
             self._call_ids.add(given)
             return given
@@ -279,7 +298,7 @@ class ChatConverter:
 
 
 def read_usage(usage: Chunk) -> Usage:
-    """A chat completion's `usage` object; what is no number of tokens counts as none."""
+    """Return the usage of a chat completion's `usage` object. Values that are not numbers count as 0."""
     prompt = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
     return Usage(
@@ -296,12 +315,12 @@ def _count(tokens: object) -> int:
 
 
 def _joined(parts: list[Chunk]) -> str:
-    """The text of a list of parts, of whichever kind."""
+    # Some upstreams send content as a list of parts of various types.
     return "".join(part.get("text") or part.get("thinking") or part.get("summary") or "" for part in parts)
 
 
-def _last(logprobs: list[Body], text: str) -> list[Body]:
-    """Those of the last tokens that make up this text."""
+def _last_covering(logprobs: list[Body], text: str) -> list[Body]:
+    # The entries of the last tokens that together have the length of the text.
     left, first = len(text), len(logprobs)
     while left > 0 and first > 0:
         first -= 1
@@ -310,5 +329,5 @@ def _last(logprobs: list[Body], text: str) -> list[Body]:
 
 
 def _text(arguments: object) -> str | None:
-    """Arguments as text; some servers send them parsed."""
+    # Some servers send the arguments as a JSON object instead of text.
     return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()

@@ -1,7 +1,7 @@
-"""One string property of a JSON object, read while the object is still being written.
+"""Incremental reader of one string property of a JSON object.
 
-Custom tools take free text; upstreams that know functions only write it as `{"input": "…"}`, in pieces that end
-anywhere: within an escape, or between the halves of a surrogate pair.
+Custom tools take free text. Upstreams that only know functions send it as `{"input": "…"}`, in pieces that may end
+anywhere: inside an escape sequence, or between the halves of a surrogate pair.
 """
 
 import json
@@ -14,7 +14,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEX = r"[0-9a-fA-F]"
 _HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
 _TOKEN = regex.compile(rf'{_HIGH}{_LOW}|\\u{_HEX}{{4}}|\\[^u]|\\u(?!{_HEX}{{0,3}}\Z)|[^"\\]+', regex.DOTALL)
-# What may still become another token when more comes: half an escape, or the first half of a pair.
+# Incomplete at the end of a piece: part of an escape sequence, or the first half of a surrogate pair.
 _HALF = regex.compile(rf"(?:{_HIGH})?\\(?:u{_HEX}{{0,3}})?\Z|{_HIGH}\Z")
 
 
@@ -26,7 +26,7 @@ class _State(Enum):
 
 
 class StringProperty:
-    """Reads the property `name`, which normally is the only one. An object of another form is read at its end."""
+    """Reader of the property `name`. An object that does not start with it is only read at its end."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,26 +36,28 @@ class StringProperty:
         self._later: list[str] = []
 
     def feed(self, piece: str) -> str:
-        """What this piece adds to the text."""
+        """Return the text that this piece adds."""
         if self._state is _State.OVER:
             return ""
         if self._state is _State.ELSEWHERE:
             self._later.append(piece)
             return ""
         if self._state is _State.HEAD and piece.isspace() and self._rest[-1:].isspace():
-            return ""  # some models never stop writing blanks, and what came so far is read again each time
+            # Some models write white space endlessly. The head is matched again with each piece, so white space is
+            # skipped to avoid quadratic time.
+            return ""
         self._rest += piece
         if self._state is _State.HEAD:
             self._begin()
         return self._read(final=False) if self._state is _State.TEXT else ""
 
     def end(self) -> str:
-        """What is left of the text, now that nothing more comes."""
+        """Return the rest of the text at the end of the arguments."""
         match self._state:
             case _State.TEXT:
                 return self._read(final=True)
             case _State.HEAD | _State.ELSEWHERE:
-                return _clean(_sought("".join([self._rest, *self._later]), self._name))
+                return _clean(_extract("".join([self._rest, *self._later]), self._name))
         return ""
 
     def _begin(self) -> None:
@@ -72,7 +74,7 @@ class StringProperty:
             if not final and _HALF.match(self._rest, position):
                 break
             token = _TOKEN.match(self._rest, position)
-            if token is None:  # the closing quote, or an escape that was cut for good
+            if token is None:  # the closing quote, or an incomplete escape at the end
                 self._state = _State.OVER
                 break
             text.append(_decoded(token[0]))
@@ -82,7 +84,7 @@ class StringProperty:
 
 
 def _decoded(token: str) -> str:
-    """A token as text. What is no escape of JSON's is meant as it stands: models write `\\d`."""
+    # Models write invalid escapes such as `\d` in regular expressions, and mean them literally.
     if not token.startswith("\\"):
         return token
     kind = token[1]
@@ -92,7 +94,7 @@ def _decoded(token: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without NUL, which cannot be stored, and with halves of pairs marked as what they are."""
+    # PostgreSQL stores neither NUL nor unpaired surrogates; the latter become U+FFFD.
     text = text.replace("\x00", "")
     try:
         text.encode()
@@ -101,8 +103,9 @@ def _clean(text: str) -> str:
     return text
 
 
-def _sought(text: str, name: str) -> str:
-    """The property in a whole document. A model that wraps its words otherwise, or not at all, has still said them."""
+def _extract(text: str, name: str) -> str:
+    # Models that do not follow the schema still give an input: plain text, a JSON string, or a property with another
+    # name.
     try:
         document: Any = json.loads(text, strict=False)
     except (ValueError, RecursionError):

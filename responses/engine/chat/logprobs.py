@@ -1,4 +1,4 @@
-"""Log probabilities as the wire shows them, whatever an upstream leaves out of them."""
+"""Log probabilities in the format of OpenAI's API, with defaults for fields that upstreams omit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from responses.engine.events.types import Body
 
 
 def read_logprobs(entries: object, *, top: int) -> list[Body]:
-    """The tokens of a piece of text, each with at most `top` of what could have stood there instead."""
+    """Return the entries of a piece of text, each with at most `top` alternatives."""
     if not isinstance(entries, list):
         return []
     return [

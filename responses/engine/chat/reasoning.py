@@ -1,7 +1,7 @@
-"""Reasoning: as it is found in the deltas of many servers, as an item while it is being written, and as it is kept.
+"""Reasoning: reading it from the deltas of various servers, its segment, and its encrypted content.
 
-What a model thought goes back to it in later turns, though clients may not read it or nobody stores it. So an item
-carries it sealed, together with what the upstream wants back unchanged, such as signatures.
+Models get their reasoning back in later turns, even if clients may not read it or responses are not stored. Therefore
+an item carries it encrypted, together with data that the upstream wants back unchanged, such as signatures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,15 +25,16 @@ from responses.engine.events.types import (
 )
 
 _SUMMARY = "reasoning.summary"
-# What grows from delta to delta in an entry of `reasoning_details` or `thinking_blocks`.
+# Fields of an entry of `reasoning_details` or `thinking_blocks` whose pieces are concatenated; others are replaced.
 _GROWING = ("text", "summary", "thinking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningContent:
-    """What a reasoning item holds out of sight: the raw words, and the upstream's own entries to send back as such.
+    """Encrypted content of a reasoning item.
 
-    `calls` is what the upstream wants back with its calls, each entry with `call_id`, `name` and `extras`.
+    `text` is the raw reasoning, `details` the upstream's own entries, which are sent back unchanged. `calls` is the
+    data that the upstream wants back with its calls, each entry with `call_id`, `name` and `extras`.
     """
 
     text: str = ""
@@ -42,20 +43,20 @@ class ReasoningContent:
 
 
 class ReasoningCipher(Protocol):
-    """Makes thoughts unreadable for everybody but the server itself."""
+    """Encrypts reasoning so that only this server can read it."""
 
     def encrypt(self, content: ReasoningContent) -> str:
-        """The thought as `encrypted_content`."""
+        """Return the `encrypted_content` of a reasoning item."""
         ...
 
     def decrypt(self, token: str) -> ReasoningContent | None:
-        """The thought in an `encrypted_content`; None where it was not sealed here, or not for this team."""
+        """Return the content; None if it was not encrypted by this server for this team."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningDelta:
-    """The reasoning in one delta. `summaries` are pieces of a summary with the number of their part."""
+    """Reasoning in one delta. `summaries` are pieces of a summary, each with the number of its part."""
 
     text: str = ""
     summaries: Sequence[tuple[str, int | None]] = ()
@@ -63,15 +64,14 @@ class ReasoningDelta:
 
     @property
     def begins_item(self) -> bool:
-        """Whether it is worth an item of its own; a signature that comes late is not."""
+        """True if it can start an item. A signature that arrives late cannot."""
         return bool(self.text or self.summaries or any(detail.get("data") for detail in self.details))
 
 
 def read_reasoning(delta: dict[str, Any]) -> ReasoningDelta | None:
-    """(15) The same words stand in `reasoning` and, with signatures, in a list; not every server sends the former.
-
-    A summary stands in both as well, and only the list says that it is one.
-    """
+    """Return the reasoning in a delta; None if there is none."""
+    # The text is in `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter). Some servers repeat it in a list
+    # with signatures, or only send the list. Only the list shows whether the text is a summary.
     text = delta.get("reasoning_content") or delta.get("reasoning")
     details = delta.get("reasoning_details") or delta.get("thinking_blocks")
     if not details:
@@ -87,7 +87,7 @@ def _is_summary(entry: Body) -> bool:
 
 
 class ReasoningSegment(Segment):
-    """A reasoning item that is being written: summaries first, then the raw words where clients may see them."""
+    """Reasoning item: parts of a summary first, then the raw reasoning if clients may see it (`shown`)."""
 
     prefix = "rs"
 
@@ -103,16 +103,16 @@ class ReasoningSegment(Segment):
         self._encrypted: str | None = None
 
     def takes(self, piece: ReasoningDelta) -> bool:
-        """Whether the piece can be a part of this item: no summary stands behind raw words that are shown."""
+        """Return True if the piece can be appended: a summary cannot follow raw reasoning that is shown."""
         return not (piece.summaries and self._shown and self._text)
 
     def write(self, piece: ReasoningDelta) -> list[Event]:
-        """Append; events leave when the segment is live."""
+        """Append a piece; return its events if the segment is live."""
         events: list[Event] = []
         for words, number in piece.summaries:
-            events += self._summarise(words, number)
+            events += self._write_summary(words, number)
         if piece.text:
-            events += self._say(piece.text)
+            events += self._write_raw(piece.text)
         self._details += piece.details
         return events
 
@@ -123,15 +123,15 @@ class ReasoningSegment(Segment):
         last = self._summary_number
         events: list[Event] = []
         for number, part in enumerate(summary):
-            events += self._summarise("".join(part), number)
+            events += self._write_summary("".join(part), number)
         self._summary_number = last
-        return events + (self._say("".join(text)) if text else [])
+        return events + (self._write_raw("".join(text)) if text else [])
 
     @override
     def close(self, status: ItemStatus) -> list[Event]:
         if self._cipher is not None:
-            thought = ReasoningContent(text="".join(self._text), details=_merged(self._details))
-            self._encrypted = self._cipher.encrypt(thought)
+            content = ReasoningContent(text="".join(self._text), details=_joined_entries(self._details))
+            self._encrypted = self._cipher.encrypt(content)
         return super().close(status)
 
     @override
@@ -149,7 +149,7 @@ class ReasoningSegment(Segment):
             body["encrypted_content"] = self._encrypted
         return body
 
-    def _summarise(self, words: str, number: int | None) -> list[Event]:
+    def _write_summary(self, words: str, number: int | None) -> list[Event]:
         events: list[Event] = []
         if not self._summary or number != self._summary_number:
             events += self._end_part()
@@ -164,7 +164,7 @@ class ReasoningSegment(Segment):
             events.append(ReasoningSummaryTextDelta(**self._summary_place(), delta=words))
         return events
 
-    def _say(self, text: str) -> list[Event]:
+    def _write_raw(self, text: str) -> list[Event]:
         self._text.append(text)
         if not (self.live and self._shown):
             return []
@@ -179,7 +179,6 @@ class ReasoningSegment(Segment):
         return [*events, delta]
 
     def _end_part(self) -> list[Event]:
-        """Close the part that is open, if one is."""
         was, self._open = self._open, None
         if was == "summary":
             text, place = "".join(self._summary[-1]), self._summary_place()
@@ -198,8 +197,8 @@ class ReasoningSegment(Segment):
         return {"item_id": self.id, "output_index": self.output_index, "summary_index": len(self._summary) - 1}
 
 
-def _merged(details: Iterable[Body]) -> list[Body]:
-    """The entries of all deltas as one message has them: pieces of the same entry joined."""
+def _joined_entries(details: Iterable[Body]) -> list[Body]:
+    # Joins the pieces of each entry, since the upstream expects whole entries back.
     merged: list[Body] = []
     for entry in details:
         if merged and _continues(merged[-1], entry):

@@ -1,8 +1,9 @@
-"""The items of one turn while they are being written: messages; reasoning and calls have modules of their own.
+"""Segments: items of a turn while they are being written. This module has the queue and messages.
 
-A turn's output is a queue of segments. Only the head is live, its deltas leave at once; what belongs to a later segment
-waits, so that items never interleave on the wire even when an upstream mixes parallel calls. A segment of text is over
-as soon as another one begins; a call stays open to the end of the turn, since upstreams may come back to it.
+The output of a turn is a queue of segments. Only the head is live: its deltas are emitted immediately, those of later
+segments wait. Items therefore never interleave on the wire, even if an upstream interleaves parallel calls. A message
+is complete as soon as another segment starts; a call stays open until the end of the turn, because upstreams may
+continue it later.
 """
 
 from abc import ABC, abstractmethod
@@ -29,70 +30,69 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class Segment(ABC):
-    """An item that is being written. `events` collects what has not been handed out yet, without an output index
-    until `open_at` has given it one."""
+    """Item that is being written. It has no output index, and emits no events, until `open_at` is called."""
 
     prefix: str
-    # Whether more of it may come after another segment has begun.
+    # True if the upstream may continue the segment after another one has started.
     stays_open = False
 
     def __init__(self) -> None:
         self.id = new_id(self.prefix)
         self.output_index = -1
         self.status: ItemStatus = "in_progress"
-        # How it ends, known before it is closed, and of what becomes no item as well.
+        # Final status. Set before the segment is closed, and also for segments that become no item.
         self.outcome: ItemStatus | None = None
 
     @property
     def live(self) -> bool:
-        """Whether the segment has been opened on the wire."""
+        """True once `output_item.added` was emitted."""
         return self.output_index >= 0
 
     def open_at(self, output_index: int) -> list[Event]:
-        """Open the item on the wire, with everything that waited."""
+        """Return `output_item.added` and the events that were held back."""
         self.output_index = output_index
         return [OutputItemAdded(output_index=output_index, item=self.body(empty=True)), *self.flush()]
 
     def close(self, status: ItemStatus) -> list[Event]:
-        """End the item; it is final from here on."""
+        """Return the closing events. The item is final afterwards."""
         self.status = status
         return [*self.finish(), OutputItemDone(output_index=self.output_index, item=self.body())]
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to show."""
+        """True if the segment can be opened."""
         return True
 
     @property
     def hidden(self) -> bool:
-        """Whether it is known that this becomes no item, and nobody has to wait for its end."""
+        """True if the segment certainly becomes no item, so that later segments need not wait for it."""
         return False
 
     @property
     def is_empty(self) -> bool:
-        """Nothing worth an item was written; asked when `outcome` is known."""
+        """True if the segment becomes no item; only valid once `outcome` is set."""
         return False
 
     @property
     def is_whole(self) -> bool:
-        """Nothing of it can be missing, though the turn was cut; asked once another segment has begun."""
+        """True if nothing can be missing although the turn was cut; only valid once another segment has started."""
         return True
 
     @abstractmethod
     def body(self, *, empty: bool = False) -> Body:
-        """The item as the wire shows it now; `empty`: with the zero values of `output_item.added`."""
+        """Return the current item. `empty`: with empty values, as in `output_item.added`."""
 
     @abstractmethod
     def flush(self) -> list[Event]:
-        """The deltas that waited for the segment to become live."""
+        """Return the deltas that were held back until the segment became live."""
 
     @abstractmethod
     def finish(self) -> list[Event]:
-        """The `done` events inside of the item."""
+        """Return the `done` events inside the item."""
 
 
 class _TextPart:
-    """A part of a message that grows: output text or a refusal."""
+    """Content part of a message that is being written: output text or a refusal."""
 
     def __init__(self, kind: Literal["output_text", "refusal"]) -> None:
         self.kind = kind
@@ -110,14 +110,15 @@ class _TextPart:
 
 
 class MessageSegment(Segment):
-    """A message of the model: parts of text and refusal in the order of their arrival."""
+    """Message of the model: text and refusal parts in the order of their arrival."""
 
     prefix = "msg"
 
     def __init__(self, *, hold_blank: bool) -> None:
         super().__init__()
         self.parts: list[_TextPart] = []
-        # Some upstreams write "\n\n" between reasoning and a call: blanks wait for words, and vanish without any.
+        # Some upstreams write "\n\n" between reasoning and a call. White space is held back until text follows, and
+        # dropped if none does.
         self._hold_blank = hold_blank
 
     @property
@@ -131,7 +132,7 @@ class MessageSegment(Segment):
         return bool(self.parts) and not self._hold_blank
 
     def write(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> list[Event]:
-        """Append to the current part, or begin one where the kind changes."""
+        """Append text to the current part, or to a new part if the kind changes."""
         if self._hold_blank and text.strip():
             self._hold_blank = False
         if self.live and self.parts and self.parts[-1].kind == kind:
@@ -143,7 +144,10 @@ class MessageSegment(Segment):
         return self._begin_or_wait(kind, text, logprobs)
 
     def cite(self, annotations: list[Body]) -> bool:
-        """(11) Put these to the text that is being written; false when there is none. They are told when it is done."""
+        """Add citations to the current text part; return False if there is none.
+
+        Their events are emitted when the part is complete, since positions refer to the whole text.
+        """
         if not self.parts or self.parts[-1].kind != "output_text":
             return False
         self.parts[-1].annotations += annotations
@@ -221,41 +225,44 @@ class MessageSegment(Segment):
 
 
 class SegmentQueue:
-    """The segments of one turn, and the events that leave as they grow."""
+    """Segments of one turn. Methods return the events to emit."""
 
     def __init__(self, *, first_output_index: int) -> None:
         self._next_index = first_output_index
         self._waiting: list[Segment] = []
-        self._aside: list[Segment] = []
+        self._hidden: list[Segment] = []
         self.closed: list[Segment] = []
 
     @property
     def tail(self) -> Segment | None:
-        """The newest segment; text that continues goes there."""
+        """The newest segment that is still open."""
         return self._waiting[-1] if self._waiting else None
 
     @property
     def began(self) -> bool:
-        """Whether anything was written in this turn."""
-        return bool(self._waiting or self._aside or self.closed)
+        """True if the turn has any segment."""
+        return bool(self._waiting or self._hidden or self.closed)
 
     def push(self, segment: Segment) -> list[Event]:
-        """Begin a segment. A head that cannot grow any more is closed."""
+        """Append a segment. Closes the segments before it that cannot be continued."""
         self._waiting.append(segment)
         return self._advance()
 
     def show(self) -> list[Event]:
-        """Open the head if it has become showable; call after each write to a segment that is not live."""
+        """Open the head if it is ready. To be called after each write to a segment that is not live."""
         return self._advance()
 
     def end(self, status: ItemStatus) -> list[Event]:
-        """Close everything: the turn is over. `incomplete` marks the last item, and calls that were cut before it."""
+        """End the turn and close all segments.
+
+        The status `incomplete` applies to the last item, and to earlier calls whose arguments were cut.
+        """
         events: list[Event] = []
         while self._waiting:
             head = self._waiting[0]
-            over = len(self._waiting) > 1 and head.is_whole
-            events += self._close_head("completed" if over else status, head)
-        for segment in self._aside:
+            is_complete = len(self._waiting) > 1 and head.is_whole
+            events += self._close_head("completed" if is_complete else status, head)
+        for segment in self._hidden:
             segment.outcome = status
         return events
 
@@ -264,7 +271,7 @@ class SegmentQueue:
         while self._waiting:
             head = self._waiting[0]
             if head.hidden:
-                self._aside.append(self._waiting.pop(0))
+                self._hidden.append(self._waiting.pop(0))
             elif len(self._waiting) > 1 and not head.stays_open:
                 events += self._close_head("completed", head)
             else:

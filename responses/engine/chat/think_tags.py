@@ -1,4 +1,4 @@
-"""Splits `<think>…</think>` at the beginning of a model's text from the text, wherever the chunks cut the tags (19)."""
+"""Splitter for `<think>…</think>` at the start of a model's text, for servers that do not parse reasoning."""
 
 from typing import Literal
 
@@ -7,27 +7,27 @@ Kind = Literal["reasoning", "text"]
 
 
 class ThinkTags:
-    """The state of one turn's text. Tags anywhere but at the beginning are text like any other."""
+    """Splitter of one turn's text. Tags that are not at the start are ordinary text."""
 
     def __init__(self) -> None:
         self._held = ""
         self._state: Literal["start", "thinking", "over"] = "start"
 
     def feed(self, text: str) -> list[tuple[Kind, str]]:
-        """What can be told of the text so far; what may be half a tag waits."""
+        """Return the pieces that are certain by now. What may be part of a tag is held back."""
         if self._state == "over":
             return [("text", text)]
         self._held += text
-        if self._state == "start" and not self._begun():
+        if self._state == "start" and not self._is_start_known():
             return []
-        return self._thought() if self._state == "thinking" else self._rest("text")
+        return self._read_reasoning() if self._state == "thinking" else self._rest("text")
 
     def end(self) -> list[tuple[Kind, str]]:
-        """What waited, now that nothing follows."""
+        """Return what was held back."""
         return self._rest("reasoning" if self._state == "thinking" else "text")
 
-    def _begun(self) -> bool:
-        """Whether it is clear by now how the text begins."""
+    def _is_start_known(self) -> bool:
+        # Chunks may cut the tag anywhere.
         beginning = self._held.lstrip()
         if beginning.startswith(_BEGIN):
             self._state, self._held = "thinking", beginning.removeprefix(_BEGIN)
@@ -37,16 +37,16 @@ class ThinkTags:
         self._state = "over"
         return True
 
-    def _thought(self) -> list[tuple[Kind, str]]:
-        thought, found, rest = self._held.partition(_END)
+    def _read_reasoning(self) -> list[tuple[Kind, str]]:
+        reasoning, found, rest = self._held.partition(_END)
         if found:
             self._state, self._held = "over", ""
-            pieces: list[tuple[Kind, str]] = [("reasoning", thought), ("text", rest)]
-            return [(kind, words) for kind, words in pieces if words]
-        # As much of the end as may be the beginning of the tag.
-        waiting = next((size for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), 0)
-        self._held = thought[len(thought) - waiting :]
-        return [("reasoning", thought[: len(thought) - waiting])] if len(thought) > waiting else []
+            pieces: list[tuple[Kind, str]] = [("reasoning", reasoning), ("text", rest)]
+            return [(kind, piece) for kind, piece in pieces if piece]
+        # The longest end of the text that may be the start of the closing tag.
+        waiting = next((size for size in range(len(_END) - 1, 0, -1) if reasoning.endswith(_END[:size])), 0)
+        self._held = reasoning[len(reasoning) - waiting :]
+        return [("reasoning", reasoning[: len(reasoning) - waiting])] if len(reasoning) > waiting else []
 
     def _rest(self, kind: Kind) -> list[tuple[Kind, str]]:
         held, self._held = self._held, ""

@@ -1,1 +1,1 @@
-"""Conversion of the events of upstreams that speak the Responses API."""
+"""Conversion of the events of upstreams with a Responses API."""

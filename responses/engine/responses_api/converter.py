@@ -1,7 +1,7 @@
-"""Responses events of an upstream in, ours out.
+"""Converter from an upstream's Responses events to ours.
 
-One converter serves one turn. Ids, indices and the order of the items are ours: an upstream may write its items side by
-side, and some send only the finished items, or only the finished response.
+One converter serves one turn. Item ids, output indexes and the order of items are our own: an upstream may interleave
+its items, and some send only the finished items or only the finished response.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,19 +30,19 @@ from responses.engine.responses_api.segments import (
 )
 from responses.engine.turn import Finish, Sampling, TurnResult, Usage
 
+# OpenAI limits call ids to 64 characters; clients send them back to us.
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
+# Token counts are stored in 32-bit integer columns.
 _MAX_TOKENS = 2**31 - 1
-_MALFORMED = Failure(
-    code="server_error", message="The model's server sent something that is not an event of a response."
-)
+_MALFORMED = Failure(code="server_error", message="The model's server sent something that is not a Responses event.")
 _CONTRADICTED = Failure(code="server_error", message="The model's server contradicted itself in its answer.")
 _TOO_EARLY = Failure(code="server_error", message="The model's server ended its answer too early.")
 _DELTAS: dict[str, PartKind] = {
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
     "response.reasoning_text.delta": "reasoning_text",
-    "response.reasoning.delta": "reasoning_text",  # its name in Open Responses
+    "response.reasoning.delta": "reasoning_text",  # the name in the Open Responses specification
     "response.reasoning_summary_text.delta": "summary_text",
 }
 _PARTS: dict[str, PartKind] = {kind: kind for kind in _DELTAS.values()}
@@ -53,7 +53,7 @@ UpstreamEvent = dict[str, Any]
 
 
 class _ResponsesQueue(SegmentQueue):
-    """Items end when the upstream says so, not when another one begins."""
+    """Queue in which an item ends when the upstream says so, not when another one starts."""
 
     @override
     def _advance(self) -> list[Event]:
@@ -65,10 +65,10 @@ class _ResponsesQueue(SegmentQueue):
 
 
 class ResponsesConverter:
-    """The state of one turn's conversion.
+    """Conversion of one turn.
 
-    `show_raw`: clients see raw reasoning. `upstream_id` says whose encrypted reasoning it is; `to_failure` what callers
-    are told of an error that the upstream reports in the course of its answer.
+    `show_raw`: clients may see raw reasoning. `upstream_id` is stored with encrypted reasoning, which only that
+    upstream can read. `to_failure` maps an error in the upstream's stream to a failure.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ResponsesConverter:
         self.first_token_at: datetime | None = None
 
     def feed(self, upstream: Iterable[UpstreamEvent]) -> list[Event]:
-        """The events of one read."""
+        """Return the events of the upstream's events of one network read."""
         events: list[Event] = []
         for event in upstream:
             try:
@@ -108,7 +108,7 @@ class ResponsesConverter:
                 self.fail(_CONTRADICTED)
                 break
             except (AttributeError, LookupError, TypeError, ValueError):
-                # Upstreams may send any JSON at all; what has another shape is their fault, and ends the turn.
+                # An upstream may send any JSON. Catching errors here is simpler and safer than checking every access.
                 self.fail(_MALFORMED)
                 break
             if self.over:
@@ -118,33 +118,33 @@ class ResponsesConverter:
         return events
 
     def whole(self, response: UpstreamEvent) -> list[Event]:
-        """The events of an answer that was not streamed."""
+        """Return the events of an answer that was not streamed."""
         if "status" not in response:
             return self.feed([response])
         return self.feed([{"type": f"response.{response['status']}", "response": response}])
 
     @property
     def over(self) -> bool:
-        """Whether there is no sense in reading on."""
+        """True if the turn has ended or failed, and the rest of the stream is not needed."""
         return self._finish is not None or self._failure is not None
 
     def end(self) -> list[Event]:
-        """The upstream has nothing more to say: close what is open."""
+        """End the turn and return the closing events."""
         if not self.over:
             self.fail(_TOO_EARLY)
         status: ItemStatus = "completed" if self._ending() is Finish.STOP else "incomplete"
         return self._queue.end(status)
 
     def fail(self, failure: Failure) -> None:
-        """Note why the turn cannot be finished; the first reason counts."""
+        """Set the failure of the turn; the first one counts."""
         self._failure = self._failure or failure
 
     def interrupt(self) -> list[Event]:
-        """Close what is open: the run was stopped."""
+        """Return the events that close open items of an interrupted turn."""
         return self._queue.end("incomplete")
 
     def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn; only valid after `end` or `interrupt`."""
         return TurnResult(
             finish=Finish.INTERRUPTED if interrupted else self._ending(),
             items=[segment.body() for segment in self._queue.closed],
@@ -183,7 +183,7 @@ class ResponsesConverter:
             self._detail(kind, event, events)
 
     def _detail(self, kind: str, event: UpstreamEvent, events: list[Event]) -> None:
-        """Parts that begin, and citations. Everything else repeats what was said, or tells of the upstream's work."""
+        # All other events repeat known content (`.done`) or report the progress of the upstream's own tools.
         match kind:
             case "response.content_part.added":
                 self._part(event, event["content_index"], events)
@@ -218,7 +218,7 @@ class ResponsesConverter:
             events += self._queue.push(segment)
 
     def _segment(self, item: Body) -> Segment | None:
-        """A new segment; None for what waits for its end, and for a call more than the client allowed."""
+        # None for an item that is only emitted when it is complete, and for a call beyond the allowed number.
         match item["type"]:
             case "message":
                 return UpstreamMessage(item, read_logprobs=self._logprobs)
@@ -233,7 +233,7 @@ class ResponsesConverter:
         taken = {call.call_id for call in self._made}
         call = CallSegment(
             upstream_id=None,
-            # The upstream's id of the call, unless it is too long for the wire or another call of this turn has it.
+            # The upstream's id of the call, unless it is too long or another call of this turn has the same one.
             call_id=given if len(given) <= _MAX_CALL_ID and given not in taken else None,
             tools=self._tools,
             native=item["type"] == "custom_tool_call",
@@ -258,11 +258,11 @@ class ResponsesConverter:
             self._show(segment, events)
 
     def _other(self, item: Body) -> Segment:
-        """Any other item that clients know; one that they do not would only puzzle them."""
+        # Typed clients fail to parse items of unknown types.
         try:
             known = from_wire({**item, "id": new_id("item")})
         except ValueError:
-            message = f"The model's server sent an item that is not known here, of type {str(item['type'])[:60]!r}."
+            message = f"The model's server sent an item of the unknown type {str(item['type'])[:60]!r}."
             self.fail(Failure(code="server_error", message=message))
             raise
         return UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
@@ -275,14 +275,14 @@ class ResponsesConverter:
 
     def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
         if not self._segments:
-            # Some servers send nothing but this; what was streamed is not read again.
+            # Some servers send only this event. Otherwise its output repeats what was streamed.
             for index, item in enumerate(response.get("output") or ()):
                 self._done(index, item, events)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = read_usage(usage)
         if isinstance(tier := response.get("service_tier"), str):
             self._service_tier = tier[:_MAX_TIER]
-        # Some call an answer completed that was cut, and say so only in here.
+        # Some send `response.completed` for an answer that was cut; only the status inside is right.
         status = response["status"] if f"response.{response.get('status')}" in _ENDS else kind
         reason = (response.get("incomplete_details") or {}).get("reason")
         self.finish_reason = str(reason or status)
@@ -305,7 +305,7 @@ class ResponsesConverter:
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """The `usage` object of a response; what is no number of tokens counts as none."""
+    """Return the usage of a response's `usage` object. Values that are not numbers count as 0."""
     read = usage.get("input_tokens_details") or {}
     written = usage.get("output_tokens_details") or {}
     return Usage(

@@ -1,7 +1,7 @@
-"""The items of a turn whose upstream speaks Responses itself: messages, reasoning, and what is passed on in one piece.
+"""Segments of a turn whose upstream has a Responses API: messages, reasoning, and items that are passed on unchanged.
 
-Upstreams say which part of which item they write, and at its end the whole item once more. Here the parts of an item
-follow on each other, and what an item's end has more than its deltas is said as one more delta.
+Upstreams name the item and the part of each delta, and repeat the whole item at its end. Here the parts of an item are
+written one after the other. If the final item has more content than its deltas, the rest is emitted as one more delta.
 """
 
 from abc import abstractmethod
@@ -42,20 +42,21 @@ _FIELDS: dict[PartKind, str] = {
 
 
 ENCRYPTED = "encrypted_content"
-"""Of the entries of a thought: what an upstream of Responses keeps in its reasoning items, and which upstream it is."""
+"""Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
 
 
 class Contradiction(ValueError):
-    """The end of an item says something else than its deltas did."""
+    """The final item differs from its deltas."""
 
 
-def remainder(said: str, whole: object) -> str:
-    """What the whole has more than was said of it; an upstream that does not repeat itself has said all."""
+def remainder(written: str, whole: object) -> str:
+    """Return the part of the final text that no delta had. Raises Contradiction if the deltas differ."""
+    # Some upstreams leave the final text empty instead of repeating it.
     if not isinstance(whole, str) or not whole:
         return ""
-    if not whole.startswith(said):
+    if not whole.startswith(written):
         raise Contradiction
-    return whole[len(said) :]
+    return whole[len(written) :]
 
 
 def _phase(item: Body) -> str | None:
@@ -64,7 +65,7 @@ def _phase(item: Body) -> str | None:
 
 
 class _StreamedPart:
-    """A part that grows. `given` is the upstream's index of it, `index` ours."""
+    """Part that is being written. `given` is the upstream's index of it, `index` ours."""
 
     def __init__(self, kind: PartKind, *, given: int, index: int) -> None:
         self.kind = kind
@@ -101,7 +102,8 @@ class _StreamedPart:
                 return ReasoningSummaryTextDelta(item_id, output_index, self.index, text)
 
     def done(self, item_id: str, output_index: int) -> list[Event]:
-        """What closes the part. Citations wait until here, behind all of the text that they cite."""
+        """Return the closing events of the part."""
+        # Citations are emitted last, because their positions refer to the whole text.
         place, text, body = (item_id, output_index, self.index), "".join(self.text), self.body()
         match self.kind:
             case "output_text":
@@ -116,7 +118,7 @@ class _StreamedPart:
 
 
 class UpstreamText(Segment):
-    """An item that is made of parts of text. The last part is the one that is being written."""
+    """Item that consists of text parts. The last part is the one that is being written."""
 
     stays_open = True
 
@@ -125,7 +127,7 @@ class UpstreamText(Segment):
         self.parts: list[_StreamedPart] = []
 
     def begin(self, kind: PartKind, given: int) -> list[Event]:
-        """Go on with this part of the upstream's; a part that is not the last one begins."""
+        """Start the upstream's part `given`, unless it is the current one. Raises Contradiction for an earlier one."""
         if any((part.kind, part.given) == (kind, given) for part in self.parts[:-1]):
             raise Contradiction
         if self.parts and (self.parts[-1].kind, self.parts[-1].given) == (kind, given):
@@ -137,7 +139,7 @@ class UpstreamText(Segment):
         return [*closed, self.parts[-1].added(self.id, self.output_index)] if self.live else []
 
     def write(self, kind: PartKind, given: int, text: str, logprobs: list[Body]) -> list[Event]:
-        """Append to a part of the upstream's."""
+        """Append text to the upstream's part `given`."""
         events = self.begin(kind, given)
         if not text and not logprobs:
             return events
@@ -147,14 +149,14 @@ class UpstreamText(Segment):
         return [*events, part.delta(self.id, self.output_index, text, logprobs)] if self.live else []
 
     def cite(self, given: int, annotation: Body) -> list[Event]:
-        """Note a citation of a part of text."""
+        """Add a citation to the upstream's text part `given`."""
         events = self.begin("output_text", given)
         self.parts[-1].annotations += citations([annotation])
         return events
 
     @abstractmethod
     def complete(self, item: Body) -> list[Event]:
-        """Say what the upstream's final item has more than its deltas."""
+        """Return the events of what the upstream's final item adds to its deltas."""
 
     @override
     def flush(self) -> list[Event]:
@@ -175,7 +177,7 @@ class UpstreamText(Segment):
         return self.parts[-1].done(self.id, self.output_index) if self.parts else []
 
     def _complete(self, kind: PartKind, position: int, final: Body) -> list[Event]:
-        """Bring the part at this place of ours to what it is in the end."""
+        # `position` counts the parts of the same list: of the summary, or of the content.
         same_list = [part for part in self.parts if (part.kind == "summary_text") is (kind == "summary_text")]
         known = same_list[position] if position < len(same_list) else None
         if known is not None and known.kind != kind:
@@ -187,7 +189,7 @@ class UpstreamText(Segment):
 
 
 class UpstreamMessage(UpstreamText):
-    """A message of the model."""
+    """Message of the model."""
 
     prefix = "msg"
 
@@ -228,10 +230,10 @@ class UpstreamMessage(UpstreamText):
 
 
 class UpstreamReasoning(UpstreamText):
-    """Reasoning: paragraphs of its summary, the raw text where the upstream shows it, and its sealed form.
+    """Reasoning: parts of its summary, the raw text if the upstream sends it, and the encrypted content.
 
-    `show_raw` False: clients do not see the raw text. What the upstream has encrypted is sealed once more, together
-    with the name of the upstream, which alone can make use of it.
+    `show_raw` False: clients do not see the raw text. The upstream's encrypted content is encrypted again together with
+    the upstream's id, because no other upstream can read it.
     """
 
     prefix = "rs"
@@ -243,7 +245,7 @@ class UpstreamReasoning(UpstreamText):
         self._upstream_id = upstream_id
         self._hidden: list[str] = []
         self._encrypted: str | None = None
-        self._sealed: str | None = None
+        self._own_encrypted: str | None = None
 
     @override
     def begin(self, kind: PartKind, given: int) -> list[Event]:
@@ -276,8 +278,8 @@ class UpstreamReasoning(UpstreamText):
         if self._cipher is not None:
             raw = [text for part in self.parts if part.kind == "reasoning_text" for text in part.text]
             kept = {"type": ENCRYPTED, "upstream": self._upstream_id, "data": self._encrypted}
-            thought = ReasoningContent(text="".join(raw or self._hidden), details=[kept] if self._encrypted else [])
-            self._sealed = self._cipher.encrypt(thought)
+            content = ReasoningContent(text="".join(raw or self._hidden), details=[kept] if self._encrypted else [])
+            self._own_encrypted = self._cipher.encrypt(content)
         return super().close(status)
 
     @override
@@ -291,17 +293,18 @@ class UpstreamReasoning(UpstreamText):
         }
         if content := [part.body() for part in shown if part.kind == "reasoning_text"]:
             body["content"] = content
-        return {**body, "encrypted_content": self._sealed} if self._sealed else body
+        return {**body, "encrypted_content": self._own_encrypted} if self._own_encrypted else body
 
     def _hides(self, kind: PartKind) -> bool:
         return kind == "reasoning_text" and not self._show_raw
 
 
-_ZERO: dict[str, Body] = {"code_interpreter_call": {"code": ""}, "mcp_call": {"arguments": ""}}
+# Fields that are empty in `output_item.added`, because their content follows in deltas.
+_EMPTY_FIELDS: dict[str, Body] = {"code_interpreter_call": {"code": ""}, "mcp_call": {"arguments": ""}}
 
 
 class UpstreamItem(Segment):
-    """An item that came in one piece and is passed on in one piece."""
+    """Complete item of the upstream, passed on unchanged."""
 
     prefix = "item"
 
@@ -314,8 +317,10 @@ class UpstreamItem(Segment):
     def body(self, *, empty: bool = False) -> Body:
         if not empty:
             return self._item
-        zero = {name: value for name, value in _ZERO.get(self._item["type"], {}).items() if self._item.get(name)}
-        return {**self._item, **zero, **({"status": "in_progress"} if "status" in self._item else {})}
+        emptied = {
+            name: value for name, value in _EMPTY_FIELDS.get(self._item["type"], {}).items() if self._item.get(name)
+        }
+        return {**self._item, **emptied, **({"status": "in_progress"} if "status" in self._item else {})}
 
     @override
     def flush(self) -> list[Event]:
