@@ -1,1 +1,1 @@
-"""The home page."""
+"""Home page."""

@@ -234,7 +234,7 @@ def _usage_url(period: PeriodSums, metric: str, group: str = "none") -> str:
 
 
 def _now_tiles(active: ActiveRuns, present: datetime) -> list[Tile]:
-    # 30 days instead of the default of the lists, because a run may have begun before that.
+    # The lists show 24 hours by default, but a run may have begun earlier.
     running = [status.value for status in RUNNING]
     listed = {status: links.changelist("responses_response", period="30d", status__exact=status) for status in running}
     live = reverse("console:live")

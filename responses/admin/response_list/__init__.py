@@ -1,1 +1,1 @@
-"""The list of responses: filters, columns, histogram, actions, export."""
+"""Response list: filters, columns, histogram, actions, export."""

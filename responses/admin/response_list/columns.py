@@ -65,7 +65,7 @@ class ResponseList(LogAdmin, TeamScoped):
     list_before_template = "admin/responses/response/above.html"
     list_filter = [
         ("created_at", TimeFilter),
-        ("status", filters.StatusFilter),
+        ("status", filters.ResponseStatusFilter),
         ("team", filters.TeamFilter),
         ("api_key", filters.ApiKeyFilter),
         *filters.PLAIN_FILTERS,

@@ -116,7 +116,7 @@ class ApiKeyFilter(ConditionFilter, AutocompleteSelectFilter):
         return Q(api_key_id=self.value()) if self.value() else None
 
 
-class StatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
+class ResponseStatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
     """Responses with one of the chosen statuses."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -142,7 +142,7 @@ class ErrorCodeFilter(ExactValueFilter):
     title, parameter_name, column, index_hint = "error code", "error_code", "error_code", IndexHint.ERROR
 
 
-class ConversationFilter(ExactValueFilter):
+class ConversationIdFilter(ExactValueFilter):
     title, parameter_name, column, index_hint = (
         "conversation id",
         "conversation",
@@ -151,7 +151,7 @@ class ConversationFilter(ExactValueFilter):
     )
 
 
-class EndUserFilter(ExactValueFilter):
+class ResponseEndUserFilter(ExactValueFilter):
     """The `user` or `safety_identifier` that the client sent."""
 
     title, parameter_name, column, index_hint = "end user", "end_user", "end_user", IndexHint.END_USER
@@ -169,7 +169,7 @@ class RequestFilter(ExactValueFilter):
         return Q(created_at__range=creation_window(moment), request_id=value) if moment else Q(pk__in=[])
 
 
-class MetadataFilter(ExactValueFilter):
+class ResponseMetadataFilter(ExactValueFilter):
     """Metadata pair (`key=value`) or key."""
 
     title, parameter_name = "metadata (key=value)", "metadata"
@@ -282,9 +282,9 @@ PLAIN_FILTERS: tuple[type[ExactValueFilter | ChoiceFilter], ...] = (
     ToolKindFilter,
     ToolNameFilter,
     InConversationFilter,
-    ConversationFilter,
-    EndUserFilter,
-    MetadataFilter,
+    ConversationIdFilter,
+    ResponseEndUserFilter,
+    ResponseMetadataFilter,
     MinimumDurationFilter,
     MinimumInputFilter,
     MinimumOutputFilter,

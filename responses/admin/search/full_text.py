@@ -76,7 +76,7 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchHit:
+class TextSearchHit:
     """Matching item with a link to the page that shows it."""
 
     key: UUID
@@ -182,7 +182,7 @@ def _audit_search(request: HttpRequest, query: SearchQuery) -> None:
         )
 
 
-def _find(query: SearchQuery) -> list[SearchHit]:
+def _find(query: SearchQuery) -> list[TextSearchHit]:
     """Return one hit more than a page shows. Raises OperationalError after `TIMEOUT_MS`."""
     conditions: list[str] = []
     values: dict[str, Any] = {"words": query.words, "since": query.since, "until": query.until, "limit": PAGE_SIZE + 1}
@@ -201,7 +201,7 @@ def _find(query: SearchQuery) -> list[SearchHit]:
         rows = cursor.fetchall()
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [previous_timeout])
     return [
-        SearchHit(key=key, team_id=team_id, speaker=speaker, created_at=at, snippet=_snippet(text))
+        TextSearchHit(key=key, team_id=team_id, speaker=speaker, created_at=at, snippet=_snippet(text))
         for key, team_id, speaker, at, text in rows
     ]
 
@@ -214,7 +214,7 @@ def _snippet(text: str) -> SafeString:
     return mark_safe(escaped)  # noqa: S308 - escaped above
 
 
-def _with_places(hits: Sequence[SearchHit]) -> list[SearchHit]:
+def _with_places(hits: Sequence[TextSearchHit]) -> list[TextSearchHit]:
     """Return the hits with links to the pages that show them; items without a page are left out."""
     keys = [hit.key for hit in hits]
     wire_ids = dict(Item.objects.filter(pk__in=keys).values_list("pk", "id"))
