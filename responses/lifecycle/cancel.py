@@ -1,7 +1,8 @@
-"""Ending a run from outside: a state that is written, not a flag that a run may see. Who writes first, the run or the
-caller, wins.
+"""End runs from outside: cancel, fail or requeue them.
 
-Whichever process executes the run hears of it afterwards, writes nothing any more, and closes its upstream connection.
+Ending a run writes its terminal state; it is not a flag that the run might see too late. The run and the caller race to
+write, and the first to commit wins. The process that executes the run is notified afterwards: it stops writing and
+closes its upstream connection.
 """
 
 from functools import partial
@@ -28,12 +29,15 @@ from tenants.principal import Principal
 
 _GIVEN_UP = Failure(
     code="server_error",
-    message="This response was ended by hand. What had been finished is in the output.",
+    message="This response was ended by an operator. The output contains what was finished before.",
 )
 
 
 def cancel_response(*, principal: Principal, response_id: str, request: RequestInfo) -> Body:
-    """End a background response as `cancelled`, unless it has ended; returns it as it is then."""
+    """Cancel a background response unless it has ended, and return its body.
+
+    Raises `BadRequest` (400) for a foreground response, and `NotFound` for an unknown id.
+    """
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
     if not response.background:
@@ -46,28 +50,29 @@ def cancel_response(*, principal: Principal, response_id: str, request: RequestI
 
 
 def cancel_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
-    """End a run as `cancelled` where it stands; False when it has ended already. `actor` is who the audit log names."""
+    """End a run as `cancelled`. Return False if it has ended already. `actor` is named in the audit log."""
     cancelled = Ending(status="cancelled")
     return _end(team_id, response_id, cancelled, actor=actor, action="response.cancelled", request=request)
 
 
 def fail_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
-    """End a run as `failed` where it stands, because somebody says that nothing comes of it any more; False when it has
-    ended already."""
+    """End a run as `failed` on the request of an operator. Return False if it has ended already."""
     return _end(team_id, response_id, failed(_GIVEN_UP), actor=actor, action="response.failed", request=request)
 
 
 def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
-    """Take a background run from whoever holds it, so that the next worker goes on with it behind its last committed
-    step; False when it has ended, or belongs to a client that waits."""
+    """Take a background run from its worker, so that another one resumes it after its last committed step.
+
+    Return False if it has ended, or is a foreground run.
+    """
     with scope.team(team_id):
         running = Response.objects.filter(pk=response_id, ended_at=None, background=True)
         row = running.select_for_update(no_key=True).values("lease_owner", "attempt").first()
         if row is None:
             return False
-        # Whoever asks for one more attempt gets it, however many there were.
-        allowed = Least(F("attempt"), settings.BACKGROUND_ATTEMPTS - 1)
-        running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=None, attempt=allowed)
+        # An explicit request grants one more attempt, however many there were.
+        attempt = Least(F("attempt"), settings.BACKGROUND_ATTEMPTS - 1)
+        running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=None, attempt=attempt)
         audit(
             team_id=team_id,
             actor=actor,
@@ -81,19 +86,17 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
 
 
 def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: str, request: RequestInfo) -> bool:
-    """End a run, waiting or executed by whatever process.
-
-    The row is locked from the first look at it to the commit, so that nothing is added to the run meanwhile: what is
-    closed here is all that there is. What is still open in the output ends as incomplete.
-    """
+    """End a queued run, or one that any process executes. Open output items end as incomplete."""
     with scope.team(team_id):
+        # The row stays locked until the commit, so that the run cannot store anything after it was loaded here.
         running = Response.objects.filter(pk=response_id, ended_at=None)
         row = running.select_for_update(no_key=True).values("lease_owner").first()
         if row is None:
             return False
+        # From here on the executing process has lost its lease.
         running.update(lease_token=F("lease_token") + 1)
-        taken = resume.load(response_id=response_id)
-        _, change = taken.recorder.plan(taken.run.end_idle(ending))
+        resumed = resume.load(response_id=response_id)
+        _, change = resumed.recorder.plan(resumed.run.end_idle(ending))
         (lost,) = store.apply([change])
         if lost is not None:
             raise lost
@@ -103,7 +106,7 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
 
 
 def _notify_on_commit(response_id: str, owner: str | None) -> None:
-    """Tell whoever follows the run and whoever executes it. They look at the row, and a page of the admin commits later
-    than the service that it calls."""
+    """Notify the followers of a run and the process that executes it."""
+    # On commit: they read the row when they are notified, and a page of the console commits later than this function.
     channels = [channel_of(response_id), *([channel_of_process(owner)] if owner else [])]
     transaction.on_commit(partial(notify_from_thread, *channels))

@@ -73,7 +73,7 @@ class StartedRun:
         output = [item.body for item in self.state.output if item.in_context]
         before, context = self.previous, self.context
         if context.conversation_id is not None:
-            # A stored chain can contain only its own conversation, so a successor must take over these items as well.
+            # A stored chain can contain only its own conversation, so a successor must copy these items as well.
             history = [item.with_id() for item in context.history]
             unstored = [*history, *context.input_bodies, *output]
             return UnstoredResponse(response_id=who.response_id, predecessor_id=None, history=(), unstored=unstored)

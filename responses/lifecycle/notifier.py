@@ -1,4 +1,4 @@
-"""Notifies workers that a response is queued. A lost message costs at most one poll interval of the workers."""
+"""Notify workers that a response is queued. A lost message costs at most one poll interval of the workers."""
 
 import logging
 import threading
@@ -7,9 +7,9 @@ from celery import current_app
 from kombu.exceptions import KombuError
 
 logger = logging.getLogger(__name__)
-# By name: the task calls the worker, and the worker's imports must not lead back here.
+# Sent by name: the task imports the worker, which must not be imported here.
 _TASK = "responses.tasks.run_background"
-# An older message says nothing that the workers' own polling has not found out.
+# Older messages are useless: by then the workers have found the response by polling.
 _EXPIRES_SECONDS = 10
 
 

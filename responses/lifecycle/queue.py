@@ -1,7 +1,7 @@
-"""Who runs which background response: workers take the next ones from the database, team by team, and give them back.
+"""The queue of background responses: workers claim the next ones from the database, fairly between teams.
 
-A response is there to be claimed when it is in the background, has not ended, and nobody holds its lease. Claiming
-counts up the lease token, so that a predecessor which is not quite dead writes no more.
+A response can be claimed if it runs in the background, has not ended, and has no valid lease. Claiming increments the
+lease token (a fencing token), so that a previous worker that is still alive cannot write any more.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,12 +17,15 @@ from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 MAX_CLAIMS = 20
+"""Most responses that one call claims; the worker calls again while there are more."""
+
 _IS_WAITING = """
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < now())
     AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s)
 """
-# The teams are found by stepping from one to the next in an index, so that 1,000 rows of one of them cost as much as
-# one. `share` is what a team would hold with a row: whoever holds least comes first, and within a team who came first.
+# `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
+# single row. `share` is the number of runs that the team would have with this row: the team with the fewest runs comes
+# first, and within a team the oldest response.
 _CLAIM = f"""
 WITH RECURSIVE team(id) AS (
     (SELECT team_id FROM responses_response
@@ -64,7 +67,7 @@ RETURNING response.id, response.team_id, response.lease_token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """A response that this process is to run, for as long as its lease has this token."""
+    """A response that this process runs as long as its lease has this token."""
 
     response_id: str
     team_id: str
@@ -73,28 +76,28 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCapacity:
-    """How many more runs a worker takes, and how many a single team may then hold of its slots."""
+    """The number of runs that a worker may claim, and the most that a single team may then have in it."""
 
     runs: int
     per_team: int
 
 
 def capacity(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
-    """What is free, with these runs held by team.
-
-    Beside free slots there is always room for teams that hold less than half of them: what one team holds beyond its
-    half counts for nobody but itself. So whoever comes late need not wait for a run of that team to end, and at most
-    half as many runs again as there are slots are held.
-    """
+    """Return how many runs a worker may claim, given its slots and its current runs by team."""
     free = slots - sum(held.values())
     if free > 0:
         return WorkerCapacity(runs=free, per_team=slots)
+    # All slots are taken. Runs beyond half of the slots are not counted against other teams, so that a team that comes
+    # late need not wait until a run of a busy team has ended. The worker thus exceeds its slots by at most half.
     half = max(1, slots // 2)
     return WorkerCapacity(runs=slots - sum(min(runs, half) for runs in held.values()), per_team=half)
 
 
 def claim(*, capacity: WorkerCapacity, held: Mapping[str, int], mine: Collection[str]) -> list[ClaimedRun]:
-    """Take the next responses, at most `MAX_CLAIMS`, but for those that this process runs already, `mine`."""
+    """Claim up to `MAX_CLAIMS` responses, except those that this process runs already (`mine`).
+
+    `held` is the number of runs of this process by team.
+    """
     if capacity.runs <= 0:
         return []
     parameters: dict[str, Any] = {
@@ -116,7 +119,10 @@ def claim(*, capacity: WorkerCapacity, held: Mapping[str, int], mine: Collection
 
 
 def release(response_ids: Collection[str]) -> int:
-    """Let others claim these at once, as if this process had never begun with them; returns how many had not ended."""
+    """Release claimed responses for other workers, and return the number of those that had not ended.
+
+    The attempt is given back as well: a shutdown says nothing about the response.
+    """
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=PROCESS, status__in=RUNNING)
         return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1)

@@ -1,4 +1,4 @@
-"""Loads a run from what is stored, so that somebody else can end it or go on with it."""
+"""Load a run from the database, so that another process can end or resume it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from tenants.prices import Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedRun:
-    """A run that was taken over: to be iterated, or to be ended."""
+    """A run that was loaded from the database, ready to be executed or ended."""
 
     run: Run
     recorder: Recorder
@@ -54,14 +54,14 @@ def load(
     model: LanguageModel | None = None,
     checks: OutputCheck | None = None,
 ) -> ResumedRun:
-    """Rebuild a run after its last committed step. Runs inside a scope that sees the response's team.
+    """Rebuild a run as of its last committed step. Runs inside a scope that sees the response's team.
 
-    Without a model the run can only be ended: that must work even when its upstream was deleted meanwhile. Whoever goes
-    on with it names the `lease_token` of its claim: the one in the row may be somebody else's by now.
+    Without a model the run can only be ended, which works even if its upstream was deleted. A worker that resumes the
+    run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
     """
     response = Response.objects.get(pk=response_id)
-    folded, next_sequence = _folded(response)
-    state = _state(response, folded)
+    fold, next_sequence = _fold_log(response)
+    state = _state(response, fold)
     identity = _identity(response, lease_token or response.lease_token)
     progress = RecorderState(
         next_sequence=next_sequence,
@@ -88,15 +88,15 @@ def load(
 
 
 class _NoModel:
-    """Stands where the model would, in a run that is only to be ended."""
+    """The model of a run that was loaded to be ended."""
 
     def open(self, request: TurnRequest) -> TurnStream:
         message = "this run was loaded to be ended"
         raise RuntimeError(message)
 
 
-def _folded(response: Response) -> tuple[Fold, int]:
-    """What the log tells, and the number of the next event."""
+def _fold_log(response: Response) -> tuple[Fold, int]:
+    """Fold the event log. Return its state and the number of the next event."""
     fold, next_sequence = Fold(), 0
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
         for _, event in read_frames(batch.frames.encode()):
@@ -106,7 +106,6 @@ def _folded(response: Response) -> tuple[Fold, int]:
 
 
 def _state(response: Response, fold: Fold) -> RunState:
-    """Items that the log has closed but no step has committed belong to the cut turn: shown, not read again."""
     places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
@@ -114,6 +113,8 @@ def _state(response: Response, fold: Fold) -> RunState:
     discarded = _discarded(response)
     passes = _passes(response)
     last = discarded.get(response.turns - 1)
+    # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
+    # because followers have received them, but no model reads them again.
     loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
         turn=response.turns,
@@ -141,13 +142,12 @@ def _state(response: Response, fold: Fold) -> RunState:
 
 
 def _discarded(response: Response) -> dict[int, DiscardedTurn]:
-    """The turns that do not count, by their numbers."""
     turns = Turn.objects.filter(response=response, discarded__isnull=False)
     return {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
 
 
 def _passes(response: Response) -> list[Turn]:
-    """The turns that were compaction passes; no other turn that failed is followed by anything."""
+    # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
     return list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
 
 
@@ -156,7 +156,7 @@ def _calls(response: Response) -> list[ToolCall]:
 
 
 def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
-    """Calls that we make, without an item of theirs."""
+    """Return the calls of hosted tools that have no item yet."""
     return [
         PendingCall(
             call=_call(row),
@@ -170,7 +170,7 @@ def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
 
 
 def _asides(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
-    """What the model reads beside the output: answers to calls that nobody made, images that tools gave."""
+    """Return what the model reads in addition to the output: errors of refused calls, and images from tools."""
     asides = []
     for row in rows:
         match row.status, row.result:
@@ -191,19 +191,21 @@ def _context(response: Response) -> RunContext:
     history = load_history(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.split_instructions(response.parameters)
-    seal = TeamCipher(response.team_id)
-    said = from_latest_compaction([*history, *(from_wire(place.item.body) for place in own)], seal.decrypt_compaction)
-    items = [*preface, *said.items]
+    cipher = TeamCipher(response.team_id)
+    compacted = from_latest_compaction(
+        [*history, *(from_wire(place.item.body) for place in own)], cipher.decrypt_compaction
+    )
+    items = [*preface, *compacted.items]
     return RunContext(
         response_id=response.pk,
         parameters=response.parameters,
         model=response.upstream_model,
         instructions=instructions,
         attachments=TeamAttachments(response.team_id),
-        cipher=seal,
+        cipher=cipher,
         items=items,
         instruction_items=len(preface),
-        compacted_items=len(said.compacted),
+        compacted_items=len(compacted.compacted),
         compaction=parameters.compaction_plan(response.options),
         include=response.included,
         traits=ModelTraits(**response.options.get("traits", {})),

@@ -1,6 +1,6 @@
-"""Housekeeping: runs whose process died are ended, logs past their retention are dropped.
+"""The sweeper: ends runs whose process died, and drops event logs past their retention.
 
-Both work in small bounded transactions and are safe to run twice and side by side.
+Both work in small bounded transactions and are safe to run twice and concurrently.
 """
 
 import logging
@@ -23,42 +23,40 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 100
 _DEAD = Failure(
     code="server_error",
-    message="The server that was running this response stopped. What it had finished is in the output.",
+    message="The server that was running this response stopped. The output contains what was finished before.",
 )
 
-_GIVEN_UP = Failure(
+_NO_ATTEMPTS_LEFT = Failure(
     code="server_error",
-    message="The servers that were running this response stopped, one after the other, and no further one tries. "
-    "What they had finished is in the output.",
+    message="Every server that tried to run this response stopped, and there are no attempts left. "
+    "The output contains what was finished before.",
 )
 
 
 def sweep_dead_runs() -> int:
-    """End the runs whose lease has run out and that nobody goes on with; returns how many.
-
-    The process that died had the only connection to the client, and may have sent events that it could not store any
-    more: such a run cannot be continued honestly, so it fails with what is stored. Those in the background are
-    continued by the next worker, until enough of them have tried.
-    """
+    """End the runs whose lease has expired and that no worker will resume. Return their number."""
+    # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
+    # that it could not store any more. It fails with what is stored. A background run is resumed by the next worker
+    # and ends here only when its attempts are used up.
     return sum(_end(response_id, team_id) for response_id, team_id in _claim(at=now()))
 
 
 def end_dead_run(*, response_id: str) -> None:
-    """End one run whose lease has run out: who needs what it holds does not wait for the sweeper."""
+    """End one run whose lease has expired, for a caller that needs its conversation lock now."""
     for claimed, team_id in _claim(at=now(), response_id=response_id):
         _end(claimed, team_id)
 
 
 def _end(response_id: str, team_id: str) -> bool:
-    """End one dead run; False when it has ended otherwise, or cannot be ended now."""
+    """End one dead run. Return False if it has ended in another way, or cannot be ended now."""
     try:
         with scope.team(team_id):
-            taken = resume.load(response_id=response_id)
-        why = _GIVEN_UP if taken.identity.background else _DEAD
-        _, change = taken.recorder.plan(taken.run.end_idle(failed(why)))
+            resumed = resume.load(response_id=response_id)
+        why = _NO_ATTEMPTS_LEFT if resumed.identity.background else _DEAD
+        _, change = resumed.recorder.plan(resumed.run.end_idle(failed(why)))
         (lost,) = store.apply([change])
     except Exception:
-        # The others must not wait for it; it is tried again once the lease that we took has run out.
+        # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
         logger.exception("a dead run could not be ended", extra={"response": response_id})
         return False
     if lost is None:
@@ -67,8 +65,9 @@ def _end(response_id: str, team_id: str) -> bool:
 
 
 def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, str]]:
-    """Take over dead runs: the lease token counts up, so that a predecessor which is not quite dead writes no more."""
-    # One that was given back holds no lease; it waits for nobody where fewer attempts are allowed by now.
+    """Claim dead runs and return their ids and teams. The new lease token keeps a previous process from writing."""
+    # A released background run has no lease. It is dead as well if its attempts are used up: the setting may have been
+    # lowered since.
     free = Q(background=True) & (Q(lease_until__lt=at) | Q(lease_until=None))
     with scope.every_team():
         dead = (
@@ -87,7 +86,7 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, s
 
 
 def drop_old_marks() -> None:
-    """Delete the marks of processes that have long gone."""
+    """Delete the commit marks of processes that ended more than a day ago."""
     CommitMark.objects.filter(written_at__lt=now() - timedelta(days=1)).delete()
 
 
@@ -105,8 +104,10 @@ DELETE FROM responses_eventbatch WHERE id IN (
 
 
 def drop_expired_logs() -> int:
-    """Delete event logs past their team's retention, a bounded number at once; returns how many batches. Holds of
-    responses that were never made go with them."""
+    """Delete event logs past their team's retention, a bounded number per call. Return the number of batches deleted.
+
+    Also deletes stale locks of responses that were never stored.
+    """
     conversation_lock.delete_stale_locks()
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_DROP, [now()])

@@ -1,7 +1,7 @@
-"""A worker's dispatcher: claims background responses while it has room, runs them side by side on one event loop, and
-hands them on when its process is to end.
+"""The worker: claims background responses while it has capacity, runs them concurrently on one event loop, and leaves
+them to other workers when its process shuts down.
 
-What wakes it is a convenience: it looks by itself every second, so that no lost message loses a response.
+Notifications only make it faster. It also polls every second, so that a lost message never loses a response.
 """
 
 import asyncio
@@ -31,24 +31,27 @@ from responses.runs.runner import LiveRun, wait_within
 from tenants import directory, scope
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 1.0
-_CUT_SECONDS = 2.0
+_POLL_SECONDS = 1.0
+# Time for runs that did not stop after a step to store their events, once they are stopped immediately.
+_STOP_SECONDS = 2.0
 
 
 class WorkerComponent(Protocol):
-    """What works in a worker beside background responses."""
+    """Work that shares the worker with background responses, such as batches."""
 
     async def stop(self, *, drain_seconds: float) -> None:
-        """Let what is under way end within that time, and give back what has not."""
+        """Let active work end within that time, and release what has not ended."""
 
 
 ComponentFactory = Callable[[Callable[[], int]], WorkerComponent]
-"""Makes a guest on the worker's loop. It is given what says how many slots no background response takes just now."""
+"""Creates a component on the worker's loop. Its argument returns the number of slots that are free at the moment."""
 
 
 class Dispatcher:
-    """Runs up to `slots` responses at once, and some more of teams that hold few (see `claims.room`). Guests stop with
-    it, since they share its loop and its connections."""
+    """Runs up to `slots` responses concurrently, and a few more for fairness between teams (see `queue.capacity`).
+
+    Components stop together with it, because they share its event loop and its connections.
+    """
 
     def __init__(self, *, slots: int, components: Sequence[ComponentFactory] = ()) -> None:
         self._slots = slots
@@ -58,18 +61,19 @@ class Dispatcher:
         self._live: dict[ClaimedRun, LiveRun] = {}
         self._loop = asyncio.get_running_loop()
         self._dispatching = self._loop.create_task(self._dispatch())
-        self._guests = [invite(self._spare) for invite in components]
+        self._components = [create(self._spare) for create in components]
 
     def wake(self) -> None:
-        """Look for responses now; from any thread."""
+        """Check for responses now. Safe to call from any thread."""
         self._loop.call_soon_threadsafe(self._wake.set)
 
     async def stop(self, *, drain_seconds: float) -> None:
-        """Claim nothing more, let runs come to a step that others can go on from, and give back all that have not
-        ended."""
+        """Stop claiming, let runs reach a step that other workers can resume from, and release those that have not
+        ended. Runs that take longer than `drain_seconds` are stopped immediately.
+        """
         self._is_stopping = True
         self._wake.set()
-        leaving = asyncio.gather(*(component.stop(drain_seconds=drain_seconds) for component in self._guests))
+        leaving = asyncio.gather(*(component.stop(drain_seconds=drain_seconds) for component in self._components))
         await self._dispatching
         for live in self._live.values():
             live.stop_after_step()
@@ -78,7 +82,7 @@ class Dispatcher:
         for live in self._live.values():
             live.stop_now()
         if self._work:
-            await asyncio.wait(self._work.values(), timeout=_CUT_SECONDS)
+            await asyncio.wait(self._work.values(), timeout=_STOP_SECONDS)
         try:
             await leaving
         finally:
@@ -86,7 +90,7 @@ class Dispatcher:
 
     @property
     def load(self) -> dict[str, int]:
-        """How many responses it may run at once, and how many it runs."""
+        """The number of slots, and of responses that run in them."""
         return {"slots": self._slots, "held": len(self._work)}
 
     def _spare(self) -> int:
@@ -98,17 +102,17 @@ class Dispatcher:
         while not self._is_stopping:
             self._wake.clear()
             if not await self._claim():
-                await wait_within(self._wake, _LOOK_SECONDS)
+                await wait_within(self._wake, _POLL_SECONDS)
 
     async def _claim(self) -> bool:
-        """Begin with what is there for this worker; whether there may be more."""
+        """Claim and start the next responses. Return whether there may be more."""
         held = Counter(claimed.team_id for claimed in self._work)
         capacity = queue.capacity(slots=self._slots, held=held)
         mine = [claimed.response_id for claimed in self._work]
         try:
             found = await in_db_thread(partial(queue.claim, capacity=capacity, held=held, mine=mine))
         except DatabaseError:
-            logger.warning("nothing can be claimed right now", exc_info=True)
+            logger.warning("claiming failed; trying again", exc_info=True)
             return False
         for claimed in found:
             self._work[claimed] = self._loop.create_task(self._run(claimed))
@@ -117,30 +121,29 @@ class Dispatcher:
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def _run(self, claimed: ClaimedRun) -> None:
-        """Run one response to its end, or until this worker stops."""
         try:
-            taken = None if self._is_stopping else await in_db_thread(partial(_load, claimed))
-            if taken is not None and not self._is_stopping:
-                await self._execute(claimed, taken)
+            resumed = None if self._is_stopping else await in_db_thread(partial(_load, claimed))
+            if resumed is not None and not self._is_stopping:
+                await self._execute(claimed, resumed)
             if self._is_stopping:
                 await in_db_thread(partial(queue.release, [claimed.response_id]))
         except Exception:
-            # Its lease runs out; then it is tried again, as often as it may be.
-            logger.exception("a background run could not be begun", extra={"response": claimed.response_id})
+            # Its lease expires, and a worker claims it again until its attempts are used up.
+            logger.exception("a background run could not be started", extra={"response": claimed.response_id})
         finally:
             self._live.pop(claimed, None)
             del self._work[claimed]
             self._wake.set()
 
-    async def _execute(self, claimed: ClaimedRun, taken: ResumedRun) -> None:
-        live = LiveRun(taken.run, taken.recorder, taken.identity, opening=b"", grace_seconds=None)
+    async def _execute(self, claimed: ClaimedRun, resumed: ResumedRun) -> None:
+        live = LiveRun(resumed.run, resumed.recorder, resumed.identity, opening=b"", grace_seconds=None)
         self._live[claimed] = live
         live.start()
         await live.finished()
 
 
 def _load(claimed: ClaimedRun) -> ResumedRun | None:
-    """The run, ready to go on; None where it has ended because it cannot, or is not this worker's any more."""
+    """Load a claimed run. Return None if it cannot run, in which case it was ended, or if the claim was lost."""
     with scope.team(claimed.team_id):
         mine = Response.objects.filter(pk=claimed.response_id, lease_token=claimed.lease_token, ended_at=None)
         response = mine.first()
@@ -155,6 +158,7 @@ def _load(claimed: ClaimedRun) -> ResumedRun | None:
             upstream_model=response.upstream_model,
         )
     except ApiError as error:
+        # The key was revoked, or the model or its upstream was deleted while the response was queued.
         _fail(claimed, error)
         return None
     checks = guardrails.restore_checks(response, principal)
@@ -166,44 +170,47 @@ def _load(claimed: ClaimedRun) -> ResumedRun | None:
 
 def _fail(claimed: ClaimedRun, error: ApiError) -> None:
     with scope.team(claimed.team_id):
-        taken = resume.load(response_id=claimed.response_id, lease_token=claimed.lease_token)
+        resumed = resume.load(response_id=claimed.response_id, lease_token=claimed.lease_token)
     failure = Failure(code="server_error", message=error.message)
-    _, change = taken.recorder.plan(taken.run.end_idle(failed(failure)))
+    _, change = resumed.recorder.plan(resumed.run.end_idle(failed(failure)))
     store.apply([change])
 
 
-# -- the one of this process -------------------------------------------------------------------------------------------
+# -- the dispatcher of this process ------------------------------------------------------------------------------------
 
 _running: Dispatcher | None = None
 _stopped: Future[None] | None = None
 
 
 def start(*, slots: int, components: Sequence[ComponentFactory] = ()) -> None:
-    """Begin to run background responses in this process, with guests beside them."""
+    """Start running background responses in this process, together with other components."""
 
     async def begin() -> Dispatcher:
         return Dispatcher(slots=slots, components=components)
 
     global _running  # noqa: PLW0603 - a process has one dispatcher, and Celery's tasks have no other way to it
+    # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.
     store.writer.wait_forever()
     _running = worker_loop.submit(begin()).result()
     logger.info("the worker claims background responses", extra={"slots": slots})
 
 
 def wake() -> None:
-    """Tell the dispatcher of this process, if it has one, that there may be something to run."""
+    """Notify the dispatcher of this process, if it has one, that a response may be queued."""
     if _running is not None:
         _running.wake()
 
 
 def load() -> dict[str, int]:
-    """How many responses this process may run at once, and how many it runs; empty once it is stopping."""
+    """Return the number of slots and of running responses of this process; empty once it is stopping."""
     return {} if _running is None else _running.load
 
 
 def stop() -> "Future[None] | None":
-    """Begin to hand all runs of this process on. The future: they are in the hands of others, or nothing more can be
-    done."""
+    """Start stopping the dispatcher of this process.
+
+    The returned future is done when its runs were released, or the time for that is over. None: there is no dispatcher.
+    """
     global _running, _stopped  # noqa: PLW0603 - as above
     if _running is not None:
         _stopped = worker_loop.submit(_running.stop(drain_seconds=settings.WORKER_DRAIN_SECONDS))

@@ -161,7 +161,7 @@ class ConversationAppend:
         )
 
     def add(self, rows: Iterable[models.Model], *, written: bool) -> None:
-        """Add items and their placements in the response; `written` tells whether these rows are stored."""
+        """Add items and their placements in the response; `written` is true if these rows are stored."""
         for row in rows:
             match row:
                 case Placement():
