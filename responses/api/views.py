@@ -100,7 +100,7 @@ class ListResponsesView(ApiView):
         page = PageRequest.from_query(request.query_params)
         narrow = response_filter(request.query_params)
         with scope.team(principal.team_id):
-            found = selectors.list_responses(team_id=principal.team_id, narrow=narrow, page=page)
+            found = selectors.list_responses(team_id=principal.team_id, filters=narrow, page=page)
             outputs = selectors.outputs(found.rows)
         return Response(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
@@ -122,10 +122,10 @@ class ResponseView(ApiView):
         _check_retrieval(request.query_params)
         include = includes(request.query_params)
         with scope.team(principal.team_id):
-            response = access.get_response(principal=principal, response_id=response_id, also=progress.COLUMNS)
+            response = access.get_response(principal=principal, response_id=response_id, annotations=progress.COLUMNS)
             output = selectors.outputs([response]).get(response.pk, [])
         body = selectors.public_body(response, output, include=include)
-        return Response(body, headers=polling_headers(response, progress.of(response)))
+        return Response(body, headers=polling_headers(response, progress.progress_of(response)))
 
     def delete(self, request: Request, response_id: str) -> Response:
         principal = principal_of(request)

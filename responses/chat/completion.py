@@ -151,7 +151,7 @@ class _Call:
         """One ledger row. Without the upstream's word a streamed chunk counts as a token."""
         usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
         beside = () if kept is None else (kept,)
-        await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, beside=beside)
+        await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=beside)
 
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _Call:

@@ -192,9 +192,8 @@ def _context(response: Response) -> RunContext:
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.split_instructions(response.parameters)
     cipher = TeamCipher(response.team_id)
-    compacted = from_latest_compaction(
-        [*history, *(from_wire(place.item.body) for place in own)], cipher.decrypt_compaction
-    )
+    input_items = [from_wire(place.item.body) for place in own]
+    compacted = from_latest_compaction([*history, *input_items], cipher.decrypt_compaction)
     items = [*preface, *compacted.items]
     return RunContext(
         response_id=response.pk,

@@ -1,6 +1,6 @@
-"""The door for responses: an object enters with the principal that asks for it, or not at all.
+"""Access to responses and prompts by id: fetch them and check that they belong to the principal's team.
 
-An unknown id, another team's id and an id whose content was not stored get the same answer.
+An unknown id, another team's id and the id of an unstored response get the same answer.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,18 @@ _MAX_DIGITS = 10
 
 
 def get_response(
-    *, principal: Principal, response_id: str, also: Mapping[str, BaseExpression] | None = None
+    *, principal: Principal, response_id: str, annotations: Mapping[str, BaseExpression] | None = None
 ) -> Response:
-    """A stored response of the caller's team, or the 404 of an unknown id; `also` are annotations to read with it."""
-    response = find_response(team_id=principal.team_id, response_id=response_id, also=also)
+    """Return a stored response of the caller's team, with optional annotations. Raises `NotFound`."""
+    response = find_response(team_id=principal.team_id, response_id=response_id, annotations=annotations)
     if response is None:
         raise NotFound(f"Response with id '{response_id}' not found.")
     return response
 
 
 def get_chain(*, principal: Principal, response_id: str) -> Chain:
-    """The chain that ends with a response, or the 400 of an unknown or unfinished one."""
+    """Return the chain that ends with a response. Raises a 400 if it is unknown or has not ended."""
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
     found = None if "\x00" in response_id else selectors.chain(team_id=principal.team_id, response_id=response_id)
     if found is None:
         raise PreviousResponseNotFound(response_id)
@@ -39,9 +40,9 @@ def get_chain(*, principal: Principal, response_id: str) -> Chain:
 
 
 def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
-    """A version of a prompt of the caller's team, without a number the current one, or the 404 of an unknown id."""
+    """Return a version of a prompt of the caller's team; by default the current one. Raises `NotFound`."""
     versions = PromptVersion.objects.filter(prompt_id=prompt_id, team_id=principal.team_id)
-    # PostgreSQL refuses NUL in a parameter; no id has one.
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
     if "\x00" not in prompt_id:
         number = F("prompt__current") if version is None else _number(version)
         found = versions.filter(number=number).first()
@@ -54,16 +55,16 @@ def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | N
 
 
 def _number(version: str) -> int:
-    """Versions are counted from 1, so that 0 is none."""
+    # Versions start at 1, so 0 matches none.
     return int(version) if version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS else 0
 
 
 def find_response(
-    *, team_id: str, response_id: str, also: Mapping[str, BaseExpression] | None = None
+    *, team_id: str, response_id: str, annotations: Mapping[str, BaseExpression] | None = None
 ) -> Response | None:
-    """A stored response of a team."""
-    # PostgreSQL refuses NUL in a parameter; no id has one.
+    """Return a stored response of a team, with optional annotations, or None if there is none with this id."""
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
     if "\x00" in response_id:
         return None
     found = Response.objects.filter(pk=response_id, team_id=team_id, stored=True)
-    return (found.annotate(**also) if also else found).first()
+    return (found.annotate(**annotations) if annotations else found).first()

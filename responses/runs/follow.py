@@ -1,7 +1,7 @@
-"""Following a run from its log: what was sent so far, byte for byte, and then what comes, on whatever node it runs.
+"""Follow a run through its event log: the bytes sent so far, and then the new ones, whichever node executes the run.
 
-One reader per process serves all followers of a response, so that their number does not multiply the reads. A
-background run wakes it whenever the log has grown; a run in the foreground does not, so there it looks by itself.
+One reader per process serves all followers of a response, so that their number does not multiply the reads. Background
+runs send a notification whenever the log has grown. Foreground runs do not, so the reader polls their logs.
 """
 
 import asyncio
@@ -27,10 +27,12 @@ from tenants import scope
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
-# How often the reader looks by itself: where nobody wakes it, and where somebody should.
-_READ_SECONDS = 0.15
-_WOKEN_SECONDS = 1.0
-_AWAY_SECONDS = 1.0
+# Poll intervals without notifications, and with them: a notification may be lost.
+_POLL_SECONDS = 0.15
+_NOTIFIED_POLL_SECONDS = 1.0
+# Pause after a failed read of the database.
+_RETRY_SECONDS = 1.0
+# How long a foreground run counts as followed after a client was seen following it.
 _FOLLOWED_SECONDS = 10
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
 _FRAME_END = b"\n\n"
@@ -39,34 +41,36 @@ _FRAME_END = b"\n\n"
 async def follow(
     *, principal: Principal, response_id: str, after: int, obfuscation: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The events of a response with numbers above `after`, to the end of its run; none where it ended before that.
+    """Return the stream of a response's events with numbers above `after`, up to the end of its run.
 
-    Raises the 404 of an unknown id, and 400 when the log is not kept any more.
+    Raises `NotFound` for an unknown id, and `BadRequest` (400) if the event log was deleted.
     """
-    is_background = await in_db_thread(partial(_admit, principal, response_id))
+    is_background = await in_db_thread(partial(_check_followable, principal, response_id))
     tail = partial(_Tail.of, principal.team_id, response_id, is_background=is_background)
     return _frames(tail, after=after, obfuscation=obfuscation)
 
 
 def watch(response: Response) -> AsyncGenerator[bytes, None]:
-    """The same from the first event on, for somebody who looks over the client's shoulder: a run in the foreground that
-    nobody else follows ends as it would without them. Whoever calls has seen to it that they may."""
+    """Return the stream from the first event on, for an observer in the console. The caller has checked permissions.
+
+    Unlike a client, an observer does not keep a foreground run alive.
+    """
     tail = partial(_Tail.of, response.team_id, response.pk, is_background=response.background)
     return _frames(tail, after=-1, obfuscation=False, is_client=False)
 
 
 def has_event_log(response: Response) -> bool:
-    """Whether there is a log to follow. Runs inside of a scope that sees the response."""
+    """Return whether there is a log to follow. Runs inside a scope that sees the response."""
     return EventBatch.objects.filter(response=response, first_sequence=0).exists()
 
 
-def _admit(principal: Principal, response_id: str) -> bool:
-    """Whether it is a background run."""
+def _check_followable(principal: Principal, response_id: str) -> bool:
+    """Raise the API error of a response that cannot be followed. Return whether it runs in the background."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
         kept = has_event_log(response)
     if not kept:
-        message = "The events of this response are not kept any more. Retrieve it without 'stream'."
+        message = "The events of this response are no longer available. Retrieve it without 'stream'."
         raise BadRequest(message, param="stream")
     return response.background
 
@@ -95,7 +99,7 @@ async def _frames(
 
 
 class _Tail:
-    """The log of one response as this process has read it so far, for all who follow it here."""
+    """The event log of one response as read so far, shared by all followers in this process."""
 
     _open: dict[str, "_Tail"] = {}
 
@@ -107,7 +111,7 @@ class _Tail:
         self._team_id = team_id
         self._response_id = response_id
         self._is_background = is_background
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
         self._frames: list[bytes] = []
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
@@ -115,7 +119,7 @@ class _Tail:
 
     @classmethod
     def of(cls, team_id: str, response_id: str, *, is_background: bool) -> "_Tail":
-        """The tail of a response, opened by its first follower."""
+        """Return the tail of a response and count one more follower. The first follower opens it."""
         tail = cls._open.get(response_id)
         if tail is None:
             tail = cls._open[response_id] = cls(team_id, response_id, is_background=is_background)
@@ -123,18 +127,19 @@ class _Tail:
         return tail
 
     def leave(self) -> None:
-        """A follower has left; the last one closes the tail."""
+        """Remove a follower. The last one closes the tail."""
         self._followers -= 1
         if self._followers == 0:
             self._task.cancel()
 
     @property
     def length(self) -> int:
-        """How many events were read."""
+        """The number of events read so far."""
         return len(self._frames)
 
     def since(self, first: int) -> bytes:
-        """The bytes of the events from this number on; followers who stand at the same event share them."""
+        """Return the bytes of the events from number `first` on."""
+        # Followers usually wait for the same event, so the joined bytes are shared instead of built for each of them.
         if self._joined[:2] != (first, self.length):
             self._joined = (first, self.length, b"".join(self._frames[first:]))
         return self._joined[2]
@@ -143,13 +148,13 @@ class _Tail:
         try:
             with self._listening():
                 while not self.ended:
-                    self._rung.clear()
+                    self._notified.clear()
                     await self._read_once()
         except Exception:
-            logger.exception("a log could not be read", extra={"response": self._response_id})
+            logger.exception("an event log could not be read", extra={"response": self._response_id})
             self.is_broken = True
         finally:
-            # Nobody may wait for more, and whoever comes now begins anew.
+            # Current followers must not wait any longer, and a later one must open a new tail.
             self.ended = True
             self.wake.set()
             if self._open.get(self._response_id) is self:
@@ -157,54 +162,54 @@ class _Tail:
 
     def _listening(self) -> AbstractContextManager[None]:
         return (
-            loop_notifications().listening(channel_of(self._response_id), self._rung)
+            loop_notifications().listening(channel_of(self._response_id), self._notified)
             if self._is_background
             else nullcontext()
         )
 
     async def _read_once(self) -> None:
-        # Of a run in the background nobody needs to know who listens.
-        is_listened = self.clients > 0 and not self._is_background
-        read = partial(_read_log, self._team_id, self._response_id, self.length, is_listened=is_listened)
+        # Background runs continue without followers, so only foreground runs need to know about them.
+        is_followed = self.clients > 0 and not self._is_background
+        read = partial(_read_log, self._team_id, self._response_id, self.length, is_followed=is_followed)
         try:
             ended, frames = await in_db_thread(read)
         except DatabaseError:
-            # A database that is away for a moment is no end of the run.
-            logger.warning("a log cannot be read right now", extra={"response": self._response_id})
-            await asyncio.sleep(_AWAY_SECONDS)
+            # A database that is down for a moment does not end the run.
+            logger.warning("reading an event log failed; trying again", extra={"response": self._response_id})
+            await asyncio.sleep(_RETRY_SECONDS)
             return
         self._frames += frames
         self.ended = ended
         if ended or frames:
             self.wake.set()
         if not ended:
-            is_woken = self._is_background and loop_notifications().is_connected
-            await wait_within(self._rung, _WOKEN_SECONDS if is_woken else _READ_SECONDS)
+            is_notified = self._is_background and loop_notifications().is_connected
+            await wait_within(self._notified, _NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
 
 
-def _read_log(team_id: str, response_id: str, first: int, *, is_listened: bool) -> tuple[bool, list[bytes]]:
-    """Whether the run has ended, and the events from number `first` on, with which a batch begins.
-
-    The state is read before the log: the last events are committed together with the end.
-    """
+def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) -> tuple[bool, list[bytes]]:
+    """Return whether the run has ended, and its events from number `first` on, which must start a batch."""
     with scope.team(team_id):
+        # Read the state before the log. The last events are committed together with the end, so an ended run has a
+        # complete log; the other way round the last events could be missed.
         response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
         if response is None:
             return True, []
-        if response.ended_at is None and is_listened:
+        if response.ended_at is None and is_followed:
             _note_follower(response)
         batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)
         log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
     frames: list[bytes] = []
     for number, text in log:
-        # Where events are missing in the log, those that follow keep their numbers all the same.
+        # Empty frames stand in for events that are missing in the log, so that later ones keep their numbers.
         frames += [b""] * (number - first - len(frames))
         frames += [frame + _FRAME_END for frame in text.encode().split(_FRAME_END)[:-1]]
     return response.ended_at is not None, frames
 
 
 def _note_follower(response: Response) -> None:
-    """Tell the node that runs it, now and then, that somebody listens."""
+    # The node that executes the run reads this when the grace period of its client is over. Written only in the second
+    # half of the period, so that a follower does not cost an update per read.
     at = now()
     if response.followed_until is None or response.followed_until - at < timedelta(seconds=_FOLLOWED_SECONDS / 2):
         until = at + timedelta(seconds=_FOLLOWED_SECONDS)

@@ -1,4 +1,4 @@
-"""Who a run is, for everything that it writes."""
+"""The identity of a run: the values that every row it writes has in common."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from tenants.prices import UNKNOWN, Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Whose run it is, and what its rows and its ledger lines say about that."""
+    """The response, team, key and model of a run, and the lease token that guards its writes."""
 
     response_id: str
     team_id: str
@@ -27,10 +27,10 @@ class RunIdentity:
 
     @property
     def channel(self) -> str:
-        """Where whoever follows the run is woken."""
+        """The channel that notifies followers of the run."""
         return channel_of(self.response_id)
 
 
 def channel_of(response_id: str) -> str:
-    """The channel on which a run tells that its log has grown."""
+    """Return the channel that notifies followers of a run that its event log has grown."""
     return f"run:{response_id}"

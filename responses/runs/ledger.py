@@ -1,4 +1,4 @@
-"""The ledger row of an upstream call that is passed through; runs write theirs with the turn that made the call."""
+"""Usage records of upstream calls that are passed through. Runs write theirs together with the turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """What the platform notes of the HTTP request behind a call."""
+    """The ids of the HTTP request that caused a call: the platform's, and the one that the client sent."""
 
     request_id: str
     client_request_id: str = ""
@@ -24,7 +24,7 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
-    """One upstream call in the name of a principal, from the moment it is made."""
+    """One upstream call on behalf of a principal. Its duration counts from the creation of this object."""
 
     principal: Principal
     route: Route
@@ -32,8 +32,8 @@ class RoutedCall:
     request_id: str
     began: datetime = field(default_factory=now)
 
-    async def write(self, *, object_id: str, outcome: str, usage: Usage, beside: Sequence[Model] = ()) -> None:
-        """Write the row, whatever became of the call; `beside` are rows that are there with it, or not at all."""
+    async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Model] = ()) -> None:
+        """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
         ended, prices = now(), self.route.prices
         record = UsageRecord(
             team_id=self.principal.team_id,
@@ -61,4 +61,4 @@ class RoutedCall:
             ),
             prices=prices.noted(),
         )
-        await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *beside]))
+        await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *rows]))

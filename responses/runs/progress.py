@@ -1,4 +1,4 @@
-"""What is going on with a response besides what its row says, for those who poll it."""
+"""Progress of a response beyond its status, for polling clients: its place in the queue and the running tool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from responses.models import Response
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """`ahead` are the team's responses that wait longer, of which at most 1,000 are counted; `tool` is being called."""
+    """`ahead`: the team's responses that have waited longer, counted up to 1,000. `tool`: the tool that is running."""
 
     ahead: int
     tool: str | None
 
 
-# As annotations they come with the response itself: whoever polls costs one look at its row.
+# Annotations are read together with the response, so that a poll costs a single query.
 COLUMNS: Mapping[str, BaseExpression] = {
     "_ahead": RawSQL(
         """CASE WHEN responses_response.status = 'queued' THEN (
@@ -44,6 +44,6 @@ COLUMNS: Mapping[str, BaseExpression] = {
 }
 
 
-def of(response: Response) -> RunProgress:
-    """What is going on with a response that was read with `COLUMNS`."""
+def progress_of(response: Response) -> RunProgress:
+    """Return the progress of a response that was read with `COLUMNS` as annotations."""
     return RunProgress(ahead=vars(response)["_ahead"], tool=vars(response)["_tool"])

@@ -1,4 +1,4 @@
-"""Reads. Every function expects to run inside a scope (`tenants.scope`) that lets it see the rows."""
+"""Read responses, chains and items. Every function runs inside a scope (`tenants.scope`) that sees the rows."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from responses.engine.events.types import Body
 from responses.engine.turn import Usage
 from responses.models import Response
 
-# Newest first: a response's own id, its predecessor's, and so on to the beginning of the chain. The recursive step
-# names no team: a predecessor is always of the same team, row-level security sees to the rest, and the condition would
-# invite PostgreSQL to scan the team's responses at each step.
+# Newest first: the response itself, its predecessor, and so on to the beginning of the chain. The recursive step has no
+# condition on the team: a predecessor always belongs to the same team, row-level security enforces that, and with the
+# condition PostgreSQL might scan the team's responses at each step.
 #
-# A chain may begin in a conversation. It is read back to the latest response with a compaction item and no further:
-# nobody reads what stands before that.
+# A chain may start in a conversation. It is read back only to the latest response with a compaction item, because
+# models read nothing before that.
 _OPENS = """EXISTS (
     SELECT FROM conversations_placement AS place
     WHERE place.owner = response.id AND place.opens_context AND place.in_context
@@ -37,7 +37,7 @@ WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth
     SELECT response.id, response.previous_response_id, response.status, response.history_id, response.history_end,
         {_OPENS}, chain.depth + 1
     FROM responses_response AS response JOIN chain ON response.id = chain.previous AND NOT chain.opens
-), told AS (
+), context AS (
     SELECT chain.status, chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
     FROM chain LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
     UNION ALL
@@ -56,17 +56,17 @@ WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth
     ) AS placement
     WHERE NOT chain.opens
 )
-SELECT told.status, told.depth = 0 AND told.is_output, item.body::text
-FROM told LEFT JOIN conversations_item AS item ON item.key = told.item_id
-ORDER BY told.depth DESC, told.is_output, told.position
+SELECT context.status, context.depth = 0 AND context.is_output, item.body::text
+FROM context LEFT JOIN conversations_item AS item ON item.key = context.item_id
+ORDER BY context.depth DESC, context.is_output, context.position
 """  # noqa: S608 - parts of our own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A response with everything before it: its own status, and the inputs and outputs of the chain, oldest first.
+    """A response and its predecessors: its own status, and the inputs and outputs of the chain, oldest first.
 
-    The first `settled` items are all but the response's own output: whoever follows it can answer no call in them.
+    The first `settled` items are all except the response's own output. A successor cannot answer calls among them.
     """
 
     status: str
@@ -75,9 +75,9 @@ class Chain:
 
 
 def chain(*, team_id: str, response_id: str) -> Chain | None:
-    """What a response that follows this one has to read; None where there is no such stored response.
+    """Return the context of a successor of this response, or None if there is no such stored response.
 
-    One query for any length; its work is that of the items it returns.
+    It takes a single query, whatever the length of the chain; the cost is proportional to the items returned.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHAIN, {"id": response_id, "team": team_id})
@@ -91,13 +91,14 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
 
 
 def reject_oversized_context(characters: int) -> None:
-    """A context larger than any body may be is refused before it is read: small requests can add up to it."""
+    """Raise `ContextTooLong` for a context that is larger than the largest request body."""
+    # Small requests can add up to it, so it is checked before the items are parsed.
     if characters > settings.MAX_BODY_BYTES:
         raise ContextTooLong
 
 
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
-    """The output items of these responses, by response."""
+    """Return the output items of some responses, by response id."""
     places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
     by_owner: dict[str, list[Body]] = defaultdict(list)
     for place in places.select_related("item").order_by("owner", "position"):
@@ -106,7 +107,7 @@ def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
 
 
 def public_body(response: Response, output: list[Body], *, include: frozenset[str] = frozenset()) -> Body:
-    """The response object, exactly as its terminal event showed it; with `include`, more of its items."""
+    """Return the response object as its terminal event contained it. `include` adds parts of its items."""
     usage = Usage(
         input_tokens=response.input_tokens,
         cached_tokens=response.cached_tokens,
@@ -122,6 +123,7 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         service_tier=response.service_tier or "default",
         moderation=response.moderation,
     )
+    # As in the events: `usage` is null until the response has ended, and if no model was called.
     known = response.turns if response.ended_at else 0
     body = response_body(
         response.parameters,
@@ -136,7 +138,7 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFilter:
-    """What `GET /v1/responses` can be narrowed to."""
+    """The filters of `GET /v1/responses`."""
 
     model: str | None = None
     status: str | None = None
@@ -146,35 +148,34 @@ class ResponseFilter:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def list_responses(*, team_id: str, narrow: ResponseFilter, page: PageRequest) -> Page[Response]:
-    """A team's stored responses, by time."""
+def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
+    """Return a page of a team's stored responses, ordered by creation time."""
     rows = Response.objects.filter(team_id=team_id, stored=True)
-    if narrow.model:
-        rows = rows.filter(model=narrow.model)
-    if narrow.status:
-        rows = rows.filter(status=narrow.status)
-    if narrow.conversation_id:
-        rows = rows.filter(conversation_id=narrow.conversation_id)
-    if narrow.created_after:
-        rows = rows.filter(created_at__gt=narrow.created_after)
-    if narrow.created_before:
-        rows = rows.filter(created_at__lt=narrow.created_before)
-    if narrow.metadata:
-        rows = rows.filter(metadata__contains=narrow.metadata)
+    if filters.model:
+        rows = rows.filter(model=filters.model)
+    if filters.status:
+        rows = rows.filter(status=filters.status)
+    if filters.conversation_id:
+        rows = rows.filter(conversation_id=filters.conversation_id)
+    if filters.created_after:
+        rows = rows.filter(created_at__gt=filters.created_after)
+    if filters.created_before:
+        rows = rows.filter(created_at__lt=filters.created_before)
+    if filters.metadata:
+        rows = rows.filter(metadata__contains=filters.metadata)
     return keyset(rows, page=page, position=partial(_position, team_id))
 
 
 def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str]:
-    """Where a response stands in the list of its team."""
     cursor = Response.objects.filter(team_id=team_id, pk=response_id, stored=True).only("created_at").first()
     if cursor is None:
         raise NotFound(f"Response with id '{response_id}' not found.", param=param)
     return cursor.created_at, cursor.pk
 
 
-# The input of a response: the chain or the conversation before it, and its own. An item that stands there several times
-# (the client repeated one of the chain, or referred to it) is listed once, as it came last: ids are the cursors of the
-# pages. Bodies, which may be large, are read for the items of one page only.
+# The input of a response: the chain or the conversation before it, and its own. An item that occurs several times,
+# because the client repeated or referenced it, is listed once, at its last position: ids are the cursors of the pages
+# and must be unique. Bodies may be large, so they are read only for the items of one page.
 _INPUT = """
 WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
     SELECT id, previous_response_id, history_id, history_end, 0
@@ -182,7 +183,7 @@ WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
     UNION ALL
     SELECT response.id, response.previous_response_id, response.history_id, response.history_end, chain.depth + 1
     FROM responses_response AS response JOIN chain ON response.id = chain.previous
-), told AS (
+), context AS (
     SELECT chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
     FROM chain
     JOIN conversations_placement AS placement ON placement.owner = chain.id
@@ -194,8 +195,8 @@ WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
         AND placement.position < chain.history_end AND placement.in_context
 ), placed AS (
     SELECT item.id AS name, item.key,
-        row_number() OVER (ORDER BY told.depth DESC, told.is_output, told.position) AS place
-    FROM told JOIN conversations_item AS item ON item.key = told.item_id
+        row_number() OVER (ORDER BY context.depth DESC, context.is_output, context.position) AS place
+    FROM context JOIN conversations_item AS item ON item.key = context.item_id
 ), listed AS (
     SELECT DISTINCT ON (name) name, key, place FROM placed ORDER BY name, place DESC
 )
@@ -213,11 +214,11 @@ _NO_END = 2**62
 
 
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """What the response was generated from: what stood before it and its own input, oldest first or newest first."""
+    """Return a page of the items that a response was generated from: its context and its own input."""
     after, before = (_place(response, param, name) for param, name in (("after", page.after), ("before", page.before)))
     oldest_first = page.order is Order.ASC
     beyond, below = (after, before) if oldest_first else (before, after)
-    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then turn round.
+    # With `before` alone the page ends directly before the cursor: scan backwards, then reverse.
     backwards = before is not None and after is None
     bounds = {"beyond": beyond or 0, "below": below or _NO_END, "limit": page.limit + 1}
     direction = 1 if oldest_first is not backwards else -1
@@ -229,7 +230,7 @@ def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
 
 
 def _place(response: Response, param: str, name: str | None) -> int | None:
-    """Where the item of a cursor stands, counted from 1 at the beginning of the chain."""
+    """Return the position of a cursor's item, from 1 at the beginning of the chain. Raises `NotFound`."""
     if name is None:
         return None
     with connection.cursor() as cursor:
@@ -240,9 +241,9 @@ def _place(response: Response, param: str, name: str | None) -> int | None:
     return found[0]
 
 
-# -- what the admin reads ----------------------------------------------------------------------------------------------
+# -- for the console ---------------------------------------------------------------------------------------------------
 
-_EARLIER = """
+_COUNT_EARLIER = """
 WITH RECURSIVE chain(id, previous, depth) AS (
     SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
     UNION ALL
@@ -261,21 +262,21 @@ JOIN conversations_placement AS placement ON placement.owner = lists.owner
     AND (lists.below IS NULL OR placement.position < lists.below)
 WHERE placement.in_context
 """
-_DEEPEST = 1000
+_MAX_DEPTH = 1000
 
 
 def count_earlier_items(*, response: Response) -> int:
-    """How many items of chain and conversation come before the response's own; looks a thousand responses back."""
+    """Return the number of items of chain and conversation before the response's own, up to 1,000 responses back."""
     if response.previous_response_id is None and response.history_id is None:
         return 0
     with connection.cursor() as cursor:
-        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "deepest": _DEEPEST}
-        cursor.execute(_EARLIER, values)
+        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "deepest": _MAX_DEPTH}
+        cursor.execute(_COUNT_EARLIER, values)
         return int(cursor.fetchone()[0])
 
 
 def own_items(*, response: Response, section: Section, limit: int) -> list[Placement]:
-    """The last `limit` items of a response's own input or output, in their order; positions count from 0."""
+    """Return the last `limit` items of a response's own input or output, oldest first."""
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
     newest = places.select_related("item").order_by("-position")[:limit]
     return list(newest)[::-1]

@@ -185,7 +185,7 @@ def test_it_shows_nothing_of_another_team(api: Api, outsider: Api, script: Scrip
 def test_it_asks_as_many_queries_for_many_as_for_few(api: Api, script: Script, caller: Caller) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked, scope.team(caller.team.pk):
-            page = selectors.list_responses(team_id=caller.team.pk, narrow=ResponseFilter(), page=PageRequest())
+            page = selectors.list_responses(team_id=caller.team.pk, filters=ResponseFilter(), page=PageRequest())
             selectors.outputs(page.rows)
         return len(asked)
 
