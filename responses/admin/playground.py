@@ -33,7 +33,9 @@ KEY_LIFETIME = timedelta(hours=1)
 MAX_REQUEST_CHARACTERS = 1_000_000
 _SHOWN_STORES = 200
 _SHOWN_TEAMS = 500
+# The least that the page needs: it lists no other objects and manages nothing.
 _SCOPES = (Scope.RESPONSES_READ.value, Scope.RESPONSES_WRITE.value)
+# The column length of `ApiKey.name`: usernames may be longer.
 _NAME_LENGTH = 120
 _NOT_FOUND = "Response not found."
 
@@ -128,6 +130,7 @@ def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
     wanted = request.GET.get("from", "").strip().replace("\0", "")
     if not wanted:
         return None
+    # The list of responses defers the parameters, which rebuilding the request needs.
     row: Response | None = rows_of(request, Response).defer(None).filter(pk=wanted).first()
     if row is None or not may(request, CONTRIBUTORS, row):
         return {"problem": _NOT_FOUND}
@@ -137,6 +140,7 @@ def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
         body = rebuild.rebuild_request(row)
     except BadRequest as refused:
         return {"team_id": row.team_id, "problem": refused.message}
+    # The body is embedded in the page as JSON and copied into form fields.
     length = len(json.dumps(body))
     if length > MAX_REQUEST_CHARACTERS:
         return {"team_id": row.team_id, "problem": f"The request is too large for the playground ({size(length)})."}

@@ -71,8 +71,10 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
     """Base class: a list with a search by exact id, and a page with details, tables and content."""
 
     list_prefetch: tuple[str, ...] = ("team",)
+    # No links to time ranges above the list.
     list_before_template = ""
     ordering = ["-created_at", "-id"]
+    # Sorting by other columns would need an index for each of them.
     sortable_by = ()
     search_fields = ["id"]
     search_help_text = "Exact ID"
@@ -111,6 +113,7 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         # Only pages that display content are recorded, not those that hide it or have none.
         if shown:
             audit_read(request, row, team_id=row.team_id)
+        # The notice about hidden content appears only on pages that could display content.
         has_content = type(self).payloads is not StoredObjectAdmin.payloads
         context = {
             **self.admin_site.each_context(request),
@@ -164,7 +167,7 @@ def _metadata(values: dict[str, Any] | None) -> list[Payload]:
 
 def _first_rows(rows: "QuerySet[_Row]") -> tuple[list[_Row], bool]:
     """Return the first rows, and whether there are more."""
-    # One row more than shown: tells whether there are others without counting them.
+    # One row more than shown, to learn without counting whether there are others.
     read = list(rows[: SHOWN_ROWS + 1])
     return read[:SHOWN_ROWS], len(read) > SHOWN_ROWS
 
@@ -213,6 +216,7 @@ class BatchAdmin(StoredObjectAdmin):
     @override
     def tables(self, row: Batch) -> list[Table]:
         """Return the requests of a running batch. They are deleted when it ends."""
+        # Without bodies and answers: the page shows up to 200 lines, and each may have megabytes.
         lines = BatchLine.objects.filter(batch=row, team_id=row.team_id).defer("body", "answer").order_by("position")
         shown, has_more = _first_rows(lines)
         rows = [
@@ -257,6 +261,7 @@ class VectorStoreAdmin(StoredObjectAdmin):
     def expiry(self, store: VectorStore) -> Cell:
         if store.expires_after_days is None:
             return "never"
+        # Expiry counts from the last use, as in OpenAI's `expires_after` with anchor `last_active_at`.
         ends = store.last_active_at + timedelta(days=store.expires_after_days)
         return badge("expired", "warning") if ends <= now() else when(ends)
 
@@ -356,6 +361,7 @@ class ContainerAdmin(StoredObjectAdmin):
 
     @display(description="Status")
     def state(self, container: Container) -> SafeString:
+        # Rows outlive their containers, for example when the sandbox service restarts.
         if container.lost:
             return badge("lost", "danger", "Its processes ended before it expired")
         return badge("running", "success") if container.runs_at(now()) else badge("expired")

@@ -21,6 +21,7 @@ from tenants.console.content_access import audit_read, may_read
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, may
 
 _TEMPLATE = "admin/conversations/conversation/confirm.html"
+# The ids are part of the URL of the confirmation page.
 _MAX_ITEMS = 20
 _FORMATS = {"jsonl": ("application/jsonl", export.lines), "md": ("text/markdown; charset=utf-8", export.markdown)}
 
@@ -38,6 +39,7 @@ def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
     after = request.POST.get("after") or request.GET.get("after") or None
     if request.method == "POST":
         try:
+            # No API key created the fork: a user did.
             made = services.fork_conversation(
                 team_id=conversation.team_id, key_id=None, conversation_id=conversation.pk, after=after
             )
@@ -78,6 +80,7 @@ def _remove(request: HttpRequest, conversation: Conversation, items: list[str], 
         "team_id": conversation.team_id,
         "actor": actor(request),
         "conversation_id": conversation.pk,
+        # Connects the audit event with the log lines of this request.
         "request_id": getattr(request, "scope", {}).get("request_id", ""),
         "reason": reason,
     }

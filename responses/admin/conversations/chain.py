@@ -18,6 +18,7 @@ from tenants.console.content_access import HIDDEN, audit_read, may_read
 
 MAX_NODES = 200
 _MAX_ANCESTORS = 100
+# Deeper branches share the last lane: further indentation would leave no room for text.
 _MAX_LANE = 6
 
 # The recursive steps do not filter by team: a response can only follow one of its own team, and row-level security
@@ -111,6 +112,7 @@ def _tree(response: Response, top: str) -> tuple[list[Response], bool]:
     with connection.cursor() as cursor:
         cursor.execute(_DESCENDANTS_SQL, values)
         ids = [name for (name,) in cursor.fetchall()]
+    # The recursion visits one level after the other, so a cut removes the deepest responses.
     kept = ids[:MAX_NODES]
     # The response that the page was opened from is always included, even in a tree that is too large to show.
     if response.pk not in kept:
@@ -133,6 +135,7 @@ def _nodes(rows: Sequence[Response], top: str, this: Response, *, is_readable: b
     while stack:
         row, lane = stack.pop()
         after = followers[row.pk]
+        # The stack is last in, first out: pushing the oldest follower last puts it directly below.
         stack += [(one, min(lane + 1, _MAX_LANE)) for one in after[1:]]
         stack += [(one, lane) for one in after[:1]]
         found.append(

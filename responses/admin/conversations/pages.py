@@ -38,6 +38,7 @@ from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, TeamScoped, ev
 from tenants.console.viewer import viewer
 
 SHOWN_ITEMS = 50
+# Items shown after the one that a link points to.
 _ITEMS_AFTER = 25
 _SHOWN_RESPONSES = 10
 _MAX_CALLS = 500
@@ -82,8 +83,9 @@ class EndUserFilter(TextFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not (wanted := (self.value() or "").strip()):
             return queryset
-        spoken = Response.objects.filter(end_user=wanted, conversation_id__isnull=False).order_by("-created_at")
-        return queryset.filter(pk__in=set(spoken.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
+        # Responses have an index by end user, so the search needs no time range.
+        by_user = Response.objects.filter(end_user=wanted, conversation_id__isnull=False).order_by("-created_at")
+        return queryset.filter(pk__in=set(by_user.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
 
 
 class MetadataFilter(TextFilter):
@@ -149,6 +151,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
+        # Here and not in the filter: ordering needs the same ids, and the list may contain old conversations.
         lately = self._recently_active_ids(request)
         return rows if lately is None else rows.filter(pk__in=lately)
 
@@ -157,6 +160,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         lately = self._recently_active_ids(request)
         if lately is None:
             return self.ordering
+        # The order of the ids is known already. Sorting by it in SQL keeps pagination in the database.
         listed = Value(lately, output_field=ArrayField(TextField()))
         return [Func(listed, F("pk"), function="array_position", output_field=IntegerField()).asc()]
 
@@ -181,11 +185,12 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         """Add the summaries of the rows, with previews of those that may be read."""
         changelist = super().get_changelist_instance(request)
         rows = list(changelist.result_list)
-        summary = summaries_of(rows)
+        summaries = summaries_of(rows)
         readable = {row.team_id for row in rows if may_read(request, row.team_id)}
         for row in rows:
-            row.summary = summary[row.pk]
+            row.summary = summaries[row.pk]
             row.is_readable = row.team_id in readable
+        # A preview is content: displaying it counts as reading it.
         audit_team_reads(viewer(request), {row.team_id for row in rows if row.is_readable and row.summary.preview})
         changelist.result_list = rows
         return changelist
@@ -285,6 +290,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
             "rows": rows,
             "at": placements[0].position if placements else 0,
             "has_earlier": len(newest) > SHOWN_ITEMS,
+            # A link into the middle of the conversation: newer items exist below those shown.
             "has_later": before is not None and before < conversation.next_position,
             "first_response_id": first_response_id,
             # The page already begins with the header of this response: the new fragment has it, the old one is removed.

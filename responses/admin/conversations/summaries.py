@@ -17,11 +17,15 @@ from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import now
 from responses.models import RUNNING, ConversationLock, Response
 
+# Counting stops here: one long conversation must not slow the whole list down.
 MAX_RESPONSES = 1000
 MAX_ITEMS = 1000
 _PREVIEW_CHARACTERS = 120
+# A system message or files may precede the first user message.
 _FIRST_ITEMS = 6
 
+# Lateral subqueries read a bounded number of index entries for each conversation. A join with GROUP BY would aggregate
+# all responses first.
 _SUMMARIES_SQL = """
 SELECT one.id, latest.created_at, latest.end_user, beginning.input_preview,
        coalesce(runs.responses, 0), coalesce(runs.turns, 0), coalesce(runs.tools, 0), coalesce(runs.input, 0),
@@ -51,6 +55,7 @@ LEFT JOIN LATERAL (
 ) AS items ON true
 """
 
+# Conversations have no column for their last activity; the index of responses by time serves instead.
 _RECENTLY_ACTIVE_SQL = """
 SELECT conversation_id FROM (
     SELECT conversation_id, created_at FROM responses_response
@@ -67,7 +72,7 @@ class ConversationSummary:
     """Figures of a conversation.
 
     `items` and `responses` are counted up to 1,000; `more_items` and `more_responses` say that there are others.
-    `locked_by` is the id of the response that locks the conversation lock.
+    `locked_by` is the id of the response that holds the conversation lock.
     """
 
     last_active: datetime
@@ -102,9 +107,9 @@ def summaries_of(
         values: dict[str, Any] = {"ids": list(by_id), "responses": MAX_RESPONSES, "items": MAX_ITEMS + 1}
         cursor.execute(_SUMMARIES_SQL, values)
         rows = cursor.fetchall()
-    begun = {row[0]: row[3] or "" for row in rows}
-    without = [name for name, preview in begun.items() if not preview]
-    previews = {**begun, **_first_user_texts(without)} if with_previews else {}
+    previews_by_id = {row[0]: row[3] or "" for row in rows}
+    without = [name for name, preview in previews_by_id.items() if not preview]
+    previews = {**previews_by_id, **_first_user_texts(without)} if with_previews else {}
     return {row[0]: _summary(by_id[row[0]], row, previews.get(row[0], ""), lock_owners) for row in rows}
 
 
@@ -140,7 +145,7 @@ def recently_active(*, length: timedelta, teams: Sequence[str] | None) -> list[s
 
 
 def _lock_owners(ids: Iterable[str]) -> dict[str, str]:
-    # By conversation id, the response that locks the lock now.
+    # By conversation id, the response that holds the lock now.
     locks = list(ConversationLock.objects.filter(pk__in=list(ids)))
     if not locks:
         return {}
@@ -163,13 +168,14 @@ def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:
     by_item: dict[Any, list[tuple[str, int]]] = {}
     for owner, position, item_id in places.values_list("owner", "position", "item_id"):
         by_item.setdefault(item_id, []).append((owner, position))
-    words: dict[str, tuple[int, str]] = {}
+    first: dict[str, tuple[int, str]] = {}
+    # Items are shared by forks: one may be the first of several conversations.
     for item in Item.objects.filter(key__in=list(by_item), type="message", body__role="user"):
         text = plain_text(item.body)[:_PREVIEW_CHARACTERS]
         for owner, position in by_item[item.key]:
-            if text and position < words.get(owner, (_FIRST_ITEMS, ""))[0]:
-                words[owner] = (position, text)
-    return {owner: text for owner, (_, text) in words.items()}
+            if text and position < first.get(owner, (_FIRST_ITEMS, ""))[0]:
+                first[owner] = (position, text)
+    return {owner: text for owner, (_, text) in first.items()}
 
 
 # -- which response an item belongs to ---------------------------------------------------------------------------------

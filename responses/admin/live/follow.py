@@ -50,6 +50,7 @@ class FollowSocket(AdminSocket):
         if not self.viewer.may_read(response.team_id):
             return NOT_ALLOWED
         await in_db_thread(lambda: audit_team_reads(self.viewer, [response.team_id]))
+        # Closes the generator when the browser leaves, and with it the subscription to notifications.
         async with aclosing(follow.watch(response)) as pieces:
             async for data in pieces:
                 if events := [*follow_messages(event for _, event in read_frames(data))]:
@@ -73,6 +74,7 @@ def follow_messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]
         kind = event.get("type", "").removeprefix("response.")
         part = _DELTA_PARTS.get(kind)
         if part is not None:
+            # A batch holds many small deltas: one message for a run of them is far less work for the browser.
             if pending is not None and (pending["id"], pending["part"]) == (event["item_id"], part):
                 pending["text"] += event["delta"]
                 continue

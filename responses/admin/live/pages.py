@@ -92,8 +92,10 @@ def run_action(request: HttpRequest, response_id: str, name: str) -> HttpRespons
     arguments = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
     is_done = not refusal and action.act(**arguments, request=RequestInfo(request_id=origin().request_id))
     if is_done and name == "requeue":
+        # After the commit: a worker woken earlier would not see the run as waiting.
         transaction.on_commit(notify_workers)
     message = f"{response.pk} {action.outcome}." if is_done else f"{response.pk} {refusal or 'has already ended'}."
+    # The dialog of the page sends the form by script and shows the message itself.
     if request.headers.get("X-Requested-With") == "fetch":
         return JsonResponse({"message": message}, status=200 if is_done else 409)
     (messages.success if is_done else messages.warning)(request, message)

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 1.0
 _WORKERS_SECONDS = 3.0
+# Final statuses are kept for a while: a slow page learns of an ended run several polls later.
 _MAX_ENDED = 500
 
 
@@ -46,6 +47,7 @@ def poll(*, teams: Iterable[str], before: PollResult | None = None) -> PollResul
     snapshot = queries.take_snapshot(teams=[*teams], before=before.snapshot)
     gone = before.snapshot.rows.keys() - snapshot.rows.keys()
     ended = {**before.ended, **(queries.endings(response_ids=gone) if gone else {})}
+    # Team names rarely change: each is read once for each poller.
     wanted = {row.response.team_id for row in snapshot.rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=wanted).values_list("pk", "name")) if wanted else {}
     return PollResult(
@@ -62,6 +64,7 @@ class RunPoller:
     It starts with the first page and stops with the last one.
     """
 
+    # Keyed by event loop too: tasks and events belong to the loop that created them.
     _pollers: dict[tuple[asyncio.AbstractEventLoop, frozenset[str]], "RunPoller"] = {}
 
     def __init__(self, teams: frozenset[str]) -> None:
@@ -80,6 +83,7 @@ class RunPoller:
             poller = cls._pollers[key] = cls(key[1])
         poller._watchers.add(changed)
         if poller.result is not None:
+            # The poller runs already: show what it knows now instead of after the next poll.
             changed.set()
         return poller
 
@@ -107,6 +111,7 @@ class RunPoller:
                 await asyncio.sleep(_RETRY_SECONDS)
             for changed in self._watchers:
                 changed.set()
+            # At least a short pause, even after a poll that took longer than the interval.
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
 

@@ -28,6 +28,7 @@ _TAIL_BATCHES = 6
 _TAIL_CHARACTERS = 6000
 _PREVIEW_CHARACTERS = 160
 
+# Without parameters and metadata, which may be large and are not shown.
 _COLUMNS = (
     "id",
     "team_id",
@@ -55,6 +56,7 @@ _TEAMS_SQL = f"""
             WHERE background AND {_IS_RUNNING} AND team_id > team.id ORDER BY team_id LIMIT 1)
     FROM team WHERE team.id IS NOT NULL
 """  # noqa: S608 - constants of ours
+# Counts each team's queue up to a limit: an exact count of a long queue would read all of it.
 _WAITING_SQL = """
 WITH RECURSIVE team(id) AS ({teams}),
 waiting AS (
@@ -67,6 +69,7 @@ waiting AS (
 )
 SELECT count(*) OVER (), id FROM waiting ORDER BY created_at LIMIT %(limit)s
 """
+# `right` cuts frames in the database: a batch may be large, and only its end is needed.
 _TAILS_SQL = """
 SELECT run.id, batch.first_sequence, batch.last_sequence, batch.frames
 FROM unnest(%s::text[], %s::integer[]) AS run(id, after)
@@ -103,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
-    """The end of a run\'s event log: the last sequence number and a preview of the output text.
+    """The end of a run's event log: the last sequence number and a preview of the output text.
 
     `has_changes` is True if the batches read last contain events other than deltas.
     """
@@ -149,17 +152,18 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     executed = _executed()
     counted, waiting = _waiting(teams)
     responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting]}
-    log_tail = _log_tails(responses.values(), known)
+    tails = _log_tails(responses.values(), known)
     begun = _begun(responses.values(), known)
     rows = {
         key: RunRow(
             response=response,
-            log_tail=log_tail[key],
+            log_tail=tails[key],
             steps=known[key].steps if key in known else (),
             begun_at=begun.get(key),
         )
         for key, response in responses.items()
     }
+    # Most polls find only deltas. Reading turns and calls only where others appear saves two queries for most runs.
     stale = [key for key, row in rows.items() if _is_stale(row, known.get(key))]
     steps = _steps(stale)
     rows |= {key: replace(rows[key], steps=steps.get(key, ())) for key in stale}
@@ -204,6 +208,7 @@ def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
         found = cursor.fetchall()
     if not found:
         return 0, []
+    # Runs may have ended between the two statements: the status is checked again.
     rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for _, key in found], status__in=RUNNING)
     return min(int(found[0][0]), _MAX_COUNTED), list(rows.order_by("created_at"))
 
@@ -248,6 +253,7 @@ def _begun(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[s
     found = {key: row.begun_at for key, row in known.items() if row.begun_at is not None}
     unknown = []
     for row in responses:
+        # Foreground runs begin in the request that creates them.
         if not row.background:
             found[row.pk] = row.created_at
         elif row.pk not in found and row.status == "in_progress":
@@ -266,6 +272,7 @@ def _is_stale(row: RunRow, before: RunRow | None) -> bool:
     """Return True if the turns or calls of the run may have changed since the previous snapshot."""
     if before is None or row.log_tail.has_changes:
         return True
+    # Counters and fencing token also show progress that a cut-off log does not.
     new, old = row.response, before.response
     return (new.turns, new.tool_calls, new.lease_token) != (old.turns, old.tool_calls, old.lease_token)
 

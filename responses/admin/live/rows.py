@@ -30,10 +30,12 @@ def row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson
     """Return the row of a run for this viewer."""
     response, stuck_reason = row.response, stuck(row, at=at)
     name, tone = _state(row)
+    # The client asked not to store this content: none of it is displayed.
     preview = row.log_tail.preview if response.stored else ""
     return {
         "id": response.pk,
         "url": url(response.pk),
+        # The script sorts rows by this key: executed runs before waiting ones, oldest first.
         "order": f"{int(row.is_waiting)}{_ms(response.created_at)}{response.pk}",
         "state": name,
         "tone": tone,
@@ -49,6 +51,7 @@ def row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson
         "step": _step(row),
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
         "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
+        # Shows that there is output, even to viewers who may not read it.
         "preview": preview if not preview or viewer.may_read(response.team_id) else HIDDEN,
         "stuck": stuck_reason,
         "steps": [_chip(step) for step in row.steps],
@@ -119,6 +122,7 @@ def _allowed_actions(row: RunRow, viewer: Viewer, *, is_stuck: bool) -> Mapping[
 
 
 def _state(row: RunRow) -> tuple[str, str]:
+    # Status and tone of the badge. A requeued run keeps the API status `in_progress`, but no worker executes it.
     response = row.response
     if response.status == Status.QUEUED:
         return "queued", "waiting"

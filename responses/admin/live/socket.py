@@ -38,7 +38,7 @@ class LiveSocket(AdminSocket):
 
 
 class _SentState:
-    """What has been state to a page. Later messages contain changes only."""
+    """State of one page, from which later messages are reduced to changes."""
 
     def __init__(self, socket: AdminSocket) -> None:
         self._socket = socket
@@ -67,6 +67,7 @@ class _SentState:
         gone = [
             {"id": key, "state": state, "tone": tone}
             for key in self._rows.keys() - found.keys()
+            # A run that is gone without a final status was deleted, or left the first rows of a long list.
             for state, tone in [rows.ended(result.ended[key]) if key in result.ended else ("gone", "ended")]
         ]
         changed = [row for key, row in found.items() if self._rows.get(key) != row]

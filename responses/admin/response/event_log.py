@@ -88,6 +88,7 @@ def types(response: Response) -> Counter[str]:
 def _batches(response: Response, *, first: int) -> Iterator[EventBatch]:
     # A few batches for each query: a batch may be large, and most pages need only one or two.
     rows = EventBatch.objects.filter(response_id=response.pk, team_id=response.team_id)
+    # The batch that contains `first` may begin before it.
     begins = rows.filter(first_sequence__lte=first).order_by("-first_sequence")
     start = begins.values_list("first_sequence", flat=True).first() or 0
     while True:

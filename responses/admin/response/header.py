@@ -73,5 +73,6 @@ def _speed(response: Response) -> str:
     """Return the output tokens per second, counted from the first token."""
     if not response.duration_ms or response.first_token_ms is None or not response.output_tokens:
         return "–"
+    # The time to the first token is spent on the queue and the prompt, not on generating output.
     spent = response.duration_ms - response.first_token_ms
     return f"{response.output_tokens * 1000 / spent:,.0f}" if spent > 0 else "–"

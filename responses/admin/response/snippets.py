@@ -64,6 +64,7 @@ def python(body: Body, *, base: str) -> str:
     call = ["client.responses.create(", *lines, ")"]
     end = ["for event in stream:", "    print(event)"] if body.get("stream") else ["print(response.output_text)"]
     name = "stream" if body.get("stream") else "response"
+    # The key comes from the environment: a pasted snippet must not contain one.
     head = ["import os", "", "from openai import OpenAI", "", *_notes(body)]
     client = f'client = OpenAI(base_url={base!r}, api_key=os.environ["{KEY}"])'
     return "\n".join([*head, client, f"{name} = {call[0]}", *call[1:], *end]) + "\n"

@@ -39,6 +39,7 @@ class ResponseTab:
         return f"admin/responses/response/tabs/{self.name}.html"
 
 
+# The first tab is shown if the URL names none.
 TABS = (
     ResponseTab(name="transcript", title="Transcript", read=read_transcript),
     ResponseTab(name="timeline", title="Timeline", read=timeline),

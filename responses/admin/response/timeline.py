@@ -119,6 +119,7 @@ def claims_of(response: Response) -> list[tuple[datetime, str]]:
 def _queue_and_attempts(response: Response) -> Iterable[TraceSpan]:
     if not response.background:
         return
+    # Responses from before claims were recorded have turns but no claims: their time in the queue is unknown.
     claims = claims_of(response)
     if claims or response.status == Status.QUEUED or not response.turns:
         until = claims[0][0] if claims else response.ended_at
@@ -212,6 +213,7 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
         moments |= dict(later[:_MAX_FOLLOWERS])
     places = Placement.objects.filter(owner__in=moments, team_id=response.team_id, section=Section.INPUT)
     sent = places.filter(item__type__in=_OUTPUT_TYPES).values_list("owner", "item__body__call_id")[:_MAX_ANSWERS]
+    # The same output may be sent again in later turns of a conversation: the first time counts.
     first: dict[str, tuple[datetime, str]] = {}
     for owner, call_id in sorted(sent, key=lambda row: moments[row[0]]):
         first.setdefault(call_id, (moments[owner], owner))
@@ -220,7 +222,7 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
 
 def _lost_work(response: Response, spans: Sequence[TraceSpan]) -> Iterable[TraceSpan]:
     # From the last stored row of an attempt to the next claim: work that was lost, and the wait for the sweeper and
-    # for a worker. No row tells the two apart.
+    # for a worker. No row separates the two.
     claims = claims_of(response)
     for number, ((at, _), (until, _)) in enumerate(pairwise(claims), 1):
         ends = [one.ended for one in spans if one.kind in WORK and one.ended is not None and one.ended <= until]

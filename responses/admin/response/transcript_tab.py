@@ -22,6 +22,7 @@ def read_transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
 
 
 def _details(response: Response) -> dict[str, Any]:
+    # The list of usage records is bounded by time: without a start it would show recent ones only.
     ledger = {"object_id": response.pk, "occurred_at_from_0": f"{response.created_at:%Y-%m-%d}"}
     return {
         "key_link": cells.key(response),

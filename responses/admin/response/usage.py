@@ -12,6 +12,7 @@ from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.models import UsageRecord
 from tenants.prices import Prices, amount
 
+# A run may have more turns than a page can list.
 PAGE = 500
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 

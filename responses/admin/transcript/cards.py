@@ -18,6 +18,7 @@ Body = dict[str, Any]
 
 OPEN_MAX_BYTES = 2000
 """A card of at most this many bytes is open initially."""
+# Labels of parts that a tool produced. Items of hosted tools contain input and output together.
 _OUTPUT_LABELS = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
 _TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
 _APPROVAL_LABELS = {
@@ -182,6 +183,7 @@ def _tools(label: str, tools: Sequence[Body]) -> list[ItemPart]:
 def _tool(tool: Body) -> str:
     """Describe a tool in one line. A namespace or an MCP server includes the names of its tools."""
     name = tool.get("name") or tool.get("server_label") or tool["type"]
+    # `allowed_tools` of an MCP server is a list of names or a filter object; only a list can be shown.
     inner = [entry["name"] for entry in tool.get("tools") or ()]
     if isinstance(tool.get("allowed_tools"), list):
         inner = tool["allowed_tools"]
@@ -225,11 +227,13 @@ def _custom_call(body: Body) -> ToolCard:
 
 
 def _tool_output(body: Body) -> ToolCard:
+    # Outputs usually have no name: `_with_name` adds it from the row of the call.
     title = _qualified(body) if body.get("name") else "tool"
     return _answer(title, *_content_parts(body["output"]))
 
 
 def _computer_call(body: Body) -> ToolCard:
+    # Newer models send several actions in one call, older ones a single one.
     actions = body.get("actions") or [body.get("action") or {}]
     checks = _checks("Safety checks", body.get("pending_safety_checks"))
     return _call("computer", "computer", *_lines("Actions", map(_action, actions)), *checks)
@@ -343,6 +347,7 @@ def _passage(result: Body) -> list[ItemPart]:
 
 def _web_search(body: Body) -> ToolCard:
     action = body["action"]
+    # `query` is the older form of `queries`.
     queries = action.get("queries") or [action.get("query")]
     parts = [*_lines("Queries", queries), *_text("Page", action.get("url")), *_text("Pattern", action.get("pattern"))]
     pages = _lines("Sources", [page.get("url") for page in action.get("sources") or ()])

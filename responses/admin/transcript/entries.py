@@ -26,6 +26,7 @@ from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Types shown as images. Anything else is offered as a download: SVG, for example, may contain scripts."""
+# Items of the input and of the output, each: the latest ones are shown.
 SHOWN_ITEMS = 200
 # Bounds the time spent on rendering Markdown: beyond this many characters a page shows plain text.
 _MAX_MARKDOWN_CHARACTERS = 256 * 1024
@@ -121,6 +122,7 @@ def entries(places: Iterable[Placement], context: ItemContext, *, is_readable: b
     for place in places:
         entry = _entry(place.item, context, in_context=place.in_context)
         if not isinstance(entry, ToolCard):
+            # Cards do not count: their content is shown as plain text.
             remaining -= sum(len(part.text) for part in entry.parts)
             if remaining < 0:
                 entry = replace(entry, parts=[_plain(part) for part in entry.parts])
@@ -145,6 +147,7 @@ def instruction_messages(
     """Return the instructions of a request, as messages: a text, or the messages of a prompt template."""
     if not instructions:
         return []
+    # Instructions are a parameter, not an item: they have no id and no row.
     if isinstance(instructions, str):
         bodies = [{"id": "", "type": "message", "role": "instructions", "content": instructions}]
     else:
@@ -277,6 +280,7 @@ def _paired(found: Sequence[Entry]) -> list[Entry]:
 def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID, str]) -> dict[UUID, ToolCall]:
     """Return, by item key, the row of the call that the item makes or answers."""
     by_id = {row.call_id: row for row in rows}
+    # Call ids are chosen by models and may repeat in later responses: the pair with the response is preferred.
     by_owner = {(row.response_id, row.call_id): row for row in rows}
     found: dict[UUID, ToolCall] = {}
     without_call_id: dict[tuple[str, str], list[Item]] = defaultdict(list)
@@ -308,6 +312,7 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
         return {}
     rows = list(Approval.objects.filter(team_id=team_id, pk__in=request_ids))
     answered = [row.answered_in for row in rows if row.answered_in]
+    # The approval row names the response that answered it; that response names the API key.
     key_ids = dict(Response.objects.filter(pk__in=answered, team_id=team_id).values_list("pk", "api_key_id"))
     key_names = dict(ApiKey.objects.filter(pk__in=key_ids.values()).values_list("pk", "name"))
     return {row.pk: ApprovalResult.of(row, key_names.get(key_ids.get(row.answered_in or "", ""), "")) for row in rows}

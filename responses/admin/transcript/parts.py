@@ -74,7 +74,9 @@ class ItemPart:
         if self.length is not None:
             return self.length
         if (data := parse_data_url(self.source)) is not None:
+            # Base64 encodes three bytes in four characters.
             return len(data.payload) * 3 // 4 if data.is_base64 else len(data.payload)
+        # JSON from clients may contain lone surrogates, which UTF-8 cannot encode.
         return len((self.raw or self.text).encode(errors="replace"))
 
     @property
@@ -174,5 +176,6 @@ def _citations(annotations: Sequence[dict[str, Any]]) -> list[Citation]:
         url = note.get("url") or ""
         name = note.get("title") or url or note.get("filename") or note.get("file_id") or ""
         host = host_of(url) if url else ""
+        # `host` is empty for addresses that are not HTTP: those are not linked.
         found.setdefault(url or name, Citation(name=name, url=url if host else "", host=host))
     return [citation for key, citation in found.items() if key]

@@ -52,6 +52,7 @@ def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
 @page("content/calls/<int:pk>/<str:field>/", name="call_text")
 def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
     """Serve the arguments, the output or the error of a tool call."""
+    # A fixed set of fields: the name comes from the URL.
     row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
     if row is None:
         raise Http404
@@ -77,11 +78,13 @@ def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
 @page("content/files/<str:file_id>/", name="file_content")
 def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     """Serve a stored file."""
+    # PostgreSQL rejects NUL characters in text: such an id is unknown, not an error.
     file = File.objects.filter(pk=file_id).first() if "\x00" not in file_id else None
     if file is None or not file.exists_at(now()):
         raise Http404
     _check(request, file, file.team_id)
     content = async_to_sync(storage.open_content)(file)
+    # Enough for every signature. The rest is streamed.
     first_bytes = content.read(16)
     content.seek(0)
     headers = _headers(file.content_type, first_bytes, name=file.filename)
