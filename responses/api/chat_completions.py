@@ -48,9 +48,9 @@ class ListChatCompletionsView(ApiView):
         query = request.query_params
         reject_unknown(query, page=False, filters=(*_PAGE, "model", "metadata[…]"))
         page = _page(query)
-        narrow = stored.CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
+        filters = stored.CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
         with scope.team(principal.team_id):
-            found = stored.list_completions(team_id=principal.team_id, narrow=narrow, page=page)
+            found = stored.list_completions(team_id=principal.team_id, filters=filters, page=page)
         return Response(found.as_list(present=stored.public_body))
 
 

@@ -1,5 +1,8 @@
-"""Chat completions: what is valid (`requests`, `messages`, `tools`), what a model can do of it (`demands`), asking the
-upstream (`sending`), what the client sees of its chunks (`chunks`), and what is stored (`folding`, `stored`)."""
+"""Chat completions.
+
+Validation is in `requests`, `messages` and `tools`, checks against the model's settings in `capabilities`, the call of
+the upstream in `completion`, the stream to the client in `chunks`, and storage in `accumulator` and `stored`.
+"""
 
 from responses.chat.completion import complete, stream
 from responses.chat.requests import parse_chat

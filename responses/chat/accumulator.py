@@ -1,33 +1,34 @@
-"""From the chunks of a streamed chat completion to the completion that they add up to.
+"""Accumulation of the chunks of a streamed chat completion into a complete one.
 
-Strings go on where they left off, lists too; entries with an `index` are put together by it. Whatever an upstream adds
-of its own is folded by the same rule.
+Strings and lists are appended, and list entries with the same `index` are merged. Fields that upstreams add to OpenAI's
+follow the same rules.
 """
 
 from typing import Any
 
 from responses.engine.chat.converter import Chunk
 
-# Said once, if at all, though some servers repeat them in each chunk.
-_ONCE = {"id", "type", "role", "name", "format", "signature"}
-_NOT_OF_THE_WHOLE = {"object", "choices", "obfuscation"}
+# These are sent as a whole, so they are not appended: some servers repeat them in each chunk.
+_WHOLE_FIELDS = {"id", "type", "role", "name", "format", "signature"}
+_CHUNK_FIELDS = {"object", "choices", "obfuscation"}
 
 
 class _Text(list[str]):
-    """A string that is still being written: joining it for each delta would take the square of its length."""
+    """Pieces of a string, joined at the end: appending each delta to a string would take quadratic time."""
 
 
-class Folded:
-    """The completion so far."""
+class CompletionAccumulator:
+    """Completion that grows with each chunk."""
 
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Take in one chunk."""
-        told = {name: value for name, value in chunk.items() if name not in _NOT_OF_THE_WHOLE and value is not None}
-        self._head.update(told)
+        """Add a chunk."""
+        # Nulls must not replace values: the usage is null in all chunks but one.
+        fields = {name: value for name, value in chunk.items() if name not in _CHUNK_FIELDS and value is not None}
+        self._head.update(fields)
         for choice in chunk.get("choices") or []:
             if isinstance(choice, dict):
                 self._add_choice(choice)
@@ -35,26 +36,26 @@ class Folded:
     def _add_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index") or 0
         known = self._choices.setdefault(index, {"message": {}, "logprobs": {}, "finish_reason": None})
-        for part, told in (("message", choice.get("delta")), ("logprobs", choice.get("logprobs"))):
-            if isinstance(told, dict):
-                _merge(known[part], told)
+        for part, delta in (("message", choice.get("delta")), ("logprobs", choice.get("logprobs"))):
+            if isinstance(delta, dict):
+                _merge(known[part], delta)
         known["finish_reason"] = choice.get("finish_reason") or known["finish_reason"]
 
     def completion(self) -> dict[str, Any]:
-        """The whole, as an upstream that does not stream would have sent it."""
+        """Return the completion as an upstream that does not stream would have sent it."""
         choices = [self._choice(index) for index in sorted(self._choices)]
         return {**self._head, "object": "chat.completion", "choices": choices}
 
     def _choice(self, index: int) -> dict[str, Any]:
         known = self._choices[index]
-        message = {"role": "assistant", "content": None, "refusal": None, **_settled(known["message"])}
+        message = {"role": "assistant", "content": None, "refusal": None, **_joined(known["message"])}
         for call in message.get("tool_calls") or ():
             call.pop("index", None)
             call.setdefault("type", "function")
         return {
             "index": index,
             "message": message,
-            "logprobs": _settled(known["logprobs"]) or None,
+            "logprobs": _joined(known["logprobs"]) or None,
             "finish_reason": known["finish_reason"] or "stop",
         }
 
@@ -64,7 +65,7 @@ def _merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
         known = into.get(name)
         if value is None:
             into.setdefault(name, None)
-        elif name in _ONCE:
+        elif name in _WHOLE_FIELDS:
             into[name] = known or value
         elif isinstance(value, str):
             if isinstance(known, _Text):
@@ -84,7 +85,7 @@ def _merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _extend(listed: list[Any], more: list[Any]) -> None:
-    """Add entries; those with an index go on with the one that has it already."""
+    # Deltas of parallel tool calls arrive interleaved; their index says which call they continue.
     for entry in more:
         if not isinstance(entry, dict) or "index" not in entry:
             listed.append(entry)
@@ -96,12 +97,12 @@ def _extend(listed: list[Any], more: list[Any]) -> None:
         _merge(known, entry)
 
 
-def _settled(value: Any) -> Any:
+def _joined(value: Any) -> Any:
     match value:
         case _Text():
             return "".join(value)
         case list():
-            return [_settled(entry) for entry in value]
+            return [_joined(entry) for entry in value]
         case dict():
-            return {name: _settled(entry) for name, entry in value.items()}
+            return {name: _joined(entry) for name, entry in value.items()}
     return value

@@ -1,8 +1,8 @@
-"""`POST /v1/chat/completions`: routed to the same upstreams, passed on as it comes, and written to the ledger.
+"""Execution of `POST /v1/chat/completions`: forwarding to an upstream, the usage record, and storage.
 
-With `store` the completion is committed together with its ledger row, before its client is told that it is over. The
-platform always asks the upstream for usage; the usage-only chunk is passed on only to clients that asked for it, since
-others index `choices[0]` of every chunk.
+With `store` the completion is committed together with its usage record, before the client receives the end. The usage
+is always requested from the upstream. The chunk that contains only the usage is sent to clients that requested it, as
+others expect `choices[0]` in every chunk.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import httpx2
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
-from responses.chat.accumulator import Folded
+from responses.chat.accumulator import CompletionAccumulator
 from responses.chat.chunks import ChunkWriter, as_chunk, frame
 from responses.chat.requests import ChatRequest
 from responses.engine.chat.converter import Chunk, read_usage
@@ -31,7 +31,7 @@ from tenants.principal import Principal
 
 
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
-    """The upstream's completion."""
+    """Return the upstream's completion; raises `ApiError`."""
     call = await _route(principal, body, request)
     values = {**capabilities.upstream_values(body, call.route), "stream": False}
     try:
@@ -43,14 +43,14 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     except asyncio.CancelledError:
         await call.end(outcome="interrupted")
         raise
-    call.seen(completion)
-    kept = call.kept(completion)
-    await call.end(outcome="stop", kept=kept)
-    return completion if kept is None else stored.public_body(kept)
+    call.observe(completion)
+    row = call.row_for(completion)
+    await call.end(outcome="stop", row=row)
+    return completion if row is None else stored.public_body(row)
 
 
 async def stream(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> AsyncIterator[bytes]:
-    """The upstream's events, once it has begun to answer; its errors before that are raised."""
+    """Return the events of a completion once the upstream has begun to respond; earlier errors raise `ApiError`."""
     call = await _route(principal, body, request)
     values = {
         **capabilities.upstream_values(body, call.route),
@@ -66,34 +66,36 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     except asyncio.CancelledError:
         await call.end(outcome="interrupted")
         raise
-    return _relay(call, body, response, stack)
+    return _events(call, body, response, stack)
 
 
-async def _relay(
-    call: "_Call", body: ChatRequest, response: httpx2.Response, stack: AsyncExitStack
+async def _events(
+    call: "_ChatCall", body: ChatRequest, response: httpx2.Response, stack: AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
     writer = ChunkWriter(own_id=call.own_id, wants_usage=body.wants_usage, obfuscates=body.obfuscates)
-    folded = None if call.own_id is None else Folded()
+    accumulator = None if call.own_id is None else CompletionAccumulator()
     async with stack:
         try:
             async for chunks in _chunks(response):
                 for chunk in chunks:
-                    call.seen(chunk)
-                    if folded is not None:
-                        folded.add(chunk)
-                if passed := b"".join(writer.write(chunk) for chunk in chunks):
-                    yield passed
-            await call.end(outcome="stop", kept=None if folded is None else call.kept(folded.completion()))
+                    call.observe(chunk)
+                    if accumulator is not None:
+                        accumulator.add(chunk)
+                if data := b"".join(writer.write(chunk) for chunk in chunks):
+                    yield data
+            await call.end(outcome="stop", row=None if accumulator is None else call.row_for(accumulator.completion()))
             yield writer.end() + DONE_FRAME
         except UpstreamFailed as failed:
             await call.end(outcome="failed")
             yield frame({"error": failed.failure.as_api_error().detail()})
         finally:
+            # Reached without an earlier `end` when the client disconnects. The upstream bills what it has generated.
             await call.end(outcome="interrupted")
 
 
 async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None]:
-    """The chunks of each read; a completion from an upstream that does not stream is one big chunk."""
+    """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
+    # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         yield [as_chunk(await _whole(response))]
         return
@@ -112,52 +114,54 @@ async def _whole(response: httpx2.Response) -> Chunk:
     return decode(b"".join([piece async for piece in read_bytes(response)]))
 
 
-class _Call:
-    """One upstream call of a chat completion, for the ledger and for what is stored.
+class _ChatCall:
+    """Upstream call of a chat completion: collects its usage and writes its rows.
 
-    `own_id` is the id of a completion that is stored: those of upstreams are not unique.
+    `own_id` is the id of a stored completion, None for others.
     """
 
-    def __init__(self, routed: RoutedCall, asked: ChatRequest) -> None:
+    def __init__(self, routed: RoutedCall, request: ChatRequest) -> None:
         self.route = routed.route
-        self.own_id = stored.completion_id() if asked.body.store else None
+        # Stored completions get an id from us, as the ids of different upstreams may collide.
+        self.own_id = stored.completion_id() if request.body.store else None
         self._routed = routed
-        self._asked = asked
+        self._request = request
         self._chunks = 0
         self._usage: Usage | None = None
         self._id = new_id("chatcmpl")
         self._ended: asyncio.Future[None] | None = None
 
-    def seen(self, answer: Chunk) -> None:
-        """Read usage and id off a completion or a chunk."""
+    def observe(self, data: Chunk) -> None:
+        """Read usage and id from a completion or a chunk."""
         self._chunks += 1
-        self._id = str(answer.get("id") or self._id)
-        if isinstance(usage := answer.get("usage"), dict):
+        self._id = str(data.get("id") or self._id)
+        if isinstance(usage := data.get("usage"), dict):
             self._usage = read_usage(usage)
 
-    def kept(self, completion: Chunk) -> ChatCompletion | None:
-        """The row of the completion, where it is to be stored."""
+    def row_for(self, completion: Chunk) -> ChatCompletion | None:
+        """Return the unsaved row of the completion; None if it is not to be stored."""
         if self.own_id is None:
             return None
-        return stored.row(self._asked, self._routed, completion_id=self.own_id, completion=completion)
+        return stored.build_row(self._request, self._routed, completion_id=self.own_id, completion=completion)
 
-    async def end(self, *, outcome: str, kept: ChatCompletion | None = None) -> None:
-        """Commit what is left of the call. Only its first end counts, and it is committed even if the client leaves."""
+    async def end(self, *, outcome: str, row: ChatCompletion | None = None) -> None:
+        """Commit the usage record and `row`; only the first call has an effect."""
         if self._ended is None:
-            self._ended = asyncio.ensure_future(self._write(outcome, kept))
+            self._ended = asyncio.ensure_future(self._write(outcome, row))
+        # Shielded: a client that disconnects at this moment must not prevent the commit.
         await asyncio.shield(self._ended)
 
-    async def _write(self, outcome: str, kept: ChatCompletion | None) -> None:
-        """One ledger row. Without the upstream's word a streamed chunk counts as a token."""
+    async def _write(self, outcome: str, row: ChatCompletion | None) -> None:
+        # If the upstream has reported no usage, each streamed chunk counts as one output token.
         usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
-        beside = () if kept is None else (kept,)
-        await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=beside)
+        rows = () if row is None else (row,)
+        await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows)
 
 
-async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _Call:
+async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _ChatCall:
     principal.require(Scope.CHAT_WRITE)
     await reject_if_guarded(principal)
     route = await directory.aroute(principal, body.body.model)
     capabilities.check(body, route)
     routed = RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)
-    return _Call(routed, body)
+    return _ChatCall(routed, body)

@@ -1,7 +1,7 @@
-"""The messages of a chat completion: what each role may say, and in which order.
+"""Messages of a chat completion: the content allowed for each role, and the order of messages.
 
-What comes from an upstream goes back to it: messages of the assistant and their calls may hold what it has hung onto
-them (reasoning, signatures). The others are closed. Source: section 1.3 of the API surface specification.
+Messages of the assistant and their tool calls accept unknown fields, as upstreams add some (reasoning, signatures) that
+have to be sent back to them. All other objects reject unknown fields.
 """
 
 from collections.abc import Sequence
@@ -16,69 +16,69 @@ from kernel.validation import TAG, json_type
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
 
-class CacheBreakpoint(Wire):
-    """The prompt up to here is worth keeping."""
+class ChatCacheBreakpoint(Wire):
+    """Marker up to which the upstream should cache the prompt."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
 
 
-class _Part(Wire):
-    prompt_cache_breakpoint: CacheBreakpoint | None = None
+class _CacheablePart(Wire):
+    prompt_cache_breakpoint: ChatCacheBreakpoint | None = None
 
 
-class TextPart(_Part):
-    """A text."""
+class ChatTextPart(_CacheablePart):
+    """Text part."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(Wire):
-    """Where an image is; also a data URL."""
+class ChatImageUrl(Wire):
+    """URL of an image, also a data URL."""
 
     url: Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class ImagePart(_Part):
-    """An image."""
+class ChatImagePart(_CacheablePart):
+    """Image part."""
 
     type: Literal["image_url"]
-    image_url: ImageUrl
+    image_url: ChatImageUrl
 
 
-class InputAudio(Wire):
-    """Sound, as base64."""
+class ChatInputAudio(Wire):
+    """Audio data in base64."""
 
     data: str
     format: Literal["wav", "mp3"]
 
 
-class AudioPart(_Part):
-    """Something to hear."""
+class ChatAudioPart(_CacheablePart):
+    """Audio part."""
 
     type: Literal["input_audio"]
-    input_audio: InputAudio
+    input_audio: ChatInputAudio
 
 
-class FileSource(Wire):
-    """A file as data, or one that was uploaded."""
+class ChatFileSource(Wire):
+    """Content of a file as a data URL, or the id of an uploaded file."""
 
     file_data: str | None = None
     file_id: str | None = None
     filename: str | None = None
 
 
-class FilePart(_Part):
-    """A file."""
+class ChatFilePart(_CacheablePart):
+    """File part."""
 
     type: Literal["file"]
-    file: FileSource
+    file: ChatFileSource
 
 
-class RefusalPart(Wire):
-    """What the model said instead of an answer."""
+class ChatRefusalPart(Wire):
+    """Refusal of the model."""
 
     type: Literal["refusal"]
     refusal: str
@@ -88,17 +88,17 @@ def _content_tag(value: Any) -> str:
     return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
 
 
-_TextTag = Annotated[TextPart, Tag(f"{TAG}text")]
+_TextTag = Annotated[ChatTextPart, Tag(f"{TAG}text")]
 _UserPart = Annotated[
     _TextTag
-    | Annotated[ImagePart, Tag(f"{TAG}image_url")]
-    | Annotated[AudioPart, Tag(f"{TAG}input_audio")]
-    | Annotated[FilePart, Tag(f"{TAG}file")],
+    | Annotated[ChatImagePart, Tag(f"{TAG}image_url")]
+    | Annotated[ChatAudioPart, Tag(f"{TAG}input_audio")]
+    | Annotated[ChatFilePart, Tag(f"{TAG}file")],
     Discriminator(by_type),
 ]
-# A union of one would be none, and its errors others.
-_Texts = list[TextPart]
-_AssistantPart = Annotated[_TextTag | Annotated[RefusalPart, Tag(f"{TAG}refusal")], Discriminator(by_type)]
+# Not a discriminated union: one with a single member would be reported with other errors.
+_Texts = list[ChatTextPart]
+_AssistantPart = Annotated[_TextTag | Annotated[ChatRefusalPart, Tag(f"{TAG}refusal")], Discriminator(by_type)]
 _TextContent = Annotated[
     Annotated[str, Tag(f"{TAG}text")] | Annotated[_Texts, Field(min_length=1), Tag(f"{TAG}parts")],
     Discriminator(_content_tag),
@@ -113,16 +113,16 @@ _AssistantContent = Annotated[
 ]
 
 
-class InstructionMessage(Wire):
-    """What the developer, or an older one's system, says."""
+class ChatInstructionMessage(Wire):
+    """Message of the developer; `system` is the older name of the role."""
 
     role: Literal["developer", "system"]
     content: _TextContent
     name: str | None = None
 
 
-class UserMessage(Wire):
-    """What the user says."""
+class ChatUserMessage(Wire):
+    """Message of the user."""
 
     role: Literal["user"]
     content: _UserContent
@@ -133,56 +133,56 @@ class _FromUpstream(Wire):
     model_config = ConfigDict(extra="allow")
 
 
-class CalledFunction(_FromUpstream):
-    """The function of a call, with what it was given."""
+class ChatCalledFunction(_FromUpstream):
+    """Name and arguments of a called function."""
 
     name: str
     arguments: str
 
 
-class FunctionCall(_FromUpstream):
-    """A call of a function."""
+class ChatFunctionCall(_FromUpstream):
+    """Call of a function tool."""
 
     id: str
     type: Literal["function"]
-    function: CalledFunction
+    function: ChatCalledFunction
 
 
-class CalledTool(_FromUpstream):
-    """The custom tool of a call, with what it was given."""
+class ChatCalledTool(_FromUpstream):
+    """Name and input of a called custom tool."""
 
     name: str
     input: str
 
 
-class CustomCall(_FromUpstream):
-    """A call of a custom tool."""
+class ChatCustomCall(_FromUpstream):
+    """Call of a custom tool."""
 
     id: str
     type: Literal["custom"]
-    custom: CalledTool
+    custom: ChatCalledTool
 
 
-_Call = Annotated[
-    Annotated[FunctionCall, Tag(f"{TAG}function")] | Annotated[CustomCall, Tag(f"{TAG}custom")],
+_ToolCall = Annotated[
+    Annotated[ChatFunctionCall, Tag(f"{TAG}function")] | Annotated[ChatCustomCall, Tag(f"{TAG}custom")],
     Discriminator(by_type),
 ]
 
 
-class AssistantMessage(_FromUpstream):
-    """What the model has said."""
+class ChatAssistantMessage(_FromUpstream):
+    """Message of the model."""
 
     role: Literal["assistant"]
     content: _AssistantContent | None = None
     refusal: str | None = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: CalledFunction | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: ChatCalledFunction | None = None
     audio: dict[str, Any] | None = None
 
 
-class ToolMessage(Wire):
-    """What a tool has answered. Older clients name the tool."""
+class ChatToolMessage(Wire):
+    """Output of a tool call. Older clients also send the `name` of the tool."""
 
     role: Literal["tool"]
     content: _TextContent
@@ -190,8 +190,8 @@ class ToolMessage(Wire):
     name: str | None = None
 
 
-class FunctionMessage(Wire):
-    """What a function has answered, in the shape that came before tools."""
+class ChatFunctionMessage(Wire):
+    """Output of a function, in the deprecated format without tools."""
 
     role: Literal["function"]
     content: str | None
@@ -203,18 +203,19 @@ def _role_tag(value: Any) -> str:
     return f"{TAG}{'instruction' if role in {'developer', 'system'} else role}"
 
 
-Message = Annotated[
-    Annotated[InstructionMessage, Tag(f"{TAG}instruction")]
-    | Annotated[UserMessage, Tag(f"{TAG}user")]
-    | Annotated[AssistantMessage, Tag(f"{TAG}assistant")]
-    | Annotated[ToolMessage, Tag(f"{TAG}tool")]
-    | Annotated[FunctionMessage, Tag(f"{TAG}function")],
+ChatMessage = Annotated[
+    Annotated[ChatInstructionMessage, Tag(f"{TAG}instruction")]
+    | Annotated[ChatUserMessage, Tag(f"{TAG}user")]
+    | Annotated[ChatAssistantMessage, Tag(f"{TAG}assistant")]
+    | Annotated[ChatToolMessage, Tag(f"{TAG}tool")]
+    | Annotated[ChatFunctionMessage, Tag(f"{TAG}function")],
     Discriminator(_role_tag),
 ]
 
 
 def check_roles(messages: object) -> None:
-    """Each message is an object with a role that there is; what else is wrong with the list is found later."""
+    """Raise a `BadRequest` for messages that are no objects or have no valid role."""
+    # Before the schema: the roles select its union, and its error for an unknown role would not name the valid ones.
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         param = f"messages[{index}]"
         if not isinstance(message, dict):
@@ -225,47 +226,47 @@ def check_roles(messages: object) -> None:
             raise InvalidValue.unsupported(message["role"], ROLES, param=f"{param}.role")
 
 
-def check_conversation(messages: Sequence[Message]) -> None:
-    """The assistant says something in each of its messages, and each of its calls is answered right after it."""
-    asked: set[str] = set()
-    waiting: dict[str, None] = {}
+def check_conversation(messages: Sequence[ChatMessage]) -> None:
+    """Raise a `BadRequest` unless every assistant message has content and every tool call is followed by its output."""
+    call_ids: set[str] = set()
+    pending: dict[str, None] = {}
     for index, message in enumerate(messages):
         param = f"messages[{index}]"
-        if isinstance(message, ToolMessage):
-            _check_answer(message, asked, param)
-            waiting.pop(message.tool_call_id, None)
+        if isinstance(message, ChatToolMessage):
+            _check_tool_message(message, call_ids, param)
+            pending.pop(message.tool_call_id, None)
             continue
-        _refuse_waiting(waiting, f"{param}.role")
-        asked = set()
-        if isinstance(message, AssistantMessage):
-            _check_said(message, param)
-            asked = {call.id for call in message.tool_calls or ()}
-            waiting = dict.fromkeys(call.id for call in message.tool_calls or ())
-    _refuse_waiting(waiting, "messages")
+        _check_none_pending(pending, f"{param}.role")
+        call_ids = set()
+        if isinstance(message, ChatAssistantMessage):
+            _check_not_empty(message, param)
+            call_ids = {call.id for call in message.tool_calls or ()}
+            pending = dict.fromkeys(call.id for call in message.tool_calls or ())
+    _check_none_pending(pending, "messages")
 
 
-def _check_said(message: AssistantMessage, param: str) -> None:
-    says = (message.content, message.tool_calls, message.function_call, message.refusal, message.audio)
-    if all(said is None for said in says):
+def _check_not_empty(message: ChatAssistantMessage, param: str) -> None:
+    contents = (message.content, message.tool_calls, message.function_call, message.refusal, message.audio)
+    if all(content is None for content in contents):
         if "content" not in message.model_fields_set:
             raise MissingParameter(f"{param}.content")
         raise InvalidType(f"{param}.content", expected="a string or an array", got="null")
 
 
-def _check_answer(message: ToolMessage, asked: set[str], param: str) -> None:
-    if not asked:
-        # OpenAI's spelling.
+def _check_tool_message(message: ChatToolMessage, call_ids: set[str], param: str) -> None:
+    if not call_ids:
+        # The misspelling is OpenAI's.
         text = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
         raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.role")
-    if message.tool_call_id not in asked:
+    if message.tool_call_id not in call_ids:
         text = f"'tool_call_id' of '{message.tool_call_id[:64]}' not found in 'tool_calls' of previous message."
         raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.tool_call_id")
 
 
-def _refuse_waiting(waiting: dict[str, None], param: str) -> None:
-    if waiting:
+def _check_none_pending(pending: dict[str, None], param: str) -> None:
+    if pending:
         raise BadRequest(
             "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-            f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(waiting)[:500]}",
+            f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(pending)[:500]}",
             param=param,
         )

@@ -1,6 +1,6 @@
-"""The body of `POST /v1/chat/completions`: checked before any upstream is asked, and sent on as it came.
+"""Body of `POST /v1/chat/completions`: validated here, then forwarded to the upstream as the client sent it.
 
-`null` means "not sent" for everything but `model` and `messages`. Source: section 1.3 of the API surface specification.
+A null means "not sent", except for `model` and `messages`.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from kernel.errors import (
 )
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect, path
-from responses.chat.messages import Message, check_conversation, check_roles
+from responses.chat.messages import ChatMessage, check_conversation, check_roles
 from responses.chat.tools import (
     MAX_TOOLS,
+    ChatTool,
+    ChatToolChoice,
     LegacyChoice,
     LegacyFunction,
     Name,
-    Tool,
-    ToolChoice,
     check_functions,
     check_tools,
 )
@@ -36,56 +36,56 @@ from responses.schema.options import Effort
 
 _MAX_MODEL = 200
 _MAX_NAME = 64
-_REFUSED = {"moderation": "no completion is judged here; POST /v1/responses knows it"}
-"""What the wire knows and nobody here would act on, with the reason."""
+_UNSUPPORTED = {"moderation": "use POST /v1/responses instead"}
+"""OpenAI's parameters that would have no effect here, each with a hint."""
 
 
-class TextFormat(Wire):
-    """Plain text."""
+class ChatTextFormat(Wire):
+    """Plain text format."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(Wire):
-    """Some JSON object."""
+class ChatJsonObjectFormat(Wire):
+    """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-class NamedSchema(Wire):
-    """A schema under a name."""
+class ChatNamedSchema(Wire):
+    """JSON schema with a name."""
 
     name: Name
-    # The wire name is `schema`, which is a method of pydantic's.
+    # The API's name is `schema`, which is a method of pydantic's models.
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     description: str | None = None
     strict: bool | None = None
 
 
-class JsonSchemaFormat(Wire):
-    """JSON of a schema."""
+class ChatJsonSchemaFormat(Wire):
+    """JSON that conforms to a schema."""
 
     type: Literal["json_schema"]
-    json_schema: NamedSchema
+    json_schema: ChatNamedSchema
 
 
 _Format = Annotated[
-    Annotated[TextFormat, Tag(f"{TAG}text")]
-    | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
-    | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
+    Annotated[ChatTextFormat, Tag(f"{TAG}text")]
+    | Annotated[ChatJsonObjectFormat, Tag(f"{TAG}json_object")]
+    | Annotated[ChatJsonSchemaFormat, Tag(f"{TAG}json_schema")],
     Discriminator(by_type),
 ]
 
 
-class StreamOptions(Wire):
-    """Options of the stream itself."""
+class ChatStreamOptions(Wire):
+    """Options of a streamed completion."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class PromptCacheOptions(Wire):
-    """What the upstream may keep of a prompt."""
+class ChatPromptCacheOptions(Wire):
+    """Options for caching the prompt at the upstream."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
@@ -96,15 +96,15 @@ def _stop_tag(value: Any) -> str:
 
 
 class CreateChatCompletion(Wire):
-    """A request for a chat completion."""
+    """Body of a request for a chat completion."""
 
     model: Annotated[str, Field(min_length=1)]
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
     store: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice | None = None
+    stream_options: ChatStreamOptions | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[LegacyFunction], Field(min_length=1, max_length=128)] | None = None
     function_call: LegacyChoice | None = None
@@ -138,7 +138,7 @@ class CreateChatCompletion(Wire):
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
     prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
-    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_options: ChatPromptCacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -147,32 +147,32 @@ class CreateChatCompletion(Wire):
 
 
 class UpdateChatCompletion(Wire):
-    """A request to replace the metadata of a stored completion; `null` takes them away."""
+    """Body of a request to replace the metadata of a stored completion; null removes it."""
 
     metadata: Metadata | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A checked body, and the values that the client sent."""
+    """Validated body, and the values as the client sent them."""
 
     body: CreateChatCompletion
     values: dict[str, Any]
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the client wants the usage as the last chunk."""
+        """True if the client requested the usage in the last chunk."""
         return bool(self.body.stream_options and self.body.stream_options.include_usage)
 
     @property
     def obfuscates(self) -> bool:
-        """Whether the chunks are to be padded, so that their length tells nothing on the wire."""
+        """True if chunks are padded, so that their length does not reveal their content to an observer."""
         return bool(self.body.stream_options and self.body.stream_options.include_obfuscation)
 
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
-    """Check a body; the first defect is raised as OpenAI words it."""
-    _refuse_by_name(values)
+    """Validate a body; raises the `BadRequest` of its first defect."""
+    _check_names(values)
     sent = {name: value for name, value in values.items() if value is not None or name in {"model", "messages"}}
     model = sent.get("model")
     if isinstance(model, str) and len(model) > _MAX_MODEL:
@@ -185,12 +185,12 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
     check_conversation(body.messages)
     check_tools(body.tools or (), body.tool_choice)
     check_functions(body.functions, body.function_call)
-    _check_together(body)
+    _check_combinations(body)
     return ChatRequest(body=body, values=sent)
 
 
 def parse_update(values: dict[str, Any]) -> dict[str, str]:
-    """The metadata of the body of `POST /v1/chat/completions/{id}`."""
+    """Validate the body of `POST /v1/chat/completions/{id}` and return its metadata."""
     try:
         body = UpdateChatCompletion.model_validate(values)
     except ValidationError as error:
@@ -198,18 +198,19 @@ def parse_update(values: dict[str, Any]) -> dict[str, str]:
     return body.metadata or {}
 
 
-def _refuse_by_name(values: dict[str, Any]) -> None:
+def _check_names(values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if name in _REFUSED and value is not None:
-            message = f"The parameter '{name}' is not supported by this server: {_REFUSED[name]}."
+        if name in _UNSUPPORTED and value is not None:
+            message = f"The parameter '{name}' is not supported by this server: {_UNSUPPORTED[name]}."
             raise UnsupportedParameter(message, param=name)
-        if name not in CreateChatCompletion.model_fields and name not in _REFUSED:
+        if name not in CreateChatCompletion.model_fields and name not in _UNSUPPORTED:
+            # Truncated, as a client controls the length of the name and matching is slow.
             near = get_close_matches(name[:_MAX_NAME], CreateChatCompletion.model_fields, n=1)
             raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
 
 
 def _defect(error: ValidationError) -> BadRequest:
-    """The first defect. Where a union is told apart by `type`, it is `type` that is wrong or missing."""
+    """Return the first defect of a body, worded like OpenAI's chat completions where these differ from responses."""
     details = error.errors(include_url=False)
     detail = next((one for one in details if one["type"] != "extra_forbidden"), details[0])
     param = path(detail["loc"])
@@ -220,13 +221,14 @@ def _defect(error: ValidationError) -> BadRequest:
     if detail["type"] == "union_tag_not_found" and isinstance(detail["input"], dict):
         return MissingParameter(f"{param}.type")
     defect = first_defect(error)
+    # The discriminator of these unions is `type`, so that is the invalid field, not the object.
     if detail["type"] == "union_tag_invalid" and isinstance(detail["input"], dict):
         defect.param = f"{param}.type"
     return defect
 
 
-def _check_together(body: CreateChatCompletion) -> None:
-    """What each parameter allows and the others forbid."""
+def _check_combinations(body: CreateChatCompletion) -> None:
+    """Raise `InvalidValue` for parameters that exclude or require each other."""
     if body.stream_options is not None and not body.stream:
         raise _only_with("stream_options", "stream")
     if body.top_logprobs is not None and not body.logprobs:
@@ -239,7 +241,7 @@ def _check_together(body: CreateChatCompletion) -> None:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
         raise InvalidValue(message, param="max_tokens")
-    if isinstance(body.response_format, JsonSchemaFormat):
+    if isinstance(body.response_format, ChatJsonSchemaFormat):
         _check_schema(body.response_format.json_schema)
 
 
@@ -247,8 +249,8 @@ def _only_with(name: str, other: str) -> BadRequest:
     return InvalidValue(f"The '{name}' parameter is only allowed when '{other}' is enabled.", param=name)
 
 
-def _check_schema(given: NamedSchema) -> None:
-    """A schema that is none could never be kept to."""
-    if (wrong := schema_defect(given.definition)) is not None:
-        message = f"Invalid schema for response_format '{given.name}': {wrong}."
+def _check_schema(given: ChatNamedSchema) -> None:
+    # No completion could ever conform to an invalid schema.
+    if (problem := schema_defect(given.definition)) is not None:
+        message = f"Invalid schema for response_format '{given.name}': {problem}."
         raise BadRequest(message, param="response_format.json_schema.schema", code="invalid_json_schema")

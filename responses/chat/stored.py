@@ -1,6 +1,6 @@
-"""Stored chat completions: how one is kept and shown, and the doors to those of a team.
+"""Stored chat completions: building rows, presenting them, and access to those of a team.
 
-Every function but `row` expects to run inside a scope (`tenants.scope`) that lets it see the rows.
+All functions but `build_row` must run inside a scope (`tenants.scope`) that makes the team's rows visible.
 """
 
 from dataclasses import dataclass, field
@@ -24,13 +24,15 @@ _SHOWN_PARTS = {"text", "image_url"}
 
 
 def completion_id() -> str:
-    """A fresh id of a completion, spelled as OpenAI does."""
+    """Return a new id of a completion."""
+    # OpenAI's ids of completions have a hyphen after the prefix, unlike all others.
     return new_id("chatcmpl").replace("_", "-", 1)
 
 
-def row(asked: ChatRequest, call: RoutedCall, *, completion_id: str, completion: Chunk) -> ChatCompletion:
-    """The row of a completion. It gets what every completion has, should the upstream have left it out."""
+def build_row(request: ChatRequest, call: RoutedCall, *, completion_id: str, completion: Chunk) -> ChatCompletion:
+    """Return the unsaved row of a completion."""
     created_at = now()
+    # Upstreams may omit fields that OpenAI requires; clients would fail to parse the stored completion later.
     known = {name: value for name, value in completion.items() if value is not None}
     body = {"created": unix(created_at), "model": call.route.model, "choices": [], **known}
     return ChatCompletion(
@@ -39,64 +41,63 @@ def row(asked: ChatRequest, call: RoutedCall, *, completion_id: str, completion:
         api_key_id=call.principal.key_id,
         created_at=created_at,
         model=call.route.model,
-        metadata=asked.body.metadata or {},
-        messages=asked.values["messages"],
-        parameters={name: value for name, value in asked.values.items() if name not in _NOT_PARAMETERS},
+        metadata=request.body.metadata or {},
+        messages=request.values["messages"],
+        parameters={name: value for name, value in request.values.items() if name not in _NOT_PARAMETERS},
         body={**body, "id": completion_id, "object": "chat.completion"},
         request_id=call.request_id,
     )
 
 
 def public_body(completion: ChatCompletion) -> dict[str, Any]:
-    """The completion as its client got it, with its metadata of today."""
+    """Return the completion as its client received it, with its current metadata."""
     return {**completion.body, "metadata": completion.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionFilter:
-    """What the list of completions can be narrowed to."""
+    """Filters of the list of completions."""
 
     model: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def list_completions(*, team_id: str, narrow: CompletionFilter, page: PageRequest) -> Page[ChatCompletion]:
-    """A team's stored completions, by time."""
-    # What they answer may be long, and is not shown.
+def list_completions(*, team_id: str, filters: CompletionFilter, page: PageRequest) -> Page[ChatCompletion]:
+    """Return a page of a team's stored completions, by time."""
+    # The input can be large, and lists do not show it.
     rows = ChatCompletion.objects.filter(team_id=team_id).defer("messages", "parameters")
-    if narrow.model is not None:
-        rows = rows.filter(model=narrow.model)
-    if narrow.metadata:
-        rows = rows.filter(metadata__contains=narrow.metadata)
+    if filters.model is not None:
+        rows = rows.filter(model=filters.model)
+    if filters.metadata:
+        rows = rows.filter(metadata__contains=filters.metadata)
     return keyset(rows, page=page, position=partial(_position, team_id))
 
 
 def _position(team_id: str, completion_id: str, param: str) -> tuple[datetime, str]:
-    """Where a completion stands in the list of its team."""
     cursor = ChatCompletion.objects.filter(team_id=team_id, pk=completion_id).only("created_at").first()
     if cursor is None:
-        raise _unknown(completion_id, param=param)
+        raise _not_found(completion_id, param=param)
     return cursor.created_at, cursor.pk
 
 
 def get_completion(*, principal: Principal, completion_id: str) -> ChatCompletion:
-    """A stored completion of the caller's team, or the 404 of an unknown id."""
-    # PostgreSQL refuses NUL in a parameter; no id has one.
-    known = None
+    """Return a stored completion; raises `NotFound` for an unknown id or another team's id."""
+    # PostgreSQL raises an error for NUL in a parameter; no id contains one.
+    completion = None
     if "\x00" not in completion_id:
-        known = ChatCompletion.objects.filter(pk=completion_id, team_id=principal.team_id).first()
-    if known is None:
-        raise _unknown(completion_id)
-    return known
+        completion = ChatCompletion.objects.filter(pk=completion_id, team_id=principal.team_id).first()
+    if completion is None:
+        raise _not_found(completion_id)
+    return completion
 
 
-def _unknown(completion_id: str, *, param: str | None = None) -> NotFound:
+def _not_found(completion_id: str, *, param: str | None = None) -> NotFound:
     return NotFound(f"Chat completion with id '{completion_id}' not found.", param=param)
 
 
 def list_messages(*, completion: ChatCompletion, page: PageRequest) -> Page[dict[str, Any]]:
-    """The messages that the completion answers, oldest first or newest first."""
-    messages = [_shown(completion.pk, index, message) for index, message in enumerate(completion.messages)]
+    """Return a page of the completion's input messages."""
+    messages = [_public_message(completion.pk, index, message) for index, message in enumerate(completion.messages)]
     if page.order is Order.DESC:
         messages.reverse()
     start = 0
@@ -108,8 +109,8 @@ def list_messages(*, completion: ChatCompletion, page: PageRequest) -> Page[dict
     return Page.cut(messages[start : start + page.limit + 1], request=page)
 
 
-def _shown(completion_id: str, index: int, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the list has it: parts stand beside the content, which is then null."""
+def _public_message(completion_id: str, index: int, message: dict[str, Any]) -> dict[str, Any]:
+    # In OpenAI's list a message with several parts has them in `content_parts`, and a null `content`.
     content = message.get("content")
     parts = content if isinstance(content, list) else None
     return {
@@ -121,7 +122,7 @@ def _shown(completion_id: str, index: int, message: dict[str, Any]) -> dict[str,
 
 
 def replace_metadata(*, principal: Principal, completion_id: str, metadata: dict[str, str]) -> ChatCompletion:
-    """The completion with other metadata in place of its own."""
+    """Replace the metadata of a completion and return it."""
     completion = get_completion(principal=principal, completion_id=completion_id)
     completion.metadata = metadata
     completion.save(update_fields=["metadata"])
@@ -129,7 +130,7 @@ def replace_metadata(*, principal: Principal, completion_id: str, metadata: dict
 
 
 def delete_completion(*, principal: Principal, completion_id: str, request: RequestInfo) -> None:
-    """Delete a completion with its messages."""
+    """Delete a completion with its messages; raises `NotFound`."""
     completion = get_completion(principal=principal, completion_id=completion_id)
     audit(
         team_id=principal.team_id,

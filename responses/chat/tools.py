@@ -1,4 +1,4 @@
-"""The tools of a chat completion, and which of them the model has to call. They are the client's, all of them."""
+"""Tools and tool choice of a chat completion. All of the tools run on the client."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -13,8 +13,8 @@ MAX_TOOLS = 1_000
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 
 
-class FunctionDefinition(Wire):
-    """What a function is called, and what it takes."""
+class ChatFunctionDefinition(Wire):
+    """Name, description and parameters of a function."""
 
     name: Name
     description: str | None = None
@@ -22,109 +22,109 @@ class FunctionDefinition(Wire):
     strict: bool | None = None
 
 
-class FunctionTool(Wire):
-    """A function of the client's."""
+class ChatFunctionTool(Wire):
+    """Function tool."""
 
     type: Literal["function"]
-    function: FunctionDefinition
+    function: ChatFunctionDefinition
 
 
-class TextFormat(Wire):
-    """Any text."""
+class ChatCustomTextFormat(Wire):
+    """Unconstrained text."""
 
     type: Literal["text"]
 
 
-class Grammar(Wire):
-    """The language that a text keeps to."""
+class ChatGrammar(Wire):
+    """Grammar of a custom tool's input."""
 
     syntax: Literal["lark", "regex"]
     definition: Annotated[str, Field(min_length=1)]
 
 
-class GrammarFormat(Wire):
-    """Text that keeps to a grammar."""
+class ChatGrammarFormat(Wire):
+    """Text constrained by a grammar."""
 
     type: Literal["grammar"]
-    grammar: Grammar
+    grammar: ChatGrammar
 
 
-class CustomDefinition(Wire):
-    """What a custom tool is called, and what text it takes."""
+class ChatCustomDefinition(Wire):
+    """Name, description and input format of a custom tool."""
 
     name: Name
     description: str | None = None
     format: (
         Annotated[
-            Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[GrammarFormat, Tag(f"{TAG}grammar")],
+            Annotated[ChatCustomTextFormat, Tag(f"{TAG}text")] | Annotated[ChatGrammarFormat, Tag(f"{TAG}grammar")],
             Discriminator(by_type),
         ]
         | None
     ) = None
 
 
-class CustomTool(Wire):
-    """A tool of the client's that takes text."""
+class ChatCustomTool(Wire):
+    """Custom tool, whose input is text."""
 
     type: Literal["custom"]
-    custom: CustomDefinition
+    custom: ChatCustomDefinition
 
 
-Tool = Annotated[
-    Annotated[FunctionTool, Tag(f"{TAG}function")] | Annotated[CustomTool, Tag(f"{TAG}custom")],
+ChatTool = Annotated[
+    Annotated[ChatFunctionTool, Tag(f"{TAG}function")] | Annotated[ChatCustomTool, Tag(f"{TAG}custom")],
     Discriminator(by_type),
 ]
 
 
-class Named(Wire):
-    """A tool by its name."""
+class NamedTool(Wire):
+    """Reference to a tool by name."""
 
     name: str
 
 
-class FunctionChoice(Wire):
-    """Forces one function."""
+class ChatFunctionChoice(Wire):
+    """Choice that forces a call of one function."""
 
     type: Literal["function"]
-    function: Named
+    function: NamedTool
 
 
-class CustomChoice(Wire):
-    """Forces one custom tool."""
+class ChatCustomChoice(Wire):
+    """Choice that forces a call of one custom tool."""
 
     type: Literal["custom"]
-    custom: Named
+    custom: NamedTool
 
 
 _OneTool = Annotated[
-    Annotated[FunctionChoice, Tag(f"{TAG}function")] | Annotated[CustomChoice, Tag(f"{TAG}custom")],
+    Annotated[ChatFunctionChoice, Tag(f"{TAG}function")] | Annotated[ChatCustomChoice, Tag(f"{TAG}custom")],
     Discriminator(by_type),
 ]
 
 
-class AllowedTools(Wire):
-    """Some of the tools."""
+class ChatAllowedTools(Wire):
+    """Allowed tools, and if one of them has to be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[_OneTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-class AllowedChoice(Wire):
-    """Narrows the choice to some of the tools."""
+class ChatAllowedChoice(Wire):
+    """Choice that restricts the model to some of the tools."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    allowed_tools: ChatAllowedTools
 
 
 def _choice_tag(choice: Any) -> str | None:
     return f"{TAG}mode" if isinstance(choice, str) else by_type(choice)
 
 
-ToolChoice = Annotated[
+ChatToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
-    | Annotated[FunctionChoice, Tag(f"{TAG}function")]
-    | Annotated[CustomChoice, Tag(f"{TAG}custom")]
-    | Annotated[AllowedChoice, Tag(f"{TAG}allowed_tools")],
+    | Annotated[ChatFunctionChoice, Tag(f"{TAG}function")]
+    | Annotated[ChatCustomChoice, Tag(f"{TAG}custom")]
+    | Annotated[ChatAllowedChoice, Tag(f"{TAG}allowed_tools")],
     Discriminator(_choice_tag),
 ]
 
@@ -134,59 +134,60 @@ def _function_choice_tag(choice: Any) -> str:
 
 
 LegacyChoice = Annotated[
-    Annotated[Literal["none", "auto"], Tag(f"{TAG}mode")] | Annotated[Named, Tag(f"{TAG}named")],
+    Annotated[Literal["none", "auto"], Tag(f"{TAG}mode")] | Annotated[NamedTool, Tag(f"{TAG}named")],
     Discriminator(_function_choice_tag),
 ]
 
 
 class LegacyFunction(Wire):
-    """A function, in the shape that came before tools."""
+    """Function in the deprecated format without tools."""
 
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-def check_tools(tools: Sequence[FunctionTool | CustomTool], choice: ToolChoice | None) -> None:
-    """No name stands twice, and a choice names tools that are there."""
-    there: dict[tuple[str, str], None] = {}
-    taken: set[str] = set()
+def check_tools(tools: Sequence[ChatFunctionTool | ChatCustomTool], choice: ChatToolChoice | None) -> None:
+    """Raise `InvalidValue` for duplicate names, or for a choice of tools that are not defined."""
+    defined: dict[tuple[str, str], None] = {}
+    names: set[str] = set()
     for index, tool in enumerate(tools):
-        name = tool.function.name if isinstance(tool, FunctionTool) else tool.custom.name
-        if name in taken:
-            message = f"Invalid 'tools': the name '{name}' stands in it twice."
+        name = tool.function.name if isinstance(tool, ChatFunctionTool) else tool.custom.name
+
+        if name in names:
+            message = f"Invalid 'tools': duplicate tool name '{name}'."
             raise InvalidValue(message, param=f"tools[{index}].{tool.type}.name")
-        taken.add(name)
-        there[tool.type, name] = None
+        names.add(name)
+        defined[tool.type, name] = None
     if choice in {"none", "auto"} if isinstance(choice, str) else choice is None:
         return
     if not tools:
         message = "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
         raise InvalidValue(message, param="tool_choice")
-    named = choice.allowed_tools.tools if isinstance(choice, AllowedChoice) else [choice]
+    named = choice.allowed_tools.tools if isinstance(choice, ChatAllowedChoice) else [choice]
     for one in named:
-        if isinstance(one, FunctionChoice | CustomChoice) and _label(one) not in there:
+        if isinstance(one, ChatFunctionChoice | ChatCustomChoice) and _label(one) not in defined:
             message = f"Tool choice '{_label(one)[1][:64]}' not found in 'tools' parameter."
             raise InvalidValue(message, param="tool_choice")
 
 
-def _label(choice: FunctionChoice | CustomChoice) -> tuple[str, str]:
-    named = choice.function if isinstance(choice, FunctionChoice) else choice.custom
+def _label(choice: ChatFunctionChoice | ChatCustomChoice) -> tuple[str, str]:
+    named = choice.function if isinstance(choice, ChatFunctionChoice) else choice.custom
     return choice.type, named.name
 
 
 def check_functions(functions: Sequence[LegacyFunction] | None, choice: LegacyChoice | None) -> None:
-    """The same of the shape that came before tools."""
+    """Check functions and choice in the deprecated format without tools; raises `InvalidValue`."""
     names = [function.name for function in functions or ()]
     for index, name in enumerate(names):
         if name in names[:index]:
-            message = f"Invalid 'functions': the name '{name}' stands in it twice."
+            message = f"Invalid 'functions': duplicate function name '{name}'."
             raise InvalidValue(message, param=f"functions[{index}].name")
     if choice is None or choice == "none":
         return
     if functions is None:
         message = "Invalid value for 'function_call': 'function_call' is only allowed when 'functions' are specified."
         raise InvalidValue(message, param="function_call")
-    if isinstance(choice, Named) and choice.name not in names:
+    if isinstance(choice, NamedTool) and choice.name not in names:
         message = f"Invalid value for 'function_call': no function named '{choice.name[:64]}' is specified."
         raise InvalidValue(message, param="function_call")

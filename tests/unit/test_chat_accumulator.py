@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from responses.chat.accumulator import Folded
+from responses.chat.accumulator import CompletionAccumulator
 from tests.support.chunks import Chunk, chunk, usage
 
 
 def folded(*chunks: Chunk) -> dict[str, Any]:
     """The whole completion."""
-    whole = Folded()
+    whole = CompletionAccumulator()
     for one in chunks:
         whole.add(one)
     return whole.completion()
