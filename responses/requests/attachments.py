@@ -1,7 +1,7 @@
-"""Images and files of an input: checked before a run begins, and their bytes or words found for the model.
+"""Images and files of a request: check them before the run starts, and load their bytes or texts for the model.
 
-What the request brings itself must be in order, or it is a 400 that names the part. What stands in earlier items was in
-order once; where it cannot be had any more, the model is told so in words.
+An invalid attachment of the request itself is a 400 that names its part. Attachments of earlier items were valid once;
+if one cannot be loaded any more, the model reads a short note instead.
 """
 
 import asyncio
@@ -60,31 +60,33 @@ from tenants.principal import Principal
 MIB = 1024 * 1024
 MAX_IMAGE = 20 * MIB
 MAX_FILE = 32 * MIB
-MAX_TOGETHER = 50 * MIB
-# Of one request: reading a document takes up to seconds of what all teams share.
+MAX_TOTAL = 50 * MIB
+# Per request: extracting a document takes up to seconds of a worker pool that all teams share.
 MAX_READ = 100
 _FETCH_SECONDS = 20.0
-_TOGETHER_SECONDS = 60.0
-_AT_ONCE = 4
+_TOTAL_SECONDS = 60.0
+_CONCURRENCY = 4
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_SIGNATURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _DATA_URL = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.ASCII | re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://.", re.ASCII | re.IGNORECASE)
+# Base64 of larger contents is converted in a thread, because it would block the event loop.
 _SMALL = 256 * 1024
-# Each document has a process of its own while it is read.
+# Each thread waits for the separate process that extracts its document.
 _READERS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="documents")
 
 RequestParts = Sequence[tuple[str, Part]]
-"""The images and files of a request, each with the path that an error names."""
+"""The images and files of a request, each with its path for error messages."""
 
 
 async def check_attachments(
     *, principal: Principal, body: CreateResponse, context: RequestContext, can: Capabilities
 ) -> "TeamAttachments | None":
-    """Check the images and files of a request, and find what stands behind them and those before; None without any.
+    """Check and load the images and files of a request and of its context. Return None if there are none.
 
-    Raises the 400, or the 404 of a file that is not the team's, with the path of the part.
+    Raises the API error of the first invalid part of the request, with its path; an unknown file is a 404.
     """
+    # The common case of a single text has no attachments; it is not worth searching.
     if isinstance(body.input, str) and not (context.preface or context.history) and len(context.input_items) == 1:
         return None
     given = parameters.input_items(body)
@@ -103,25 +105,25 @@ async def check_attachments(
     _check_number(own, can)
     if any(part.file_id for _, part in own):
         principal.require(Scope.FILES_READ)
-    content = TeamAttachments(principal.team_id)
-    await content.require(own, can=can)
-    await content.load(before, files=can.files, inline_images=can.inline_images)
-    return content
+    attachments = TeamAttachments(principal.team_id)
+    await attachments.load_required(own, can=can)
+    await attachments.load(before, files=can.files, inline_images=can.inline_images)
+    return attachments
 
 
 def _check_model(own: RequestParts, earlier: Sequence[Part], can: Capabilities) -> None:
     images = [path for path, part in own if not isinstance(part, InputFile)]
     seen = sum(not isinstance(part, InputFile) for part in earlier)
     if not can.vision and (images or seen):
-        raise UnsupportedValue("The model does not read images.", param=images[0] if images else "input")
+        raise UnsupportedValue("The model does not support images.", param=images[0] if images else "input")
     if can.max_images is not None and len(images) + seen > can.max_images:
         room = max(0, can.max_images - seen)
-        message = f"The model reads at most {can.max_images} images, but {len(images) + seen} are given."
+        message = f"The model supports at most {can.max_images} images, but the input has {len(images) + seen}."
         raise UnsupportedValue(message, param=images[room] if room < len(images) else "input")
 
 
 def _check_number(own: RequestParts, can: Capabilities) -> None:
-    """What is named twice is read once."""
+    # A part that occurs twice is loaded only once.
     read: dict[str, str] = {}
     for path, part in own:
         if _is_read(part, can) and (name := attachment_key(part)):
@@ -137,43 +139,47 @@ def _check_number(own: RequestParts, can: Capabilities) -> None:
 
 
 class TeamAttachments:
-    """The engine's `Attachments` for one team. What was found is remembered as long as the run.
+    """Implementation of the engine's `Attachments` for one team. Keeps what it has loaded as long as the run.
 
-    `seconds`: how long looking for all of it may take, the request's own and what stands in its chain together.
+    `seconds` is the total time for loading, shared by the attachments of the request and of its context.
     """
 
-    def __init__(self, team_id: str, *, seconds: float = _TOGETHER_SECONDS) -> None:
+    def __init__(self, team_id: str, *, seconds: float = _TOTAL_SECONDS) -> None:
         self._team_id = team_id
         self._found: dict[str, Attachment] = {}
         self._size = 0
         self._seconds = seconds
 
-    async def require(self, own: RequestParts, *, can: Capabilities) -> None:
-        """Find everything, or raise the first thing that is wrong."""
+    async def load_required(self, own: RequestParts, *, can: Capabilities) -> None:
+        """Load the attachments of a request. Raises the API error of the first one that is invalid or missing."""
         jobs = [partial(self._require, path, part, can) for path, part in own]
         try:
             async with self._until() as end, asyncio.timeout_at(end):
-                await _a_few_at_once(jobs)
+                await _run_concurrently(jobs)
         except TimeoutError as error:
-            raise EgressFailed("The images and files of the input could not be had in time.", param="input") from error
+            raise EgressFailed(
+                "The images and files of the input could not be loaded in time.", param="input"
+            ) from error
 
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
-        """What was found for these items; what cannot be had is said in words."""
+        """Load the attachments of these items. A note replaces those that cannot be loaded."""
         can = Capabilities(files=files, inline_images=inline_images)
         new = {name: part for part in all_parts(items) if (name := attachment_key(part)) and name not in self._found}
         if new:
             async with self._until() as end:
-                await _a_few_at_once([partial(self._or_words, name, part, can, end) for name, part in new.items()])
+                await _run_concurrently(
+                    [partial(self._load_or_note, name, part, can, end) for name, part in new.items()]
+                )
         return self._found
 
     def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
-        """The texts that stand in the place of files."""
+        """Return the texts that the model reads in place of files."""
         found = (self._found.get(attachment_key(part) or "") for part in all_parts(items))
         return [attached.text for attached in found if isinstance(attached, AttachmentText)]
 
     @asynccontextmanager
     async def _until(self) -> AsyncIterator[float]:
-        """When the loop's clock has reached this, the time is spent; what is left of it is for whoever comes next."""
+        """Yield the time of the loop's clock at which the total time is used up. Later calls get what is left of it."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._seconds
         try:
@@ -186,31 +192,31 @@ class TeamAttachments:
             if not isinstance(part, InputFile) and part.image_url is not None:
                 await _check_image_url(part.image_url)
             name = attachment_key(part)
-            if name and name not in self._found and (attached := await self._look(part, can)):
+            if name and name not in self._found and (attached := await self._fetch(part, can)):
                 self._found[name] = attached
         except ApiError as error:
             error.param = f"{path}.{_field(part)}"
             raise
 
-    async def _or_words(self, name: str, part: Part, can: Capabilities, end: float) -> None:
+    async def _load_or_note(self, name: str, part: Part, can: Capabilities, end: float) -> None:
         try:
-            attached = await self._look_until(end, part, can)
+            attached = await self._fetch_until(end, part, can)
         except (ApiError, TimeoutError) as error:
-            reason = error.message if isinstance(error, ApiError) else "It could not be had in time."
-            what = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
-            attached = AttachmentText(text=f"[{what or 'This file'} is not available any more. {reason}]")
+            reason = error.message if isinstance(error, ApiError) else "It could not be loaded in time."
+            label = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
+            attached = AttachmentText(text=f"[{label or 'This file'} is no longer available. {reason}]")
         if attached:
             self._found[name] = attached
 
-    async def _look_until(self, end: float, part: Part, can: Capabilities) -> Attachment | None:
+    async def _fetch_until(self, end: float, part: Part, can: Capabilities) -> Attachment | None:
         if _is_read(part, can) and asyncio.get_running_loop().time() >= end:
-            # Not even begun: thousands of documents may be left.
+            # Do not even start: thousands of documents may be left.
             raise TimeoutError
         async with asyncio.timeout_at(end):
-            return await self._look(part, can)
+            return await self._fetch(part, can)
 
-    async def _look(self, part: Part, can: Capabilities) -> Attachment | None:
-        """What stands behind a part; None where it can be sent as it is."""
+    async def _fetch(self, part: Part, can: Capabilities) -> Attachment | None:
+        """Load a part. Return None if the model reads the part itself."""
         if not _is_read(part, can):
             return None
         if isinstance(part, InputFile):
@@ -241,7 +247,7 @@ class TeamAttachments:
     async def _image(self, content: bytes) -> AttachmentImage:
         if not content:
             raise EmptyImage
-        kind = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), None)
+        kind = next((kind for beginning, kind in _SIGNATURES.items() if content.startswith(beginning)), None)
         if kind is None and content[:4] == b"RIFF" and content[8:12] == b"WEBP":
             kind = "image/webp"
         if kind is None:
@@ -263,7 +269,7 @@ class TeamAttachments:
         return AttachmentText(text=f"{filename}\n\n{text}")
 
     async def _bytes(self, part: InputFile) -> tuple[bytes, str, str]:
-        """A file's content, name and media type, from wherever it comes."""
+        """Return the content, name and media type of a file."""
         if part.file_id is not None:
             file, content = await self._stored(part.file_id, MAX_FILE)
             return content, part.filename or file.filename, file.content_type or _type_of(file.filename)
@@ -276,7 +282,7 @@ class TeamAttachments:
         if head is None:
             return await _decoded(data), name, _type_of(name)
         if not head[2].lower().endswith(";base64"):
-            raise InvalidFile("The file's data URL is not in base64.")
+            raise InvalidFile("The file's data URL is not base64-encoded.")
         return await _decoded(data[head.end() :]), name, head[1].lower() or _type_of(name)
 
     async def _stored(self, file_id: str, limit: int) -> tuple[File, bytes]:
@@ -298,13 +304,13 @@ class TeamAttachments:
 
     def _count(self, content: bytes) -> None:
         self._size += len(content)
-        if self._size > MAX_TOGETHER:
-            limit = MAX_TOGETHER // MIB
+        if self._size > MAX_TOTAL:
+            limit = MAX_TOTAL // MIB
             raise FileTooLarge(f"The images and files of the input are too large: the limit is {limit} MiB together.")
 
 
 async def _check_image_url(url: str) -> None:
-    """A data URL is held to what it says; another one is for its server to judge."""
+    # Only data URLs are checked here. The image at a web URL is checked when it is fetched, here or by the upstream.
     if _WEB_URL.match(url):
         return
     head = _DATA_URL.match(url)
@@ -313,7 +319,7 @@ async def _check_image_url(url: str) -> None:
     if head[1].lower() not in _IMAGE_TYPES:
         raise UnsupportedImageType
     if not head[2].lower().endswith(";base64"):
-        raise InvalidBase64Image("The image's data URL is not in base64.")
+        raise InvalidBase64Image("The image's data URL is not base64-encoded.")
     try:
         content = await _decoded(url[head.end() :])
     except InvalidFile as error:
@@ -323,7 +329,6 @@ async def _check_image_url(url: str) -> None:
 
 
 async def _decoded(data: str) -> bytes:
-    """Base64 as bytes; what is large, in a thread."""
     try:
         if len(data) < _SMALL:
             return base64.b64decode(data, validate=True)
@@ -332,16 +337,17 @@ async def _decoded(data: str) -> bytes:
         raise InvalidFile("The file's data is not valid base64.") from error
 
 
-async def _a_few_at_once(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Run the jobs; of what they raise, the first in their order counts. Once one has raised, none is begun."""
-    room = asyncio.Semaphore(_AT_ONCE)
+async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Run the jobs, a few at a time. Raise the error of the first failed job in their order; start none after it."""
+    semaphore = asyncio.Semaphore(_CONCURRENCY)
     failed = False
 
     async def one(job: Callable[[], Awaitable[None]]) -> None:
         nonlocal failed
-        async with room:
+        async with semaphore:
             try:
-                # They come to their turns in order, so that all before one that has failed were begun.
+                # The semaphore admits jobs in order, so all jobs before a failed one have started. That makes the first
+                # error in their order deterministic.
                 if not failed:
                     await job()
             except BaseException:
@@ -354,7 +360,7 @@ async def _a_few_at_once(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
 
 
 def _is_read(part: Part, can: Capabilities) -> bool:
-    """Whether something has to be found for a part, and it cannot be sent as it is."""
+    """Return whether a part must be loaded, instead of being sent to the model unchanged."""
     if isinstance(part, InputFile) or part.file_id is not None:
         return True
     return can.inline_images and part.image_url is not None and _WEB_URL.match(part.image_url) is not None

@@ -1,7 +1,7 @@
-"""What a request demands of its model, held against what the operator says that the model can do.
+"""Compare what a request demands of its model with what the operator has configured about it.
 
-What is only forwarded is never refused without reason: a capability that nobody has described allows it. Source:
-section 6.3 of the API surface specification (`unsupported_value`, `unsupported_parameter`).
+A capability that is not configured allows everything: a parameter is only rejected if the model is known not to support
+it.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ _TOO_LONG = "Your input exceeds the context window of this model. Please adjust 
 
 
 def check(body: CreateResponse, route: Route) -> None:
-    """Refuse by name what the model cannot do."""
+    """Raise the API error of the first parameter that the model does not support."""
     _check_logprobs(body, route)
     _check_reasoning(body, route)
     _check_extra_sampling(body, route)
 
 
 def traits(can: Capabilities) -> ModelTraits:
-    """What the engine has to know of the model."""
+    """Return what the engine needs to know about the model."""
     return ModelTraits(
         structured_output=can.structured_output,
         forced_tool_choice=can.forced_tool_choice,
@@ -34,18 +34,21 @@ def traits(can: Capabilities) -> ModelTraits:
     )
 
 
-def check_length(given: RunContext) -> None:
-    """Refuse what the model cannot read, where its window is known and nothing may be left out, or not enough."""
-    around: dict[str, Any] = {
-        "window": given.traits.context_window,
-        "instructions": given.instructions,
-        "sampling": given.sampling,
-        "attachments": given.attachments,
+def check_length(context: RunContext) -> None:
+    """Raise `ContextTooLong` if the input exceeds the model's context window even after truncation.
+
+    Does nothing if the window is not known. Input is truncated only with `truncation: "auto"`.
+    """
+    limits: dict[str, Any] = {
+        "window": context.traits.context_window,
+        "instructions": context.instructions,
+        "sampling": context.sampling,
+        "attachments": context.attachments,
     }
-    items = given.items
-    if is_too_long(items=items, **around) and given.parameters["truncation"] == "auto":
-        items = fit(items, halved=False, **around)
-    if is_too_long(items=items, **around):
+    items = context.items
+    if is_too_long(items=items, **limits) and context.parameters["truncation"] == "auto":
+        items = fit(items, halved=False, **limits)
+    if is_too_long(items=items, **limits):
         raise ContextTooLong(_TOO_LONG)
 
 
@@ -53,32 +56,36 @@ def _check_logprobs(body: CreateResponse, route: Route) -> None:
     if route.capabilities.logprobs:
         return
     if LOGPROBS in (body.include or []):
-        message = f"The model '{route.model}' does not give log probabilities."
+        message = f"The model '{route.model}' does not support log probabilities."
         raise UnsupportedParameter(message, param="include")
     if body.top_logprobs:
-        message = f"The model '{route.model}' does not give log probabilities."
+        message = f"The model '{route.model}' does not support log probabilities."
         raise UnsupportedParameter(message, param="top_logprobs")
 
 
 def _check_reasoning(body: CreateResponse, route: Route) -> None:
-    asked, can = body.reasoning, route.capabilities
-    if asked is None:
+    reasoning, can = body.reasoning, route.capabilities
+    if reasoning is None:
         return
-    if asked.effort is not None and can.reasoning_efforts is not None and asked.effort not in can.reasoning_efforts:
+    if (
+        reasoning.effort is not None
+        and can.reasoning_efforts is not None
+        and reasoning.effort not in can.reasoning_efforts
+    ):
         known = ", ".join(f"'{effort}'" for effort in can.reasoning_efforts)
         raise UnsupportedValue(
-            f"Unsupported value: '{asked.effort}' is not supported with the '{route.model}' model. "
+            f"Unsupported value: '{reasoning.effort}' is not supported with the '{route.model}' model. "
             f"Supported values are: {known}.",
             param="reasoning.effort",
         )
-    if asked.style in {None, "auto"}:
+    if reasoning.style in {None, "auto"}:
         return
-    # Chat completions have no place for it, so that nobody would hear of the style.
+    # Chat completions have no parameter for summaries, so the style would be silently ignored.
     if not can.reasoning_summaries or route.upstream.wire_api != WireApi.RESPONSES:
         raise UnsupportedValue(
-            f"Unsupported value: '{asked.style}' is not supported with the '{route.model}' model. "
+            f"Unsupported value: '{reasoning.style}' is not supported with the '{route.model}' model. "
             "Supported values are: 'auto'.",
-            param="reasoning.summary" if asked.summary else "reasoning.generate_summary",
+            param="reasoning.summary" if reasoning.summary else "reasoning.generate_summary",
         )
 
 

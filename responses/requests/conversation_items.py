@@ -1,5 +1,7 @@
-"""What items must be like to enter a conversation: a response is to read them later, and the client that sends them is
-the one who can still change them."""
+"""Check items before they enter a conversation.
+
+A response will read them later, but only the client that adds them can still correct them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from responses.schema.updates import check_updates
 
 
 def connect() -> None:
-    """Have items looked at before they enter a conversation."""
+    """Connect the checks to the signal that conversations send before they add items."""
     items_offered.connect(_check, dispatch_uid="responses.requests.conversation_items")
 
 

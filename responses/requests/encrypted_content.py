@@ -1,5 +1,7 @@
-"""Reasoning and compacted conversations on their way through clients: sealed for their team when they leave, checked
-and opened when they come back."""
+"""Encrypted content: reasoning and compactions that clients keep between requests.
+
+It is encrypted for the team when it leaves the server, and checked and decrypted when it comes back.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict, fields
@@ -16,34 +18,34 @@ _COMPACTION = "compaction"
 
 
 class TeamCipher:
-    """The engine's `ReasoningCipher` for one team."""
+    """Implementation of the engine's ciphers for one team."""
 
     def __init__(self, team_id: str) -> None:
         self._team_id = team_id
 
     def encrypt(self, content: ReasoningContent) -> str:
-        """The thought as `encrypted_content`."""
+        """Return reasoning as `encrypted_content`."""
         held = {name: value for name, value in asdict(content).items() if value}
         return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
 
     def decrypt(self, token: str) -> ReasoningContent | None:
-        """The thought, or None for what this server has not sealed for this team."""
+        """Return the reasoning, or None if this server did not encrypt it for this team."""
         try:
             held = orjson.loads(content_cipher().decrypt(token, team_id=self._team_id, purpose=_REASONING))
         except InvalidToken:
             return None
-        # Other versions of the platform may have sealed more, or less.
+        # Another version of the platform may have encrypted more fields, or fewer.
         return ReasoningContent(
             **{field.name: held[field.name] for field in fields(ReasoningContent) if field.name in held}
         )
 
     def encrypt_compaction(self, compacted: CompactionContent) -> str:
-        """What a compaction item holds, as its `encrypted_content`."""
+        """Return the content of a compaction item as its `encrypted_content`."""
         held = {"summary": compacted.summary, "kept": [*compacted.kept]}
         return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
 
     def decrypt_compaction(self, token: str) -> CompactionContent | None:
-        """What was compacted, or None for what this server has not sealed for this team."""
+        """Return the content of a compaction item, or None if this server did not encrypt it for this team."""
         try:
             held = orjson.loads(content_cipher().decrypt(token, team_id=self._team_id, purpose=_COMPACTION))
         except InvalidToken:
@@ -52,11 +54,12 @@ class TeamCipher:
 
 
 def reject_foreign_content(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
-    """Refuse what comes sealed and was not sealed here for this team: no model could read it."""
-    seal = TeamCipher(team_id)
+    """Raise a 400 for encrypted content that this server did not encrypt for this team."""
+    # Rejected now, because no model could read it: the client would only notice missing context.
+    cipher = TeamCipher(team_id)
     for item in items:
         match item:
-            case Reasoning(encrypted_content=str(token)) if token and seal.decrypt(token) is None:
+            case Reasoning(encrypted_content=str(token)) if token and cipher.decrypt(token) is None:
                 raise unverified_content(item.id, param=param)
-            case Compaction(encrypted_content=token) if seal.decrypt_compaction(token) is None:
+            case Compaction(encrypted_content=token) if cipher.decrypt_compaction(token) is None:
                 raise unverified_content(item.id, param=param)

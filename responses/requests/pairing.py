@@ -1,5 +1,7 @@
-"""Calls and the outputs that answer them: every output answers a call, and every call that the client was to run has
-its output. Models refuse anything else with obscure words."""
+"""Pair tool calls with their outputs: every output needs its call, and every client tool call needs its output.
+
+Models reject anything else, often with messages that do not name the cause.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,8 +30,8 @@ from conversations.items import (
 )
 from kernel.errors import ToolCallMismatch
 
-# In OpenAI's words; an output is called "… output".
-_WORDS: dict[type[Any], str] = {
+# As in OpenAI's error messages; an output is named "… output".
+_LABELS: dict[type[Any], str] = {
     FunctionCall: "function call",
     CustomToolCall: "custom tool call",
     ComputerCall: "computer call",
@@ -38,7 +40,7 @@ _WORDS: dict[type[Any], str] = {
     ApplyPatchCall: "apply patch call",
     ToolSearchCall: "tool search call",
 }
-_ANSWERS: dict[type[Any], type[Any]] = {
+_CALL_OF_OUTPUT: dict[type[Any], type[Any]] = {
     FunctionCallOutput: FunctionCall,
     CustomToolCallOutput: CustomToolCall,
     ComputerCallOutput: ComputerCall,
@@ -48,12 +50,12 @@ _ANSWERS: dict[type[Any], type[Any]] = {
     ToolSearchOutput: ToolSearchCall,
 }
 _Key = tuple[type[Any], str | None]
-_OUTPUT_TYPES = frozenset(cls.model_fields["type"].default for cls in _ANSWERS)
+_OUTPUT_TYPES = frozenset(cls.model_fields["type"].default for cls in _CALL_OF_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutput:
-    """What a client says became of a call."""
+    """The output of a tool call as a client sent it."""
 
     call_id: str
     failed: bool
@@ -61,7 +63,7 @@ class CallOutput:
 
 
 def check(items: Iterable[StoredItem]) -> None:
-    """Raise `ToolCallMismatch` for the first output without its call before it, or the first call without an output."""
+    """Raise `ToolCallMismatch` for the first output without an earlier call, or the first call without an output."""
     seen: dict[_Key, str | None] = {}
     waiting: dict[_Key, StoredItem] = {}
     requests: set[str | None] = set()
@@ -73,57 +75,59 @@ def check(items: Iterable[StoredItem]) -> None:
                 name = item.approval_request_id
                 message = f"No approval request found for approval response with approval_request_id {name}."
                 raise ToolCallMismatch(message)
-            case _ if type(item) in _WORDS:
+            case _ if type(item) in _LABELS:
                 key = type(item), _call_id(item)
-                # A client may repeat a call. Another call may have its id: some models count anew in each turn.
+                # A client may send the same item twice, which opens no new call. But the same call id on another item
+                # is a new call: some models number their calls from the start in each turn.
                 if key not in seen or item.id is None or seen[key] != item.id:
                     waiting[key] = item
                 seen[key] = item.id
-            case _ if (call := _ANSWERS.get(type(item))) is not None and _is_the_clients(item):
+            case _ if (call := _CALL_OF_OUTPUT.get(type(item))) is not None and _is_client_call(item):
                 key = call, _call_id(item)
                 if key not in seen:
-                    raise ToolCallMismatch(f"No tool call found for {_WORDS[call]} output with call_id {key[1]}.")
+                    raise ToolCallMismatch(f"No tool call found for {_LABELS[call]} output with call_id {key[1]}.")
                 waiting.pop(key, None)
     for (call, call_id), item in waiting.items():
-        if _is_the_clients(item) and not getattr(item, "async_", None):
-            raise ToolCallMismatch(f"No tool output found for {_WORDS[call]} {call_id}.")
+        if _is_client_call(item) and not getattr(item, "async_", None):
+            raise ToolCallMismatch(f"No tool output found for {_LABELS[call]} {call_id}.")
 
 
 def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[StoredItem]:
-    """The items of a chain without those whose other half was deleted with a response between them: outputs that answer
-    no call, and among the first `settled`, calls that nothing answers. The request that brought them was whole.
+    """Return the items of a chain without halves of a pair whose other half was deleted together with its response.
 
-    A compaction item may hold the calls of outputs behind it, out of sight.
+    Removes outputs without a call and, among the first `settled` items, calls without an output. Both were paired when
+    they were created, so a response between them must have been deleted since.
     """
     waiting: dict[_Key, int] = {}
     seen: set[_Key] = set()
     requests: set[str | None] = set()
     gone: set[int] = set()
-    is_whole = True
+    is_complete = True
     for index, item in enumerate(items):
         match item:
             case Compaction():
-                is_whole = False
+                # The calls of later outputs may be inside the compaction, where they cannot be seen.
+                is_complete = False
             case McpApprovalRequest():
                 requests.add(item.id)
-            case McpApprovalResponse() if is_whole and item.approval_request_id not in requests:
+            case McpApprovalResponse() if is_complete and item.approval_request_id not in requests:
                 gone.add(index)
-            case _ if type(item) in _WORDS:
+            case _ if type(item) in _LABELS:
                 key = type(item), _call_id(item)
                 seen.add(key)
-                if _is_the_clients(item) and not getattr(item, "async_", None):
+                if _is_client_call(item) and not getattr(item, "async_", None):
                     waiting[key] = index
-            case _ if (call := _ANSWERS.get(type(item))) is not None and _is_the_clients(item):
+            case _ if (call := _CALL_OF_OUTPUT.get(type(item))) is not None and _is_client_call(item):
                 key = call, _call_id(item)
                 waiting.pop(key, None)
-                if is_whole and key not in seen:
+                if is_complete and key not in seen:
                     gone.add(index)
     gone.update(index for index in waiting.values() if index < settled)
     return [item for index, item in enumerate(items) if index not in gone]
 
 
 def call_output(body: dict[str, Any]) -> CallOutput | None:
-    """What an item of the input answers; None for everything but outputs."""
+    """Return the output of a tool call that an input item holds, or None for any other item."""
     if body["type"] not in _OUTPUT_TYPES:
         return None
     call_id = body["id"] if body["type"] == "local_shell_call_output" else body["call_id"]
@@ -133,13 +137,13 @@ def call_output(body: dict[str, Any]) -> CallOutput | None:
 
 
 def _call_id(item: Any) -> str | None:
-    """A local shell's output names its call by its own id."""
+    # The output of a local shell call has no `call_id`: its own id names the call.
     found: str | None = item.id if isinstance(item, LocalShellCallOutput) else item.call_id
     return found
 
 
-def _is_the_clients(item: StoredItem) -> bool:
-    """Whether the client runs such a call. What the server runs has its output elsewhere, or none."""
+def _is_client_call(item: StoredItem) -> bool:
+    # Hosted calls carry their output in the call item, or have none, so they are not paired.
     match item:
         case ToolSearchCall() | ToolSearchOutput():
             return item.execution == "client"

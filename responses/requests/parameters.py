@@ -1,7 +1,7 @@
-"""Between the typed request and what is kept of it: the public parameters, the hidden options, and back to sampling.
+"""Convert between a typed request and what is stored of it: public parameters, hidden options, sampling parameters.
 
-`parameters` is the constant part of the response object with every default filled in; `options` is what the object does
-not show, above all which parameters were sent at all: only those go to the upstream.
+`parameters` is the constant part of the response object, with all defaults filled in. `options` holds what the object
+does not contain. Above all it lists the parameters that were sent: only those are passed on to the upstream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from responses.requests import tool_offer
 from responses.schema import CreateResponse, JsonSchemaFormat
 from responses.schema.options import PromptParam, ReasoningParam
 
-# Parameters whose names are the same in the request, in the public object and in `Sampling`.
+# Parameters that have the same name in the request, in the response object and in `Sampling`.
 PLAIN = (
     "parallel_tool_calls",
     "max_output_tokens",
@@ -31,7 +31,7 @@ PLAIN = (
     "prompt_cache_key",
     "user",
 )
-# What only some servers know (vLLM's names); it is not part of OpenAI's object and not shown.
+# Parameters of some servers only (vLLM's names). They are not part of OpenAI's API, so the response object omits them.
 EXTRA_SAMPLING = ("top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs")
 _DEFAULTS: dict[str, Any] = {
     "parallel_tool_calls": True,
@@ -52,8 +52,10 @@ LOGPROBS = "message.output_text.logprobs"
 def public_parameters(
     body: CreateResponse, *, response_id: str, created_at: datetime, preface: Sequence[ItemBase] = ()
 ) -> dict[str, Any]:
-    """The constant part of the response object, in the order in which OpenAI writes it. `preface` are the messages that
-    the request's prompt puts before everything else."""
+    """Return the constant part of the response object, with its fields in OpenAI's order.
+
+    `preface` holds the messages of the request's prompt.
+    """
     plain = {name: _or(getattr(body, name), default) for name, default in _DEFAULTS.items()}
     return {
         "id": response_id,
@@ -93,7 +95,7 @@ def public_parameters(
 
 
 def _instructions(body: CreateResponse, preface: Sequence[ItemBase]) -> str | list[dict[str, Any]] | None:
-    """As they were sent; in front of what a prompt says, they are the first of several messages."""
+    # With a prompt, the instructions are a list of messages; the request's own come first.
     if not preface:
         return body.instructions
     own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
@@ -101,20 +103,20 @@ def _instructions(body: CreateResponse, preface: Sequence[ItemBase]) -> str | li
 
 
 def _instruction(message: ItemBase) -> dict[str, Any]:
-    """In the types of the SDK these are messages of an input, of which only the model's own have ids."""
+    # The SDK types these as input messages: only messages of the assistant have ids.
     if not isinstance(message, InputMessage):
         return message.with_id()
     return {name: value for name, value in message.wire().items() if name != "id"}
 
 
 def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
-    """What was written by `public_parameters`: instructions in one piece, or the messages before everything else."""
+    """Return the stored instructions as text, or as the messages of a prompt. One of both is empty."""
     written = parameters.get("instructions")
     return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
 
 
 def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
-    """Effective values; `context` and `mode` only for those who named them."""
+    # Effective values. `context` and `mode` are included only if they were sent.
     if sent is None:
         return {"effort": None, "summary": None}
     shown: dict[str, Any] = {"effort": sent.effort, "summary": sent.style}
@@ -126,13 +128,13 @@ def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
 
 
 def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
-    """What the public object has for those alone who asked for it."""
+    """Return the fields of the response object that exist only if the request sent them."""
     shown: dict[str, Any] = {}
     if options := body.prompt_cache_options:
         shown["prompt_cache_options"] = {"mode": options.mode or "implicit", "ttl": options.ttl or "30m"}
         if options.comparison_response_id is not None:
             shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
-            # What an upstream has in its cache, it alone knows; chat completions do not tell.
+            # Only the upstream knows the contents of its cache, and chat completions do not report them.
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
     if body.conversation is not None:
         shown["conversation"] = {"id": body.conversation.id}
@@ -142,7 +144,7 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         shown["request_id"] = body.request_id
     if body.prompt_cache_retention is not None:
         shown["prompt_cache_retention"] = body.prompt_cache_retention
-    # Of both the effective value, which is the only one that this server has.
+    # For both the effective value, which is the only one that this server supports.
     if body.image is not None:
         shown["image"] = {"context_compression": "disabled"}
     if body.access_programs is not None:
@@ -157,7 +159,7 @@ def _prompt(prompt: PromptParam) -> dict[str, Any]:
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
-    """What must survive a hand-over of the run and is not in the public object."""
+    """Return what a worker needs to resume the run and the response object does not contain."""
     obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
     sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
@@ -173,7 +175,6 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
 
 
 def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
-    """When the conversation is made short; the public object says nothing of it."""
     if body.compacts:
         return {"compaction": {"at_once": True}}
     if not body.context_management:
@@ -182,13 +183,13 @@ def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
 
 
 def compaction_plan(options: dict[str, Any]) -> CompactionPlan | None:
-    """What was written by `hidden_options` of compaction; None: never."""
-    asked = options.get("compaction")
-    return None if asked is None else CompactionPlan(**asked)
+    """Return when to compact the context, from stored options, or None for never."""
+    plan = options.get("compaction")
+    return None if plan is None else CompactionPlan(**plan)
 
 
 def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
-    """What the upstream gets and the public object does not say, or says in more words than the client's."""
+    """Return sampling parameters that the response object omits, or that it contains with defaults filled in."""
     hidden: dict[str, Any] = {}
     extra = {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}
     if extra:
@@ -200,7 +201,7 @@ def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
 
 
 def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
-    """How the model is to write, from what is stored, and what it read: tools may come with the items."""
+    """Return the sampling parameters of a stored response. Items of its context may add tools."""
     sent = set(options["sent"])
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
@@ -222,7 +223,7 @@ def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: I
 
 
 def input_items(body: CreateResponse) -> list[Any]:
-    """The input as items, a string being one user message. What asks for a compaction is none of them."""
+    """Return the input as items, without a compaction trigger. A string becomes one user message."""
     if isinstance(body.input, str):
         return [InputMessage(role="user", content=body.input)]
     return list(body.input[:-1] if body.compacts else body.input)
@@ -253,7 +254,7 @@ def _text(body: CreateResponse) -> dict[str, Any]:
 
 
 def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The format in the nested shape of chat completions; None for plain text."""
+    """Return a text format in the nested shape of chat completions, or None for plain text."""
     match shown:
         case None | {"type": "text"}:
             return None

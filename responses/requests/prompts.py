@@ -1,8 +1,7 @@
-"""Prompts that teams keep here: a request names one by its id and says what its variables stand for.
+"""Prompts that teams store here: a request names one by its id and gives values for its variables.
 
-A version is a list of messages in which `{{name}}` stands for a variable, with a model and parameters for requests
-that bring none. Its messages come before everything else that the model reads. Source: section 1.1.1 of the API surface
-specification.
+A version is a list of messages with variables as `{{name}}`, and a model and parameters as defaults for requests that
+do not set them. Its messages come before everything else that the model reads.
 """
 
 import re
@@ -43,22 +42,22 @@ PARAMETERS = (
     "top_logprobs",
     *EXTRA_SAMPLING,
 )
-"""What a version may set; the rest belongs to the single request."""
+"""Parameters that a version may set. All others apply to a single request."""
 _SECRET = ("authorization", "headers")
-_PLACE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 Message = InputMessage | AssistantMessage
 Variables = Mapping[str, str | InputPart]
 
 
 class TemplateMessage(Wire):
-    """A message of a prompt; its text may have variables in it."""
+    """A message of a prompt; its text may contain variables."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 class PromptContent(Wire):
-    """What a version says."""
+    """The content of a version."""
 
     messages: Annotated[list[TemplateMessage], Field(min_length=1, max_length=100)]
     model: Annotated[str, Field(max_length=200)] = ""
@@ -67,25 +66,27 @@ class PromptContent(Wire):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPrompt:
-    """A request with what its prompt brings, and the messages that come before its context."""
+    """A request completed by its prompt, and the messages that come before its context."""
 
     body: CreateResponse
     preface: tuple[Message, ...] = ()
 
 
 async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedPrompt:
-    """Put the prompt of a request in its place; a request without one is as it was."""
+    """Apply the prompt of a request, if it has one. Raises the API error of an unknown prompt or wrong variables."""
     named = body.prompt
     if named is None:
         return ResolvedPrompt(body=body)
     version = await in_db_thread(lambda: _find(principal, named.id, named.version))
     preface = tuple(render(version.messages, named.variables or {}))
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
+    # A parameter of the request takes precedence over that of the prompt.
     update = {name: getattr(defaults, name) for name in version.parameters if getattr(body, name) is None}
     if not body.model:
         if not version.model:
             raise MissingParameter("model")
         update["model"] = version.model
+    # The response reports the version that was used, also if the request left it out.
     update["prompt"] = named.model_copy(update={"version": str(version.number)})
     body = body.model_copy(update=update)
     check_combinations(body)
@@ -101,8 +102,8 @@ def _find(principal: Principal, prompt_id: str, version: str | None) -> PromptVe
 
 
 def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message]:
-    """The messages with every variable in its place; each must be given, and none that is not there."""
-    wanted = places(messages)
+    """Replace the variables in the messages. Raises a 400 for a missing or an unknown variable."""
+    wanted = variable_names(messages)
     for name in variables:
         if name not in wanted:
             raise UnknownParameter(f"prompt.variables.{name}")
@@ -112,22 +113,22 @@ def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message
     return [_message(TemplateMessage.model_validate(message), variables) for message in messages]
 
 
-def places(messages: list[dict[str, Any]]) -> list[str]:
-    """The names of the variables, in the order in which they stand there first."""
-    return list(dict.fromkeys(name for message in messages for name in _PLACE.findall(message["content"])))
+def variable_names(messages: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the variables, in order of their first use."""
+    return list(dict.fromkeys(name for message in messages for name in _VARIABLE.findall(message["content"])))
 
 
 def _message(message: TemplateMessage, variables: Variables) -> Message:
     if message.role == "assistant":
-        return AssistantMessage(content=_PLACE.sub(lambda place: _words(place[1], variables), message.content))
+        return AssistantMessage(content=_VARIABLE.sub(lambda match: _text_value(match[1], variables), message.content))
     parts: list[InputPart] = []
-    for index, piece in enumerate(_PLACE.split(message.content)):
+    for index, piece in enumerate(_VARIABLE.split(message.content)):
         _append(parts, variables[piece] if index % 2 else piece)
     return InputMessage(role=message.role, content=parts)
 
 
 def _append(parts: list[InputPart], piece: str | InputPart) -> None:
-    """Add a piece; words that follow each other are one part."""
+    # Adjacent texts are joined into one part, so that a text variable does not start a new part.
     if isinstance(piece, str):
         piece = InputText(text=piece)
     last = parts[-1] if parts else None
@@ -139,8 +140,8 @@ def _append(parts: list[InputPart], piece: str | InputPart) -> None:
         parts.append(piece)
 
 
-def _words(name: str, variables: Variables) -> str:
-    """What the model has said itself holds words only."""
+def _text_value(name: str, variables: Variables) -> str:
+    # Messages of the assistant can only contain text.
     match variables[name]:
         case str() as text:
             return text
@@ -155,23 +156,24 @@ def _words(name: str, variables: Variables) -> str:
 
 
 def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
-    """Check what a version is to say; raises the `BadRequest` that names its first defect."""
+    """Check and parse the content of a new version. Raises the `BadRequest` that names the first error."""
     content = validate(PromptContent, values)
     for name in content.parameters:
         if name not in PARAMETERS:
-            message = f"The parameter '{name}' belongs to single requests, not to a prompt."
+            message = f"The parameter '{name}' can only be set in a request, not in a prompt."
             raise UnsupportedParameter(message, param=name)
     parse_create({**content.parameters, "model": "any", "input": "any"})
     for tool in content.parameters.get("tools") or ():
         if any(tool.get(name) for name in _SECRET):
-            message = "A prompt keeps no secrets: requests bring the authorization of their tools themselves."
+            message = "A prompt cannot store secrets. Send the authorization of tools with each request."
             raise BadRequest(message, param="tools", code="invalid_value")
     return content
 
 
 @transaction.atomic
 def add_version(*, prompt: PromptTemplate, content: PromptContent, created_by: str) -> PromptVersion:
-    """Add a version and make it the current one. The caller has opened the team's rows."""
+    """Add a version and make it the current one. Runs inside a scope of the team."""
+    # The lock on the prompt keeps concurrent calls from using the same number.
     PromptTemplate.objects.select_for_update(no_key=True).get(pk=prompt.pk)
     last = PromptVersion.objects.filter(prompt=prompt).order_by("-number").values_list("number", flat=True).first()
     version = PromptVersion.objects.create(

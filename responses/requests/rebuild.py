@@ -1,6 +1,7 @@
-"""Asking again: the request that a stored response was the answer to, out of what is kept of it.
+"""Rebuild the request of a stored response, to run it again or to show it.
 
-Only what the client sent is in it, as far as that is known; secrets of tools are not, since nobody keeps them.
+It contains only what the client sent, as far as that is known. Secrets of tools are missing, because they are erased
+when the run ends.
 """
 
 from typing import Any
@@ -13,87 +14,88 @@ from responses.requests.context import load_history
 from responses.requests.parameters import PLAIN
 from responses.schema import CreateResponse, parse_create
 
-# Parameters whose names are the same in the request and in what is kept, where they were sent.
+# Parameters that have the same name in the request and in the stored parameters; included if they were sent.
 _SENT = (*PLAIN, "tool_choice")
-# Those that are sent wherever they say anything.
-_ALWAYS = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
+# Parameters that are included whenever they have a value: their defaults are empty, so a value was sent.
+_IF_SET = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
 
 
 def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
-    """The body of the request, with its own input. Raises `BadRequest` where the response keeps no content, or its
-    prompt is gone. Runs inside a scope that sees the response's team.
+    """Return the body of the request. Runs inside a scope that sees the response's team.
 
-    What stood in its conversation comes first in the input: whoever asks again is not to write into the conversation a
-    second time. Without the history it is left out.
+    With history, the input starts with the items of its conversation instead of naming the conversation: running the
+    request again must not append to the conversation a second time.
+
+    Raises `BadRequest` if the response was not stored, or its prompt was deleted.
     """
     if not response.stored:
-        raise BadRequest("It was not stored: nobody knows what was asked.")
-    kept, options = response.parameters, response.options
+        raise BadRequest("The response was not stored, so its request is not available.")
+    parameters, options = response.parameters, response.options
     sent = set(options.get("sent", ()))
     body: Body = {"model": response.model, "input": _input(response, with_history=with_history)}
     body |= _instructions(response)
-    body |= {name: kept[name] for name in _SENT if name in sent and kept.get(name) is not None}
-    body |= {name: kept[name] for name in _ALWAYS if kept.get(name)}
-    body |= {name: value for name, value in _shaped(kept, options, sent).items() if value}
+    body |= {name: parameters[name] for name in _SENT if name in sent and parameters.get(name) is not None}
+    body |= {name: parameters[name] for name in _IF_SET if parameters.get(name)}
+    body |= {name: value for name, value in _converted(parameters, options, sent).items() if value}
     body |= options.get("extra", {})
     if response.previous_response_id is not None:
         body["previous_response_id"] = response.previous_response_id
-    if kept.get("truncation") == "auto":
+    if parameters.get("truncation") == "auto":
         body["truncation"] = "auto"
-    if "input_messages" in kept:
+    if "input_messages" in parameters:
         body["enable_response_messages"] = True
     return body
 
 
-def parsed(body: Body) -> CreateResponse:
-    """The body as a request that a worker is to run."""
+def parse_for_worker(body: Body) -> CreateResponse:
+    """Parse a rebuilt body as a background request, which a worker runs."""
     return parse_create({**body, "background": True, "store": True})
 
 
 def _input(response: Response, *, with_history: bool) -> list[Body]:
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
     own = [place.item.body for place in places.select_related("item").order_by("position")]
-    reads_on = with_history and response.previous_response_id is None
-    before = [item.with_id() for item in load_history(response)] if reads_on else []
+    needs_history = with_history and response.previous_response_id is None
+    before = [item.with_id() for item in load_history(response)] if needs_history else []
     trigger = [{"type": "compaction_trigger"}] if response.options.get("compaction", {}).get("at_once") else []
     return [*before, *own, *trigger]
 
 
 def _instructions(response: Response) -> Body:
-    """The instructions, or the prompt, in front of whose messages they stand as the first."""
     prompt, written = response.parameters.get("prompt"), response.parameters.get("instructions")
     if prompt is None:
         return {"instructions": written} if isinstance(written, str) else {}
     versions = PromptVersion.objects.filter(team_id=response.team_id, prompt_id=prompt["id"])
     version = versions.filter(number=int(prompt["version"])).first()
     if version is None:
-        raise BadRequest("The prompt that it was made with is gone.")
+        raise BadRequest("The prompt of the response was deleted.")
     body: Body = {"prompt": prompt}
+    # The stored instructions are all messages of the prompt; one more in front of them are the request's own.
     if isinstance(written, list) and len(written) > len(version.messages):
-        body["instructions"] = written[0]["content"] if isinstance(written[0]["content"], str) else _words(written[0])
+        body["instructions"] = written[0]["content"] if isinstance(written[0]["content"], str) else _text_of(written[0])
     return body
 
 
-def _words(message: Body) -> str:
+def _text_of(message: Body) -> str:
     return "".join(part.get("text", "") for part in message["content"])
 
 
-def _shaped(kept: Body, options: Body, sent: set[str]) -> Body:
-    """What is kept in another shape than it is sent in."""
+def _converted(parameters: Body, options: Body, sent: set[str]) -> Body:
+    """Return the parameters that are stored in another shape than they are sent in."""
     compaction: dict[str, Any] = options.get("compaction", {})
     threshold = "threshold" in compaction
     plan = [{"type": "compaction", "compact_threshold": compaction["threshold"]}] if threshold else None
     return {
         "include": options.get("include"),
-        "reasoning": {name: value for name, value in (kept.get("reasoning") or {}).items() if value is not None},
-        "text": _text(kept.get("text") or {}, sent),
+        "reasoning": {name: value for name, value in (parameters.get("reasoning") or {}).items() if value is not None},
+        "text": _text_parameter(parameters.get("text") or {}, sent),
         "moderation": options.get("moderation", {}).get("policy"),
         "prompt_cache_options": options.get("cache"),
         "context_management": plan,
     }
 
 
-def _text(text: Body, sent: set[str]) -> Body:
+def _text_parameter(text: Body, sent: set[str]) -> Body:
     shown: Body = {}
     if "text" in sent and text.get("format"):
         shown["format"] = {name: value for name, value in text["format"].items() if value is not None}

@@ -1,7 +1,7 @@
-"""Which settings are in force: what a request says itself, and what its conversation has settled before.
+"""Effective settings of a request: its own, and those that `configuration_update` items of its context have set.
 
-A `configuration_update` among the items holds from there on, until another one follows or a request says otherwise for
-itself. Source: section 3.1c of the API surface specification.
+A `configuration_update` applies from its position on, until another one follows. A setting of the request takes
+precedence for that request.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from responses.schema.updates import ReasoningUpdate, TextUpdate
 
 
 def effective_request(body: CreateResponse, items: Iterable[StoredItem]) -> CreateResponse:
-    """The request with the effort and the format that the items settle, where it says nothing of them itself."""
+    """Return the request with reasoning effort and text format from the items' updates, unless it sets them itself."""
     updates = [item for item in items if isinstance(item, ConfigurationUpdate)]
     if not updates:
         return body

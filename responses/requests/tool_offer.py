@@ -1,4 +1,5 @@
-"""The tools of a request in three views: what the client sent, what is echoed, what the upstream sees."""
+"""The tools of a request in three views: as the client sent them, as the response object contains them, and as the
+upstream receives them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,11 @@ _HIDDEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOffer:
-    """A tool that an upstream can be told of. `label` is how a choice points at it; `deferred`: a search finds it."""
+    """A tool that can be offered to an upstream.
+
+    `label` is the type and name by which a tool choice refers to it. A `deferred` tool is offered only after a tool
+    search has found it. `shown` is the tool as the response object contains it.
+    """
 
     tool: FunctionTool
     label: tuple[str, str]
@@ -36,7 +41,7 @@ class ToolOffer:
 
 
 def public_tool_choice(body: CreateResponse) -> Any:
-    """`tool_choice` as the response object echoes it."""
+    """Return `tool_choice` as the response object contains it."""
     match body.tool_choice:
         case None:
             return "auto"
@@ -49,7 +54,7 @@ def public_tool_choice(body: CreateResponse) -> Any:
 
 
 async def check_grammars(body: CreateResponse) -> None:
-    """Refuse grammars that are none. What input items bring is checked like the tools of the request themselves."""
+    """Raise `InvalidValue` for an invalid grammar, in the tools of the request or of its input items."""
     own = grammars(body.tools or (), param="tools")
     added = () if isinstance(body.input, str) else grammars_of_items(body.input)
     for grammar, where in (*own, *added):
@@ -58,10 +63,10 @@ async def check_grammars(body: CreateResponse) -> None:
 
 
 def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem] = ()) -> list[ToolOffer]:
-    """The tools that the model may hear of, with those that came to be known in the conversation.
+    """Return the tools that may be offered to the model, including those that items of its context have loaded.
 
-    `allowed_tools` is a hard constraint: the others are not among them. A deferred tool is not there before a search
-    has found it, unless the choice forces it.
+    `allowed_tools` is a hard constraint: all other tools are left out. A deferred tool stays deferred until a search
+    has loaded it, unless the tool choice forces it.
     """
     found = {offer.tool.name: offer for offer in offers(tools)}
     for offer in offers(loaded(items)):
@@ -77,19 +82,19 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
 
 
 def allows(choice: Any, kind: str) -> bool:
-    """Whether a choice leaves the model a tool of this kind, which has no name: `allowed_tools` may leave it out."""
+    """Return whether a tool choice permits an unnamed tool of this type; `allowed_tools` may exclude it."""
     if not isinstance(choice, dict) or choice["type"] != "allowed_tools":
         return True
     return any(one["type"] == kind for one in choice["tools"])
 
 
 def visible_tools(known_tools: Iterable[ToolOffer]) -> tuple[FunctionTool, ...]:
-    """The tools that the model gets to see."""
+    """Return the tools that the model receives now."""
     return tuple(offer.tool for offer in known_tools if not offer.deferred)
 
 
 def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str | FunctionTool | None:
-    """The choice as the upstream is told of it."""
+    """Return the tool choice as the upstream receives it."""
     match choice:
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
@@ -104,7 +109,7 @@ def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str |
 
 
 def loaded(items: Iterable[StoredItem]) -> list[Shown]:
-    """The tools that searches have found by now, or developers added."""
+    """Return the tools that tool searches have found, or that developers have added, in some items."""
     return [
         tool.shown()
         for item in items
@@ -114,7 +119,7 @@ def loaded(items: Iterable[StoredItem]) -> list[Shown]:
 
 
 def offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
-    """Each tool that clients run. Those of the server's are offered by whoever runs them."""
+    """Yield an offer for each client tool. Hosted tools are offered by their toolboxes."""
     for tool in tools:
         match tool:
             case {"type": "function" | "custom"}:
@@ -139,15 +144,15 @@ def _label(one: Shown) -> tuple[str, str]:
 
 
 def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> ToolOffer:
-    """A function or a custom tool. What there is to know of its namespace and of its answers stands in its words."""
-    words = [tool["description"] or ""]
+    # Upstreams know neither namespaces nor output schemas, so both are described in the text.
+    sentences = [tool["description"] or ""]
     if namespace is not None:
-        words.append(f"It belongs to {namespace}: {about}")
+        sentences.append(f"It belongs to {namespace}: {about}")
     if tool.get("output_schema") is not None:
-        words.append(f"It answers with JSON of this schema: {orjson.dumps(tool['output_schema']).decode()}")
+        sentences.append(f"It returns JSON with this schema: {orjson.dumps(tool['output_schema']).decode()}")
     function = FunctionTool(
         name=upstream_name(namespace, tool["name"]),
-        description="\n".join(word for word in words if word) or tool["description"],
+        description="\n".join(sentence for sentence in sentences if sentence) or tool["description"],
         parameters=tool.get("parameters"),
         strict=tool.get("strict"),
         form=CallForm.CUSTOM if tool["type"] == "custom" else CallForm.FUNCTION,
@@ -169,12 +174,12 @@ def _grammar(given: Shown | None) -> Grammar | None:
 
 
 def _about(tool: Shown) -> str:
-    """What a request says of a tool that has no description."""
+    """Describe a tool that has no description of its own."""
     match tool:
         case {"type": "computer_use_preview"}:
             size = f"{tool['display_width']} by {tool['display_height']} pixels"
-            return f"The screen has {size}; the environment is {tool['environment']}."
+            return f"The screen is {size}; the environment is {tool['environment']}."
         case {"type": "shell", "environment": {"skills": list() as skills}} if skills:
             lines = [f"- {skill['name']} in {skill['path']}: {skill['description']}" for skill in skills]
-            return "\n".join(["Folders that tell how to do something; read them before you do it:", *lines])
+            return "\n".join(["Folders with instructions; read the matching one before you start a task:", *lines])
     return ""

@@ -251,7 +251,9 @@ async def _check_images(principal: Principal, tools: Sequence[ToolParam]) -> Non
                     principal.require(Scope.FILES_READ)
                 mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
                 attachments = [(f"tools[{index}].input_image_mask", mask)]
-                await TeamAttachments(principal.team_id).require(attachments, can=Capabilities(inline_images=True))
+                await TeamAttachments(principal.team_id).load_required(
+                    attachments, can=Capabilities(inline_images=True)
+                )
 
 
 async def _store_searchers(

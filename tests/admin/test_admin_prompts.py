@@ -86,9 +86,9 @@ def test_the_page_shows_all_versions(lead: Client, caller: Caller) -> None:
         ("messages", "[]", "This field is required"),
         ("messages", '[{"role": "nobody", "content": "Hi"}]', "Supported values are"),
         ("messages", '[{"role": "user"}]', "Missing required parameter"),
-        ("parameters", '{"stream": true}', "belongs to single requests"),
+        ("parameters", '{"stream": true}', "can only be set in a request"),
         ("parameters", '{"temperature": 3}', "above maximum value"),
-        ("parameters", '{"heat": 3}', "belongs to single requests"),
+        ("parameters", '{"heat": 3}', "can only be set in a request"),
         ("parameters", "[1]", "expected an object"),
     ],
 )

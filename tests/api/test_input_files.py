@@ -98,7 +98,7 @@ def test_a_later_turn_is_told_that_the_file_is_gone(api: Api, script: Script) ->
     first = api.create(model=script.model, input=asking(file_id=file_id))
     ok(api.delete(f"/files/{file_id}"))
     api.create(model=script.model, input="How many?", previous_response_id=first["id"])
-    assert f"{file_id} is not available any more" in part(script, call=1)["text"]
+    assert f"{file_id} is no longer available" in part(script, call=1)["text"]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_later_turn_is_told_that_the_file_is_gone(api: Api, script: Script) ->
     api.create(model=script.model, input="Which colour?", previous_response_id=first["id"])
     text = script.messages[1][0]["content"][1]
     assert text["type"] == "text"
-    assert f"{file_id} is not available any more" in text["text"]
+    assert f"{file_id} is no longer available" in text["text"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_model_that_fetches_nothing_gets_the_bytes(reaching: Api, script: Scri
     assert reaching.input_items(first["id"])[0]["content"][1]["image_url"] == url
     shelf.files.clear()
     reaching.create(model=script.model, input="Which colour?", previous_response_id=first["id"])
-    assert "not available any more" in script.messages[1][0]["content"][1]["text"]
+    assert "no longer available" in script.messages[1][0]["content"][1]["text"]
     assert shelf.asked == ["/dot", "/dot"]
 
 

@@ -84,7 +84,7 @@ def test_it_says_what_is_wrong_with_a_namespace(api: Api, tools: list[Any], para
 def test_what_a_function_answers_is_told(api: Api, script: Script) -> None:
     tool = {**FIND, "output_schema": {"type": "object"}, "allowed_callers": ["direct"]}
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[tool])
-    assert told(script)[0]["description"].endswith('It answers with JSON of this schema: {"type":"object"}')
+    assert told(script)[0]["description"].endswith('It returns JSON with this schema: {"type":"object"}')
     assert response["tools"] == [{**tool, "strict": None}]
 
 

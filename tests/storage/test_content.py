@@ -81,7 +81,7 @@ async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, calle
     found = await TeamAttachments(caller.team.pk).load(begun.context.items, files=False, inline_images=False)
     (said,) = found.values()
     assert isinstance(said, AttachmentText)
-    assert f"{file.pk} is not available any more" in said.text
+    assert f"{file.pk} is no longer available" in said.text
 
 
 async def test_all_documents_of_a_request_share_one_time(database: None, caller: Caller) -> None:
@@ -96,11 +96,11 @@ async def test_all_documents_of_a_request_share_one_time(database: None, caller:
         await content.load([item], files=False, inline_images=False)
     said = content.file_texts(begun.context.items)
     assert [words.split("]")[0] for words in said] == [
-        f"[{name} is not available any more. It could not be had in time." for name in ("a.html", "b.txt")
+        f"[{name} is no longer available. It could not be loaded in time." for name in ("a.html", "b.txt")
     ]
 
 
 async def test_what_a_request_brings_itself_shares_that_time(database: None, caller: Caller) -> None:
     part = InputFile(type="input_file", filename="b.txt", file_data=WORDS)
-    with pytest.raises(EgressFailed, match="could not be had in time"):
-        await TeamAttachments(caller.team.pk, seconds=0.0).require([("input[0]", part)], can=Capabilities())
+    with pytest.raises(EgressFailed, match="could not be loaded in time"):
+        await TeamAttachments(caller.team.pk, seconds=0.0).load_required([("input[0]", part)], can=Capabilities())

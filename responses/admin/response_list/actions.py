@@ -83,7 +83,7 @@ def _cancel(request: HttpRequest, response: Response, _: str) -> str:
 def _retry(request: HttpRequest, response: Response, _: str) -> str:
     # The same key, and not the user, makes the new request: its team is billed and its limits apply.
     try:
-        body = rebuild.parsed(rebuild.rebuild_request(response))
+        body = rebuild.parse_for_worker(rebuild.rebuild_request(response))
         new_id = async_to_sync(_queue)(response.api_key_id, body, _request_info(request))
     except ApiError as failed:
         raise ActionFailed(failed.message) from failed
