@@ -45,11 +45,11 @@ def playground(request: HttpRequest) -> HttpResponse:
     """Serve the page. `?from=` fills it with the request of a response, `?team=` selects the team."""
     teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
     opened = _opened_response(request)
-    wanted = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
+    team_id = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
     # A user may see more teams than the list shows: the team asked for is looked up separately.
-    team = next((each for each in teams if each.pk == wanted), None)
-    if team is None and wanted:
-        team = teams_for(request, CONTRIBUTORS).filter(pk=wanted).first()
+    team = next((each for each in teams if each.pk == team_id), None)
+    if team is None and team_id:
+        team = teams_for(request, CONTRIBUTORS).filter(pk=team_id).first()
     team = team or (teams[0] if teams else None)
     data = {
         "team": team.pk if team else "",
@@ -127,11 +127,11 @@ def ended(request: HttpRequest, response_id: str) -> HttpResponse:
 
 def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
     """Return the request body of the response that `?from=` names, or a problem to display instead."""
-    wanted = request.GET.get("from", "").strip().replace("\0", "")
-    if not wanted:
+    response_id = request.GET.get("from", "").strip().replace("\0", "")
+    if not response_id:
         return None
     # The list of responses defers the parameters, which rebuilding the request needs.
-    row: Response | None = rows_of(request, Response).defer(None).filter(pk=wanted).first()
+    row: Response | None = rows_of(request, Response).defer(None).filter(pk=response_id).first()
     if row is None or not may(request, CONTRIBUTORS, row):
         return {"problem": _NOT_FOUND}
     if not may_read(request, row.team_id):

@@ -83,8 +83,8 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         # Exact ids only: a search for parts would read the whole table.
-        wanted = search_term.strip()
-        return (queryset.filter(pk=wanted) if wanted else queryset), False
+        row_id = search_term.strip()
+        return (queryset.filter(pk=row_id) if row_id else queryset), False
 
     def details(self, row: Any) -> list[tuple[str, Cell]]:
         """Return labels and values for the top of the page."""

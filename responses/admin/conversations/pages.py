@@ -81,10 +81,10 @@ class EndUserFilter(TextFilter):
     parameter_name = "end_user"
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not (wanted := (self.value() or "").strip()):
+        if not (end_user := (self.value() or "").strip()):
             return queryset
         # Responses have an index by end user, so the search needs no time range.
-        by_user = Response.objects.filter(end_user=wanted, conversation_id__isnull=False).order_by("-created_at")
+        by_user = Response.objects.filter(end_user=end_user, conversation_id__isnull=False).order_by("-created_at")
         return queryset.filter(pk__in=set(by_user.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
 
 
@@ -152,33 +152,33 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         # Here and not in the filter: ordering needs the same ids, and the list may contain old conversations.
-        lately = self._recently_active_ids(request)
-        return rows if lately is None else rows.filter(pk__in=lately)
+        recent_ids = self._recently_active_ids(request)
+        return rows if recent_ids is None else rows.filter(pk__in=recent_ids)
 
     def get_ordering(self, request: HttpRequest) -> Sequence[Any]:
         """Order by last activity if that filter is active, else by creation."""
-        lately = self._recently_active_ids(request)
-        if lately is None:
+        recent_ids = self._recently_active_ids(request)
+        if recent_ids is None:
             return self.ordering
         # The order of the ids is known already. Sorting by it in SQL keeps pagination in the database.
-        listed = Value(lately, output_field=ArrayField(TextField()))
+        listed = Value(recent_ids, output_field=ArrayField(TextField()))
         return [Func(listed, F("pk"), function="array_position", output_field=IntegerField()).asc()]
 
     def _recently_active_ids(self, request: Any) -> list[str] | None:
         """Return the ids selected by the activity filter, or None without it. Read once for each request."""
-        if (wanted := request.GET.get("active")) not in _ACTIVE_PERIODS:
+        if (period := request.GET.get("active")) not in _ACTIVE_PERIODS:
             return None
         if not hasattr(request, "recently_active"):
             teams = None if everywhere(request, self.viewers) else teams_of(request, self.viewers)
-            request.recently_active = recently_active(length=_ACTIVE_PERIODS[wanted][1], teams=teams)
+            request.recently_active = recently_active(length=_ACTIVE_PERIODS[period][1], teams=teams)
         found: list[str] = request.recently_active
         return found
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        wanted = search_term.strip()
-        return (queryset.filter(pk=wanted) if wanted else queryset), False
+        row_id = search_term.strip()
+        return (queryset.filter(pk=row_id) if row_id else queryset), False
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -366,10 +366,10 @@ def _rows(
     """Return the rows, and the response ids of the first and the last one (empty for none)."""
     owners, responses = responses_of_items(conversation, placements)
     calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
-    known = item_context(placements, list(calls[:_MAX_CALLS]), team_id=conversation.team_id, owners=owners)
+    context = item_context(placements, list(calls[:_MAX_CALLS]), team_id=conversation.team_id, owners=owners)
     by_key = {str(key): owner for key, owner in owners.items()}
     rows, last = [], ""
-    for entry in entries(placements, known, is_readable=is_readable):
+    for entry in entries(placements, context, is_readable=is_readable):
         owner = by_key.get(entry.key, "")
         response = responses.get(owner) if owner != last else None
         rows.append(

@@ -59,7 +59,7 @@ class FollowSocket(AdminSocket):
         return DONE
 
     def _find(self, response_id: str) -> Response | None:
-        """Return a response with a log. Return None for an unknown id and for one that the viewer cannot see alike."""
+        """Return the response if it has an event log and the viewer can see it, else None."""
         if "\x00" in response_id:
             return None
         with scope.team(*self.viewer.visible_teams):

@@ -109,12 +109,12 @@ def _confirmation_page(request: HttpRequest, response: Response, action: LiveAct
 
 
 def _snapshot_message(request: HttpRequest) -> dict[str, Any]:
-    who, at = viewer(request), now()
-    result = poll(teams=who.visible_teams)
+    watcher, at = viewer(request), now()
+    result = poll(teams=watcher.visible_teams)
     runs = result.snapshot.rows.values()
-    found = [rows.row_json(row, who, team=result.teams.get(row.response.team_id, ""), at=at) for row in runs]
+    found = [rows.row_json(row, watcher, team=result.teams.get(row.response.team_id, ""), at=at) for row in runs]
     read = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
-    audit_team_reads(who, [team_id for team_id in read if who.may_read(team_id)])
+    audit_team_reads(watcher, [team_id for team_id in read if watcher.may_read(team_id)])
     return {
         "type": "everything",
         "at": round(at.timestamp() * 1000),
@@ -126,7 +126,7 @@ def _snapshot_message(request: HttpRequest) -> dict[str, Any]:
 
 
 def _manageable_run(request: HttpRequest, response_id: str) -> Response | None:
-    """Return the response. Return None for an unknown id and for one that the user may not manage alike."""
+    """Return the response if it exists and the user may manage its run, else None."""
     found = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
     may_manage = found is not None and (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, found))
     return found if may_manage else None

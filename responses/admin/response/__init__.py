@@ -1,1 +1,1 @@
-"""The page of one response: its head, and a module for each of its tabs. Everything here is read-only."""
+"""The page of one response: its header, and a module for each tab. Everything here is read-only."""

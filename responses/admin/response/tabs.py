@@ -60,5 +60,5 @@ def tabs_for(request: HttpRequest, response: Response) -> list[ResponseTab]:
 
 def selected_tab(request: HttpRequest, tabs: list[ResponseTab]) -> ResponseTab:
     """Return the tab that `?tab=` names, or the first one."""
-    wanted = request.GET.get("tab")
-    return next((tab for tab in tabs if tab.name == wanted), tabs[0])
+    name = request.GET.get("tab")
+    return next((tab for tab in tabs if tab.name == name), tabs[0])
