@@ -1,1 +1,1 @@
-"""Containers: where the code of models runs, as teams know it, and the files in them."""
+"""Containers: the API's own containers and the files in them."""

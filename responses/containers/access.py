@@ -1,4 +1,4 @@
-"""The door for containers and their files: an object enters with the principal that asks for it, or not at all."""
+"""Access to containers and their files: the only place where objects are looked up for a caller."""
 
 from kernel.clock import now
 from kernel.errors import ContainerExpired
@@ -8,7 +8,7 @@ from tenants.principal import Principal
 
 
 def get_container(*, principal: Principal, container_id: str, param: str | None = None) -> Container:
-    """A container of the caller's team, or the 404 of an unknown id."""
+    """Return a container of the caller's team. Raises NotFound for an unknown id or another team's id."""
     found = selectors.find_container(team_id=principal.team_id, container_id=container_id)
     if found is None:
         raise selectors.unknown_container(container_id, param=param)
@@ -16,7 +16,7 @@ def get_container(*, principal: Principal, container_id: str, param: str | None 
 
 
 def get_running_container(*, principal: Principal, container_id: str, param: str | None = None) -> Container:
-    """The same of one that can be used; what has expired is told so."""
+    """Return a container that can be used. Raises ContainerExpired if it has expired."""
     found = get_container(principal=principal, container_id=container_id, param=param)
     if not found.runs_at(now()):
         raise ContainerExpired(param=param)
@@ -24,7 +24,7 @@ def get_running_container(*, principal: Principal, container_id: str, param: str
 
 
 def get_container_file(*, container: Container, file_id: str) -> ContainerFile:
-    """A file of a container that has come in through this door, or the 404 of an unknown id."""
+    """Return a file of a container from this module. Raises NotFound for an unknown id."""
     found = selectors.find_container_file(container=container, file_id=file_id)
     if found is None:
         raise selectors.unknown_container_file(file_id)

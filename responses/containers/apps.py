@@ -1,11 +1,9 @@
-"""Django's view of this app."""
+"""Django app configuration of containers."""
 
 from django.apps import AppConfig
 
 
 class ContainersConfig(AppConfig):
-    """Containers and their files."""
-
     name = "responses.containers"
     label = "containers"
     verbose_name = "Containers"

@@ -1,4 +1,4 @@
-"""Containers and the files that were seen in them. What runs, and what the files hold, is with the sandbox service."""
+"""Containers and the files seen in them. The processes and the content of the files belong to the sandbox service."""
 
 from datetime import datetime, timedelta
 
@@ -10,32 +10,32 @@ from kernel.ids import new_id
 from tenants.models import ApiKey, IdField, Team
 
 DATA = "/mnt/data"
-"""Where the files of a container are."""
+"""Directory of a container's files."""
 IDLE_MINUTES = 20
 
 
 def container_id() -> str:
-    """The id of a container."""
     return new_id("cntr")
 
 
 def container_file_id() -> str:
-    """The id of a file in a container."""
     return new_id("cfile")
 
 
 class Container(models.Model):
-    """A place where code runs. It is there until it was not used for a while, or was deleted."""
+    """An isolated environment where code runs. It exists until it was idle for a while or is deleted."""
 
     id = IdField(default=container_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=255)
     memory_limit = models.CharField(max_length=3, default="1g")
-    idle_minutes = models.PositiveIntegerField(default=IDLE_MINUTES, help_text="After these it expires.")
+    idle_minutes = models.PositiveIntegerField(
+        default=IDLE_MINUTES, help_text="The container expires after this many minutes without activity."
+    )
     created_at = models.DateTimeField(default=now)
     last_active_at = models.DateTimeField(default=now)
-    lost = models.BooleanField(default=False, help_text="Its processes ended before it had expired.")
+    lost = models.BooleanField(default=False, help_text="The container ended before its expiration time.")
 
     class Meta:
         indexes = [
@@ -49,25 +49,26 @@ class Container(models.Model):
         return f"{self.name} ({self.id})"
 
     def runs_at(self, at: datetime) -> bool:
-        """Whether it can be used at that moment."""
+        """Return True if the container can be used at this time."""
+        # The sandbox service ends idle containers by the same rule, so no request is needed to find out.
         return not self.lost and at < self.last_active_at + timedelta(minutes=self.idle_minutes)
 
 
 class FileSource(models.TextChoices):
-    """Who made a file."""
+    """Origin of a file."""
 
     USER = "user", "User"
     ASSISTANT = "assistant", "Assistant"
 
 
 class ContainerFile(models.Model):
-    """A file that is, or was, in a container. `changed` is the service's word for the moment of its last change."""
+    """A file that is or was in a container. `changed` is the modification time as the sandbox service reports it."""
 
     id = IdField(default=container_file_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="files", db_index=False)
     path = models.CharField(max_length=1024)
-    size = models.BigIntegerField(help_text="In bytes.")
+    size = models.BigIntegerField(help_text="Size in bytes.")
     changed = models.BigIntegerField()
     source = models.CharField(max_length=10, choices=FileSource.choices)
     created_at = models.DateTimeField(default=now)

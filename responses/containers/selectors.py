@@ -1,4 +1,4 @@
-"""Reads: containers and their files, as they are stored and as the wire shows them."""
+"""Reads of containers and their files, and their JSON representations."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from responses.containers.models import Container, ContainerFile
 
 
 def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Page[Container]:
-    """A team's containers, by time; those that have expired too."""
+    """List a team's containers by creation time, including expired ones."""
     rows = Container.objects.filter(team_id=team_id)
     if name is not None:
         rows = rows.filter(name=name)
@@ -24,15 +24,15 @@ def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Pag
 
 
 def find_container(*, team_id: str, container_id: str) -> Container | None:
-    """A team's container, expired or not."""
-    # PostgreSQL refuses NUL in a parameter; no id has one.
+    """Return a team's container, expired or not, or None."""
+    # PostgreSQL rejects NUL in a parameter, and no id contains it.
     if "\x00" in container_id:
         return None
     return Container.objects.filter(pk=container_id, team_id=team_id).first()
 
 
 def list_container_files(*, container: Container, page: PageRequest) -> Page[ContainerFile]:
-    """The files of a container, by time."""
+    """List the files of a container by creation time."""
 
     def position(file_id: str, param: str) -> Position:
         found = find_container_file(container=container, file_id=file_id)
@@ -44,22 +44,22 @@ def list_container_files(*, container: Container, page: PageRequest) -> Page[Con
 
 
 def find_container_file(*, container: Container, file_id: str) -> ContainerFile | None:
-    """A file of a container."""
+    """Return a file of a container, or None."""
     return None if "\x00" in file_id else ContainerFile.objects.filter(pk=file_id, container=container).first()
 
 
 def unknown_container(container_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a container that does not exist, or not for the caller."""
+    """Return the error for an unknown container, also used for containers of other teams."""
     return NotFound(f"Container with id '{container_id}' not found.", param=param)
 
 
 def unknown_container_file(file_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a file that is not in the container."""
+    """Return the error for a file that is not in the container."""
     return NotFound(f"Container file with id '{file_id}' not found.", param=param)
 
 
 def public_container(container: Container) -> dict[str, Any]:
-    """The container object of the wire."""
+    """Return the container as the API shows it."""
     return {
         "id": container.pk,
         "object": "container",
@@ -74,7 +74,7 @@ def public_container(container: Container) -> dict[str, Any]:
 
 
 def public_container_file(file: ContainerFile) -> dict[str, Any]:
-    """The file object of the wire."""
+    """Return the file as the API shows it."""
     return {
         "id": file.pk,
         "object": "container.file",

@@ -1,4 +1,5 @@
-"""Writes: containers are made, used and deleted. The sandbox service has what runs, rows say what was seen of it."""
+"""Writes: containers are created, used and deleted. The sandbox service runs them; rows record what is known of
+them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -32,16 +33,16 @@ from tenants.principal import Principal
 Answer = TypeVar("Answer")
 _Changes = tuple[list[ContainerFile], list[ContainerFile]]
 MAX_NAME = 255
-# Idle ones end within minutes; for so long their ids still answer, with what became of them.
-_REMEMBERED = timedelta(days=30)
-_SWEEP_AT_ONCE = 500
+# Idle containers end within minutes. Their rows stay for some time so that requests get "expired", not "not found".
+_ROW_RETENTION = timedelta(days=30)
+_RETENTION_BATCH_SIZE = 500
 MAX_COPIED = 64 * 1024 * 1024
 _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What a container is to be like. `files` are uploaded ones that are copied into it."""
+    """Properties of a new container. `files` are uploaded files to copy into it."""
 
     name: str
     memory: str = "1g"
@@ -51,7 +52,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerExecution:
-    """What became of a cell or a command, and which files it has made or changed, and which removed."""
+    """Result of running code or a command, with the files it created, changed or removed."""
 
     container_id: str
     ran: ExecutionResult
@@ -60,26 +61,29 @@ class ContainerExecution:
 
 
 def service() -> SandboxClient:
-    """The sandbox service. Raises Unavailable where none is configured."""
+    """Return the client of the sandbox service. Raises SandboxUnavailable if none is configured."""
     if not settings.SANDBOX_URL:
         raise SandboxUnavailable(_NO_SERVICE)
     return SandboxClient(address=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
 
 
 async def check_ability(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
-    """Raise the 400 of a server that cannot run code, or not with so much memory; both say what is missing."""
+    """Check that containers with this much memory can run. Raises UnsupportedValue if they cannot."""
     try:
         ability = await service().info()
     except SandboxUnavailable as missing:
-        raise UnsupportedValue(f"This server cannot run code: {missing}.", param=param) from missing
+        raise UnsupportedValue(f"Code execution is not available on this server: {missing}.", param=param) from missing
     if not ability.supports_memory(memory):
-        message = f"Containers of this server have at most '{ability.max_memory}' of memory, not '{memory}'."
+        message = f"The memory limit '{memory}' is not supported: containers have at most '{ability.max_memory}'."
         raise UnsupportedValue(message, param=memory_param)
     return ability
 
 
 def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[File]:
-    """The uploaded files of these ids; one that is unknown or too large is refused by its place in the list."""
+    """Return the uploaded files with these ids.
+
+    Raises NotFound for an unknown file and InvalidValue for one that is too large; `param` gets the index of the file.
+    """
     found = []
     with scope.team(team_id):
         for index, file_id in enumerate(file_ids):
@@ -88,7 +92,7 @@ def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[Fil
                 raise files.unknown_file(file_id, param=f"{param}[{index}]")
             if file.size > MAX_COPIED:
                 limit = MAX_COPIED // 1024 // 1024
-                raise InvalidValue(f"A file of a container has at most {limit} MiB.", param=f"{param}[{index}]")
+                raise InvalidValue(f"Files in containers are limited to {limit} MiB.", param=f"{param}[{index}]")
             found.append(file)
     return found
 
@@ -96,7 +100,11 @@ def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[Fil
 async def create_container(
     *, team_id: str, key_id: str | None, spec: ContainerSpec, name: str | None = None
 ) -> Container:
-    """Make a container, with files in it. `name` is the id that it gets, where somebody has told it already."""
+    """Create a container and copy files into it.
+
+    `name` is the id to use if it was already announced to the client. Raises Overloaded if the sandbox service is full
+    and UnsupportedValue if it is unavailable.
+    """
     row = Container(
         id=name or container_id(),
         team_id=team_id,
@@ -108,9 +116,10 @@ async def create_container(
     try:
         await service().create(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
     except SandboxFull as full:
-        raise Overloaded("There are too many containers at the moment. Please try again later.") from full
+        raise Overloaded("There are too many containers right now. Please try again later.") from full
     except (SandboxUnavailable, ContainerGone) as missing:
-        raise UnsupportedValue(f"This server cannot run code: {missing}.") from missing
+        raise UnsupportedValue(f"Code execution is not available on this server: {missing}.") from missing
+    # The row is inserted after the container exists: a row without a container would look usable.
     await in_db_thread(lambda: _insert(row))
     for file in spec.files:
         await put_file(container=row, file=file)
@@ -128,7 +137,7 @@ async def _content(file: File) -> bytes:
 
 
 async def delete_container(*, principal: Principal, container: Container, request_id: str) -> None:
-    """End a container, with everything in it."""
+    """End a container and delete everything in it."""
 
     def remove() -> None:
         with scope.team(principal.team_id):
@@ -136,29 +145,31 @@ async def delete_container(*, principal: Principal, container: Container, reques
             _audit(principal, "container.deleted", container.pk, request_id, before={"name": container.name})
 
     await in_db_thread(remove)
+    # The row goes first: if the service fails, nothing can reach the container any more and it ends when idle.
     if settings.SANDBOX_URL and not container.lost:
         try:
             await service().delete(container.pk)
         except SandboxUnavailable:
-            return  # whatever runs there ends by itself, unused
+            # The container ends anyway once it has been idle for a while.
+            return
 
 
 def sweep_containers() -> int:
-    """Forget the containers that ended long ago, with what was seen in them."""
+    """Delete the rows of containers that ended long ago, a limited number. Return the number of deleted rows."""
     with scope.every_team():
-        old = Container.objects.filter(last_active_at__lt=now() - _REMEMBERED).order_by("last_active_at")
-        found = list(old.values_list("pk", flat=True)[:_SWEEP_AT_ONCE])
+        old = Container.objects.filter(last_active_at__lt=now() - _ROW_RETENTION).order_by("last_active_at")
+        found = list(old.values_list("pk", flat=True)[:_RETENTION_BATCH_SIZE])
         Container.objects.filter(pk__in=found).delete()
     return len(found)
 
 
 async def run_code(*, container: Container, code: str, seconds: float) -> ContainerExecution:
-    """Execute a cell, and see what it did to the files. Raises ContainerExpired or Unavailable."""
+    """Run Python code and record its changes to the files. Raises ContainerExpired or SandboxUnavailable."""
     return await _execute(container, lambda to: to.run(container.pk, code, seconds=seconds))
 
 
 async def run_command(*, container: Container, command: str, seconds: float) -> ContainerExecution:
-    """Execute a shell command in the same way."""
+    """Run a shell command like `run_code`."""
     return await _execute(container, lambda to: to.shell(container.pk, command, seconds=seconds))
 
 
@@ -166,6 +177,7 @@ async def _execute(
     container: Container, order: Callable[[SandboxClient], Awaitable[ExecutionResult]]
 ) -> ContainerExecution:
     ran = await _send(container, order)
+    # Whatever changed during the execution counts as written by the assistant.
     changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
     return ContainerExecution(container_id=container.pk, ran=ran, files=changed, removed=removed)
 
@@ -190,16 +202,16 @@ async def put_file(*, container: Container, file: File) -> ContainerFile:
 
 
 def _base_name(filename: str) -> str:
-    """The last part of a name, as which a file can lie in a folder."""
+    # Clients send names with folders or from Windows; only the last part becomes the file's name.
     name = PurePosixPath(filename.replace("\\", "/").replace("\x00", "")).name
     if name in {"", ".", ".."} or len(name.encode(errors="replace")) > MAX_NAME:
-        raise InvalidValue("Invalid 'file': its name cannot be that of a file.", param="file")
+        raise InvalidValue("Invalid 'file': the file name is not valid.", param="file")
     return name
 
 
 async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenerator[bytes, None]:
-    """The bytes of a file in pieces: all of it may be more than a process should hold. Raises Failed for one that has
-    gone meanwhile."""
+    """Yield the content of a file in pieces. Raises OperationFailed if the file has disappeared."""
+    # In pieces, because a file may be too large for the memory of a process.
     at = 0
     while piece := await _read_piece(container, file, at):
         at += len(piece)
@@ -211,8 +223,9 @@ async def _read_piece(container: Container, file: ContainerFile, at: int) -> byt
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
-    """Take a file out of a container."""
-    with suppress(OperationFailed):  # where the model was faster
+    """Delete a file from a container."""
+    # The model may have deleted the file already.
+    with suppress(OperationFailed):
         await _send(container, lambda to: to.remove(container.pk, file.path))
 
     def remove() -> None:
@@ -224,10 +237,11 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
 
 
 async def _send(container: Container, order: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
-    """Have the service do something with a container; one that has ended there is so from now on."""
+    """Let the service do something with a container. A container that the service no longer knows is marked as lost."""
     try:
         return await order(service())
     except ContainerGone as gone:
+        # Recorded immediately, so that lists and later requests show the container as expired.
         await in_db_thread(lambda: _mark_lost(container))
         raise ContainerExpired from gone
 
@@ -238,15 +252,17 @@ def _mark_lost(container: Container) -> None:
 
 
 async def _sync_files(container: Container, *, source: FileSource) -> _Changes:
-    """Note what is in the container now; it counts as a use of the container. Returns what is new or has changed, and
-    what is no more."""
+    """Record the files that are in the container now, which counts as activity.
+
+    Returns the new or changed files, and the files that are gone.
+    """
     entries = await _send(container, lambda to: to.files(container.pk))
     return await in_db_thread(lambda: _record_files(container, entries, source, now()))
 
 
 def _record_files(container: Container, entries: Sequence[FileEntry], source: FileSource, at: datetime) -> _Changes:
     with scope.team(container.team_id):
-        # Two calls of one container note what they have seen one after the other.
+        # The lock serialises concurrent calls in one container, so that each file is inserted once.
         if not Container.objects.select_for_update().filter(pk=container.pk).exists():
             raise ContainerExpired
         known = {file.path: file for file in ContainerFile.objects.filter(container_id=container.pk)}
@@ -255,6 +271,7 @@ def _record_files(container: Container, entries: Sequence[FileEntry], source: Fi
             file = known.pop(entry.path, None)
             if file is not None and (file.size, file.changed) == (entry.size, entry.changed):
                 continue
+            # Longer than the column; such a file cannot be listed.
             if len(entry.path) > 1024:
                 continue
             if file is None:

@@ -112,7 +112,7 @@ def check_container(container: Any, *, param: str) -> None:
     if not isinstance(container, AutoContainer | AutoEnvironment):
         return
     if container.network_policy is not None and container.network_policy.type != "disabled":
-        message = "Containers of this server have no network: the only 'network_policy' is 'disabled'."
+        message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
         raise UnsupportedParameter(message, param=f"{param}.network_policy")
     if isinstance(container, AutoEnvironment) and container.skills:
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{param}.skills")

@@ -1,4 +1,4 @@
-"""Vectors of texts, from the model that a team's vector stores are embedded with; each call has a row in the ledger."""
+"""Embeddings from the model that a team's vector stores use. Each upstream call gets a usage record."""
 
 import asyncio
 import math
@@ -21,19 +21,18 @@ from tenants.models import Team
 from tenants.principal import Principal
 
 Vector = list[float]
+# Texts per upstream request. Embedding servers commonly limit the size of a batch.
 _BATCH_SIZE = 64
 _NO_EMBEDDING_MODEL = (
-    "This server has no model that makes embeddings for vector stores: its operator has to name one as the team's "
-    "embedding model in the admin, or as EMBEDDING_MODEL in the server's configuration."
+    "No embedding model is configured for vector stores. An operator can set the team's embedding model in the admin, "
+    "or EMBEDDING_MODEL in the server's configuration."
 )
-_MALFORMED_ANSWER = Failure(
-    code="server_error", message="The embedding model's server sent something that is no embedding."
-)
+_MALFORMED_ANSWER = Failure(code="server_error", message="The embedding model's server returned an invalid response.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAccount:
-    """In whose name and for which object vectors are made: the rows of the ledger say so."""
+    """The team, API key and object that upstream calls are recorded for."""
 
     team_id: str
     key_id: str
@@ -41,7 +40,10 @@ class UsageAccount:
     request_id: str = ""
 
     def principal(self) -> Principal:
-        """Not the key's own rights: which model embeds is the operator's decision, not the caller's."""
+        """Return a principal of the team without the rights of the key.
+
+        An operator decides which model creates embeddings, so the key's permissions do not apply.
+        """
         return Principal(
             team_id=self.team_id,
             key_id=self.key_id,
@@ -54,12 +56,15 @@ class UsageAccount:
 
 
 def model_for(store: VectorStore) -> str:
-    """The model of a store: that of its vectors, or the one that its team uses now. Raises the 400 of none."""
+    """Return the embedding model of a store: the one its vectors are from, or that of its team if it has none yet.
+
+    Raises UnsupportedValue if no model is configured.
+    """
     return store.embedding_model or model_of_team(store.team_id)
 
 
 def model_of_team(team_id: str) -> str:
-    """The model that a team's new stores are embedded with; raises the 400 of none."""
+    """Return the embedding model for new stores of a team. Raises UnsupportedValue if none is configured."""
     model = Team.objects.values_list("embedding_model", flat=True).get(pk=team_id) or settings.EMBEDDING_MODEL
     if not model:
         raise UnsupportedValue(_NO_EMBEDDING_MODEL)
@@ -67,7 +72,11 @@ def model_of_team(team_id: str) -> str:
 
 
 async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> list[Vector]:
-    """A vector of length 1 for each text. Raises `UpstreamFailed`, or `ModelNotFound` where nothing answers for it."""
+    """Return a normalized vector for each text.
+
+    Raises UpstreamFailed, or ModelNotFound if no upstream serves the model.
+    """
+    # Resolved once, so that all batches of a call go to the same upstream.
     route = await directory.aroute(account.principal(), model)
     vectors: list[Vector] = []
     for first in range(0, len(texts), _BATCH_SIZE):
@@ -87,33 +96,38 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
         vectors = _vectors(answer, len(texts))
         outcome, usage = "stop", _usage(answer, texts)
     except asyncio.CancelledError:
+        # The upstream may have processed the request, so its tokens are estimated and recorded.
         outcome, usage = "interrupted", Usage(input_tokens=tokens(*texts), estimated=True)
         raise
     finally:
+        # Shielded: the usage record must be written even if the run is cancelled.
         await asyncio.shield(call.write(object_id=object_id, outcome=outcome, usage=usage))
     return vectors
 
 
 def _usage(answer: dict[str, Any], texts: Sequence[str]) -> Usage:
-    said = answer.get("usage")
-    if isinstance(said, dict) and said:
-        return read_usage({"prompt_tokens": said.get("total_tokens"), **said})
+    reported = answer.get("usage")
+    if isinstance(reported, dict) and reported:
+        # Some servers report only `total_tokens`, which for embeddings are the input tokens.
+        return read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
     return Usage(input_tokens=tokens(*texts), estimated=True)
 
 
 def _vectors(answer: dict[str, Any], count: int) -> list[Vector]:
-    """The vectors in the order of their texts."""
     try:
+        # Servers may return the vectors in any order; `index` gives the position of the text.
         entries = sorted(answer["data"], key=lambda entry: entry["index"])
         vectors = [_normalized([float(value) for value in entry["embedding"]]) for entry in entries]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UpstreamFailed(_MALFORMED_ANSWER) from error
+    # One dimension per response: the columns and indexes depend on it.
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1:
         raise UpstreamFailed(_MALFORMED_ANSWER)
     return vectors
 
 
 def _normalized(vector: Vector) -> Vector:
+    # Vectors are stored with length 1. A zero or infinite vector has no direction and cannot be compared.
     length = math.hypot(*vector)
     if not math.isfinite(length) or not length:
         raise ValueError(length)

@@ -1,7 +1,7 @@
-"""Filters by attributes, as conditions on the rows of a store's files.
+"""Attribute filters as SQL conditions on the files of a store.
 
-Only values of one kind compare: a number is never equal to a text, greater or less than one. A file without the
-attribute is unequal to whatever a filter names.
+Only values of the same type compare: a number never equals a string and is never greater or less than one. A file
+without the attribute is not equal to any value.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 def sql_condition(given: ComparisonFilter | CompoundFilter | None, *, column: str) -> Condition:
-    """An SQL condition with its parameters; `column` holds the attributes."""
+    """Return an SQL condition and its parameters; `column` holds the attributes as JSON."""
     match given:
         case None:
             return "true", []
@@ -32,17 +32,18 @@ def sql_condition(given: ComparisonFilter | CompoundFilter | None, *, column: st
 
 
 def _among(key: str, values: list[Any], column: str, *, wanted: bool) -> Condition:
-    """Equal to one of these. Numbers are equal as JSON has them, whether or not they are written with a point."""
+    # Compared as JSON: numbers are equal whether or not they are written with a decimal point.
     listed = [orjson.dumps(value).decode() for value in values]
     found = f"coalesce({column} -> %s = ANY (%s::jsonb[]), false)"
     return (found if wanted else f"NOT {found}"), [key, listed]
 
 
 def _ordered(operator: str, key: str, value: Any, column: str) -> Condition:
-    """The order of texts is that of their code points, on every server. CASE: nothing else is read as a number."""
+    # Strings compare by code point (collation "C"), so results do not depend on the server's locale.
     if isinstance(value, str):
         kind, compared = "string", f'({column} ->> %s) COLLATE "C" {operator} %s'
     else:
         kind, compared = "number", f"({column} ->> %s)::numeric {operator} %s::numeric"
+    # CASE guarantees that only numbers are cast: PostgreSQL may evaluate the operands of AND in any order.
     sql = f"CASE WHEN jsonb_typeof({column} -> %s) = '{kind}' THEN {compared} ELSE false END"
     return sql, [key, key, value if isinstance(value, str) else orjson.dumps(value).decode()]

@@ -1,7 +1,7 @@
-"""Reads the files of vector stores: text, passages, vectors, one file after the other, in a worker.
+"""Ingests the files of vector stores in a worker: extracts text, splits it into passages and embeds them.
 
-A file is claimed with a lease, which is renewed while it is worked on. What was made of it is written in one
-transaction that names the lease, so a worker that died, was overtaken or was cancelled leaves nothing behind.
+A file is claimed with a lease that is renewed during the work. The results are written in one transaction that checks
+the lease, so a worker that died, lost its lease or was cancelled leaves nothing behind.
 """
 
 import asyncio
@@ -30,18 +30,22 @@ from responses.vectors.embedding import UsageAccount, Vector
 from tenants import scope
 
 logger = logging.getLogger(__name__)
+# Renewed four times before it expires, so that one slow renewal does not lose it.
 _LEASE = timedelta(seconds=60)
 _RENEW_SECONDS = 15.0
 _MAX_ATTEMPTS = 5
+# A small number, because the worker executes runs at the same time.
 _MAX_LOOPS = 2
+# Seconds to wait before the next attempt, by number of attempts.
 _RETRY_PAUSES = (2, 10, 30, 60)
+# Vectors are stored as halfvec.
 _BYTES_PER_COMPONENT = 2
 _BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """A file that this process reads now."""
+    """A file that this process has claimed."""
 
     entry: VectorStoreFile
     file: File
@@ -50,7 +54,7 @@ class _Claim:
 
 
 class _IngestionError(Exception):
-    """The file will never be searched; a code of the wire, and why."""
+    """The file cannot be ingested, now or later. `code` and `message` become its `last_error`."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -59,7 +63,7 @@ class _IngestionError(Exception):
 
 
 class _IngestionLoops:
-    """The coroutines of this process that read files: a few, whatever the number of tasks that ask for them."""
+    """Loops of this process that ingest files; their number is limited, however many tasks ask for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,6 +71,7 @@ class _IngestionLoops:
 
     def start_ingestion(self) -> None:
         with self._lock:
+            # The running loops take all waiting files before they end, so this one is not needed.
             if self._count == _MAX_LOOPS:
                 return
             self._count += 1
@@ -77,18 +82,18 @@ class _IngestionLoops:
             while await ingest_next():
                 pass
         except Exception:
-            logger.exception("the files of vector stores cannot be read right now; the schedule tries again")
+            logger.exception("ingesting files of vector stores failed; the schedule will retry")
         finally:
             with self._lock:
                 self._count -= 1
 
 
 start_ingestion = _IngestionLoops().start_ingestion
-"""Read the files that wait, in the loop of this worker."""
+"""Start ingesting the waiting files in the worker's event loop."""
 
 
 async def ingest_next() -> bool:
-    """Read one file; False: none waits."""
+    """Ingest one waiting file. Return False if there is none."""
     claim = await in_db_thread(_claim)
     if claim is None:
         return False
@@ -98,29 +103,28 @@ async def ingest_next() -> bool:
 
 
 async def _process(claim: _Claim) -> Callable[[], None] | None:
-    """Read a file; where that did not work, what is to be noted of it."""
     if claim.entry.attempt > _MAX_ATTEMPTS:
-        # Whoever noted nothing before has died, perhaps of this file.
+        # The workers before recorded nothing, so they have died, perhaps because of this file.
         return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
     try:
         async with _lease_renewed(claim):
             texts = await _passages(claim)
             vectors = await _embed(claim, texts)
         await in_db_thread(lambda: _finish(claim, texts, vectors))
-    except _IngestionError as why:
-        return partial(_fail, claim, why)
+    except _IngestionError as error:
+        return partial(_fail, claim, error)
     except (ApiError, UpstreamFailed) as error:
         return partial(_retry_or_fail, claim, error)
     except Exception:
-        logger.exception("a file of a vector store could not be read", extra={"file": claim.entry.file_id})
+        logger.exception("ingesting a file of a vector store failed", extra={"file": claim.entry.file_id})
         return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
     return None
 
 
 def _claim() -> _Claim | None:
-    """The file that has waited longest. Each claim counts up the token, so that a predecessor writes nothing."""
     at = now()
     with scope.every_team():
+        # The file that has waited longest comes first. SKIP LOCKED lets several workers claim at the same time.
         waiting = (
             VectorStoreFile.objects.select_for_update(skip_locked=True, no_key=True, of=("self",))
             .select_related("file", "store")
@@ -131,6 +135,7 @@ def _claim() -> _Claim | None:
         if entry is None:
             return None
         entry.attempt += 1
+        # A fencing token: a predecessor with an older token cannot write any more.
         entry.lease_token += 1
         entry.lease_until = at + _LEASE
         entry.save(update_fields=["attempt", "lease_token", "lease_until"])
@@ -138,13 +143,13 @@ def _claim() -> _Claim | None:
             model = embedding.model_for(entry.store)
         except BadRequest as error:
             model = ""
-            logger.warning("a file waits for an embedding model", extra={"file": entry.file_id, "why": str(error)})
+            logger.warning("no embedding model for a file", extra={"file": entry.file_id, "reason": str(error)})
         return _Claim(entry=entry, file=entry.file, token=entry.lease_token, model=model)
 
 
 @asynccontextmanager
 async def _lease_renewed(claim: _Claim) -> AsyncIterator[None]:
-    """Keep the lease while something is worked on."""
+    """Renew the lease in the background."""
 
     async def renew() -> None:
         while True:
@@ -155,6 +160,7 @@ async def _lease_renewed(claim: _Claim) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        # Cancelled before the result is written; the write checks the lease itself.
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -168,8 +174,8 @@ async def _passages(claim: _Claim) -> list[str]:
         text = await asyncio.to_thread(
             lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
         )
-    except FileNotFoundError as gone:
-        raise _IngestionError("invalid_file", "The file was deleted.") from gone
+    except FileNotFoundError as error:
+        raise _IngestionError("invalid_file", "The file was deleted.") from error
     except UnsupportedFile as error:
         raise _IngestionError("unsupported_file", error.message) from error
     except (InvalidFile, FileTooLarge) as error:
@@ -182,7 +188,7 @@ async def _passages(claim: _Claim) -> list[str]:
 async def _embed(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
     entry = claim.entry
     if not claim.model:
-        raise _IngestionError("server_error", "This server has no model that makes embeddings for vector stores.")
+        raise _IngestionError("server_error", "No embedding model is configured for vector stores.")
     account = UsageAccount(
         team_id=entry.team_id, key_id=entry.api_key_id or "", object_id=entry.store_id, request_id=entry.request_id
     )
@@ -192,17 +198,20 @@ async def _embed(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
 def _finish(claim: _Claim, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
     entry = claim.entry
     with scope.team(entry.team_id):
+        # The store is locked before its files, as everywhere, to avoid deadlocks.
         store = VectorStore.objects.select_for_update(no_key=True).filter(pk=entry.store_id).first()
+        # Reported as `usage_bytes`: the text and the vectors, without indexes.
         size = sum(len(text.encode()) for text in texts) + len(texts) * len(vectors[0]) * _BYTES_PER_COMPONENT
         if store is None or not _update_claimed(
             claim, status=EntryStatus.COMPLETED, usage_bytes=size, chunks=len(texts), lease_until=None
         ):
             return
         if store.dimensions not in {None, len(vectors[0])} or store.embedding_model not in {"", claim.model}:
-            message = "The embedding model makes other vectors than those that are in the store."
+            message = "The embedding model does not match the vectors that are already in the store."
             raise _IngestionError("server_error", message)
         store.embedding_model, store.dimensions = claim.model, len(vectors[0])
         store.save(update_fields=["embedding_model", "dimensions"])
+        # The file may have been ingested before, with other settings.
         VectorChunk.objects.filter(entry=entry).delete()
         _write(entry, texts, vectors)
 
@@ -223,11 +232,11 @@ def _write(entry: VectorStoreFile, texts: Sequence[str], vectors: Sequence[Vecto
 
 
 def _retry_or_fail(claim: _Claim, error: ApiError | UpstreamFailed) -> None:
-    """An upstream may be back soon; what it has refused, it will refuse again."""
     failure = error.failure if isinstance(error, UpstreamFailed) else None
+    # A request that the upstream has rejected will be rejected again; other failures may be temporary.
     final = failure is None or failure.status == BadRequest.status
     if final or claim.entry.attempt >= _MAX_ATTEMPTS:
-        _fail(claim, _IngestionError("server_error", f"No embeddings could be made of the file: {error}"))
+        _fail(claim, _IngestionError("server_error", f"Creating embeddings failed: {error}"))
         return
     pause = _RETRY_PAUSES[min(claim.entry.attempt, len(_RETRY_PAUSES)) - 1]
     _update_claimed(claim, lease_until=now() + timedelta(seconds=pause))
@@ -240,7 +249,7 @@ def _fail(claim: _Claim, why: _IngestionError) -> None:
 
 
 def _update_claimed(claim: _Claim, **values: object) -> bool:
-    """Change the file's row, unless somebody else has it by now."""
+    """Update the row of the file. Return False if another worker has claimed it since."""
     with scope.team(claim.entry.team_id):
         mine = VectorStoreFile.objects.filter(
             pk=claim.entry.pk, lease_token=claim.token, status=EntryStatus.IN_PROGRESS

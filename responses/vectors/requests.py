@@ -1,4 +1,4 @@
-"""The bodies of requests to `/v1/vector_stores`: JSON in, typed and closed values out."""
+"""Request bodies of `/v1/vector_stores`."""
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -30,14 +30,14 @@ ShortAttributes = Annotated[Attributes, AfterValidator(_check_value_lengths)]
 
 
 class VectorStoreExpirationAfter(Wire):
-    """After how many days without use a store expires."""
+    """The expiration policy for a vector store."""
 
     anchor: Literal["last_active_at"]
     days: Annotated[int, Field(ge=1, le=365)]
 
 
 class StaticChunkSizes(Wire):
-    """How long passages are at most, and how much of each the next one repeats."""
+    """The maximum size of a chunk and the overlap between adjacent chunks, in tokens."""
 
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)]
     chunk_overlap_tokens: Annotated[int, Field(ge=0)]
@@ -51,23 +51,23 @@ class StaticChunkSizes(Wire):
 
 
 class AutoChunking(Wire):
-    """Passages of 800 tokens that overlap by 400."""
+    """The default chunking strategy: chunks of 800 tokens with an overlap of 400 tokens."""
 
     type: Literal["auto"]
 
     def sizes(self) -> tuple[int, int]:
-        """Length and overlap, in tokens."""
+        """Return chunk size and overlap in tokens."""
         return 800, 400
 
 
 class StaticChunking(Wire):
-    """Passages of a given length."""
+    """Chunks of a given size."""
 
     type: Literal["static"]
     static: StaticChunkSizes
 
     def sizes(self) -> tuple[int, int]:
-        """Length and overlap, in tokens."""
+        """Return chunk size and overlap in tokens."""
         return self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens
 
 
@@ -78,7 +78,7 @@ Chunking = Annotated[
 
 
 class CreateStore(Wire):
-    """A new store, with files where there are any."""
+    """Create a vector store, optionally with files."""
 
     name: Annotated[str, Field(max_length=512)] | None = None
     description: Annotated[str, Field(max_length=2048)] | None = None
@@ -89,14 +89,15 @@ class CreateStore(Wire):
 
     @model_validator(mode="after")
     def _files_are_chunked(self) -> Self:
+        # Without files there is nothing the strategy could apply to.
         if self.chunking_strategy is not None and not self.file_ids:
-            message = "'chunking_strategy' can only be set where 'file_ids' names files."
+            message = "'chunking_strategy' is only applicable if 'file_ids' is non-empty."
             raise ValueError(message)
         return self
 
 
 class UpdateStore(Wire):
-    """What a store can be changed in."""
+    """Modify a vector store."""
 
     name: Annotated[str, Field(max_length=512)] | None = None
     metadata: Metadata | None = None
@@ -104,7 +105,7 @@ class UpdateStore(Wire):
 
 
 class AttachFile(Wire):
-    """A file for a store."""
+    """Add a file to a vector store."""
 
     file_id: FileId
     attributes: ShortAttributes | None = None
@@ -112,13 +113,13 @@ class AttachFile(Wire):
 
 
 class UpdateStoreFile(Wire):
-    """What a file of a store can be changed in; null takes all attributes away."""
+    """Update the attributes of a file in a vector store; null removes all of them."""
 
     attributes: ShortAttributes | None
 
 
 class AttachFiles(Wire):
-    """Files for a store: by id with the same settings for all, or each with its own."""
+    """Add several files to a vector store: by id with common settings, or each with its own settings."""
 
     file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MAX_BATCH)] | None = None
     files: Annotated[list[AttachFile], Field(min_length=1, max_length=MAX_BATCH)] | None = None
@@ -126,7 +127,10 @@ class AttachFiles(Wire):
     chunking_strategy: Chunking | None = None
 
     def all_files(self) -> list[AttachFile]:
-        """The files, each with its settings; raises the 400 of a request that names none, or names them twice."""
+        """Return the files, each with its settings.
+
+        Raises MissingParameter or MutuallyExclusive unless exactly one of the two forms is used.
+        """
         if self.files is not None:
             for name in ("file_ids", "attributes", "chunking_strategy"):
                 if getattr(self, name) is not None:
@@ -141,7 +145,7 @@ class AttachFiles(Wire):
 
 
 class SearchRanking(Wire):
-    """How the results of a search are ranked; `none`: by likeness of meaning alone."""
+    """Ranking options of a search. The ranker `none` ranks by vector similarity alone."""
 
     ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -156,7 +160,7 @@ def _query_tag(value: Any) -> str:
 
 
 class SearchStore(Wire):
-    """A search in a store."""
+    """Search a vector store for relevant chunks."""
 
     query: Annotated[
         Annotated[Query, Tag(f"{TAG}one")]
@@ -169,15 +173,16 @@ class SearchStore(Wire):
     rewrite_query: bool | None = None
 
     def queries(self) -> list[str]:
-        """What is searched for; raises the 400 of a search whose words are to be changed first."""
+        """Return the queries. Raises UnsupportedValue if they should be rewritten."""
         if self.rewrite_query:
-            message = "Queries are not rewritten by this server: send what is to be searched for."
+            message = "Rewriting queries is not supported by this server."
             raise UnsupportedValue(message, param="rewrite_query")
         return self.query if isinstance(self.query, list) else [self.query]
 
 
 def read(schema: type[Schema], body: bytes) -> Schema:
-    """Validate a body, which may be missing where nothing in it has to be given."""
+    """Validate a request body, which may be empty if no field is required."""
+    # All fields of a new store are optional, so its body may be empty.
     values: dict[str, Any] = parse_json(body) if body else {}
     try:
         return validate_without_nulls(schema, values)

@@ -1,7 +1,8 @@
-"""The part of the database that needs pgvector, which not every PostgreSQL has: the table of vectors and its indexes.
+"""Database objects that need pgvector: the table of vectors and its indexes.
 
-It is made after every `migrate` that finds the extension, so that one which is installed later is found, too. Without
-it everything else works, and vector stores answer what is missing.
+Not every PostgreSQL server has the extension. The objects are created after each `migrate` that finds it, so it may
+also be installed later. Without it everything else works, and requests for vector stores get an error that explains
+what is missing.
 """
 
 from typing import Any
@@ -14,11 +15,12 @@ from kernel.row_security import row_security_statements
 
 TABLE = "responses_vectorembedding"
 INDEXED = (256, 384, 512, 768, 1024, 1536, 2048, 3072)
-"""Dimensions of the usual models. An HNSW index is of one dimension; vectors of others are always compared one by
-one."""
+"""Dimensions of common embedding models.
+
+An HNSW index covers vectors of one dimension. Vectors of other dimensions are always compared one by one."""
 _MISSING = (
-    "Vector stores need PostgreSQL's extension 'vector' (pgvector 0.8 or newer), which this server's database has not "
-    "got. Its operator can install it and run 'manage.py migrate' again."
+    "Vector stores need the PostgreSQL extension 'vector' (pgvector 0.8 or newer), which is not installed in this "
+    "server's database. An operator can install it and run 'manage.py migrate' again."
 )
 _TABLE = f"""
 CREATE TABLE "{TABLE}" (
@@ -33,13 +35,13 @@ CREATE TABLE "{TABLE}" (
 
 
 def prepare(using: str, **_: Any) -> None:
-    """Make what is missing, as the owner of the tables; for Django's signal `post_migrate`."""
+    """Create the missing table and indexes, as the owner of the tables; a handler of the signal `post_migrate`."""
     connection = connections[using]
     if _exists(using) or not _has_extension(using):
         return
     with transaction.atomic(using=using), connection.cursor() as cursor:
         cursor.execute(_TABLE)
-        # Vectors lie in their rows up to the size of a page: comparing must not look for each of them elsewhere.
+        # Keeps vectors inside their rows, up to the size of a page. In a TOAST table each comparison would be a lookup.
         cursor.execute(f'ALTER TABLE "{TABLE}" SET (toast_tuple_target = 8160)')
         cursor.execute(f'ALTER TABLE "{TABLE}" ALTER COLUMN embedding SET STORAGE MAIN')
         cursor.execute(f'CREATE INDEX vector_embedding_by_entry ON "{TABLE}" (store_id, entry_id)')
@@ -50,7 +52,7 @@ def prepare(using: str, **_: Any) -> None:
 
 
 def index_statement(dimensions: int) -> str:
-    """The statement that makes the HNSW index of these dimensions."""
+    """Return the SQL statement that creates the HNSW index for vectors of these dimensions."""
     return (
         f'CREATE INDEX vector_embedding_hnsw_{dimensions} ON "{TABLE}" '
         f"USING hnsw ((embedding::halfvec({dimensions})) halfvec_cosine_ops) WHERE dimensions = {dimensions}"
@@ -58,7 +60,7 @@ def index_statement(dimensions: int) -> str:
 
 
 def _has_extension(using: str) -> bool:
-    """Whether pgvector is there; where the owner may, it is installed."""
+    """Return True if pgvector is installed and new enough. Installs it if the database role may."""
     try:
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
             cursor.execute(
@@ -69,12 +71,14 @@ def _has_extension(using: str) -> bool:
                 return False
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except DatabaseError:
-        return False  # only a superuser may
+        # Installing an extension may take a superuser.
+        return False
     return True
 
 
 def is_new_enough(version: str) -> bool:
-    """Whether a pgvector has all that is needed; distributions keep older ones, which must not break `migrate`."""
+    """Return True for version 0.8 or newer of pgvector. Older ones lack iterative index scans."""
+    # Distributions ship older versions, which must not break `migrate`.
     numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     return numbers >= [0, 8]
 
@@ -86,6 +90,6 @@ def _exists(using: str) -> bool:
 
 
 def require_vectors() -> None:
-    """Raise the 400 of a database without pgvector."""
+    """Raise UnsupportedValue if the database has no pgvector."""
     if not _exists("default"):
         raise UnsupportedValue(_MISSING)

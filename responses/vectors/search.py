@@ -1,11 +1,11 @@
-"""Searches vector stores: by likeness of meaning and by words, both weighed together.
+"""Searches vector stores by meaning and by words.
 
-A passage's score is the weighted mean of the cosine similarity of its vector to the query's, and of the share of the
-query's words that it holds. So a threshold means the same in every search. What is below 0 is shown as 0, and keeps its
-order.
+The score of a passage is the weighted mean of two numbers: the cosine similarity between its vector and that of the
+query, and the share of the query's words it contains. Both are absolute, so a score threshold means the same in every
+search. Scores below 0 are shown as 0 but keep their order.
 
-Of few passages each is compared. Of many an HNSW index finds the nearest; should it find too few, since the filter
-leaves out most of what is near, each is compared after all.
+Small sets of candidates are compared completely. In large ones an HNSW index finds the nearest passages. If the index
+finds too few, because the filter excludes most of what is near, all candidates are compared after all.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,20 @@ from responses.vectors.embedding import UsageAccount, Vector
 from tenants import scope
 
 COMPARE_ALL = 10_000
-"""Up to so many passages each is compared."""
+"""Maximum number of candidates that are compared completely."""
+# More than the results of a search: the words may reorder the nearest passages.
 _MIN_NEAREST = 100
 _MAX_WITH_ALL_WORDS = 200
 _MAX_WITH_ANY_WORD = 1_000
 _DEFAULT = HybridSearch(embedding_weight=0.7, text_weight=0.3)
 _VECTORS_ONLY = HybridSearch(embedding_weight=1, text_weight=0)
-_TOUCH_EVERY = timedelta(minutes=1)
+# A write per search would make `last_active_at` a hot spot; expiration counts in days.
+_ACTIVITY_RESOLUTION = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
-    """What is searched for. `weights` None: those of this server."""
+    """A search in vector stores. `weights` None means the server's default weights."""
 
     queries: Sequence[str]
     limit: int
@@ -61,7 +63,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSet:
-    """The passages among which is searched: those of these files, in stores of one model."""
+    """Passages that a search considers: those of these files, in stores with the same embedding model."""
 
     store_ids: list[str]
     entry_ids: list[int]
@@ -70,16 +72,20 @@ class CandidateSet:
 
 
 async def search(*, account: UsageAccount, store_ids: Sequence[str], request: SearchRequest) -> list[SearchHit]:
-    """The best passages of these stores. Raises the 404 or 400 of a store that cannot be searched, and the error of an
-    embedding model that gives none."""
+    """Return the best passages of these stores, best first.
+
+    Raises NotFound or InvalidValue if a store cannot be searched, and the error of the embedding model if it fails.
+    """
     stores = await in_db_thread(lambda: open_stores(team_id=account.team_id, store_ids=store_ids))
-    alike: dict[tuple[str, int], list[VectorStore]] = {}
+    # Stores of one embedding model share the query's vectors.
+    stores_by_model: dict[tuple[str, int], list[VectorStore]] = {}
     for store in stores:
         if store.dimensions is not None:
-            alike.setdefault((store.embedding_model, store.dimensions), []).append(store)
+            stores_by_model.setdefault((store.embedding_model, store.dimensions), []).append(store)
     scores: dict[int, float] = {}
-    for searched in alike.values():
+    for searched in stores_by_model.values():
         scores |= await _search_same_model(account, searched, request)
+    # Equal scores are ordered by chunk id, so that the order of results is stable.
     found = ((score, -chunk) for chunk, score in scores.items() if max(score, 0.0) >= request.threshold)
     kept = {-negative: min(max(score, 0.0), 1.0) for score, negative in sorted(found, reverse=True)[: request.limit]}
     return await in_db_thread(lambda: _load_hits(account.team_id, kept)) if kept else []
@@ -88,19 +94,21 @@ async def search(*, account: UsageAccount, store_ids: Sequence[str], request: Se
 async def _search_same_model(
     account: UsageAccount, stores: Sequence[VectorStore], request: SearchRequest
 ) -> dict[int, float]:
-    """The scores in stores of one model."""
     try:
         vectors = await embedding.embed(request.queries, model=stores[0].embedding_model, account=account)
     except UpstreamFailed as failed:
         raise failed.failure.as_api_error() from failed
     if any(len(vector) != stores[0].dimensions for vector in vectors):
-        message = f"The embedding model '{stores[0].embedding_model}' makes other vectors than those in the store."
+        message = f"The embedding model '{stores[0].embedding_model}' does not match the vectors in the store."
         raise InvalidValue(message)
     return await in_db_thread(lambda: score_passages(stores, request, vectors))
 
 
 def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = None) -> list[VectorStore]:
-    """The stores of a team by their ids, which are used from now on; 404 of unknown ones, 400 of expired ones."""
+    """Return a team's stores for searching and mark them as active.
+
+    Raises NotFound for an unknown id, and InvalidValue for an expired store.
+    """
     with scope.team(team_id):
         schema.require_vectors()
         found = {store.pk: store for store in VectorStore.objects.filter(pk__in=store_ids, team_id=team_id)}
@@ -109,9 +117,10 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
                 raise selectors.unknown_store(store_id, param=param)
             if selectors.has_expired(store):
                 raise InvalidValue(f"Vector store '{store_id}' has expired.", param=param)
+            # Raises if the store is empty and no embedding model is configured.
             embedding.model_for(store)
         at = now()
-        stale = [store.pk for store in found.values() if at - store.last_active_at > _TOUCH_EVERY]
+        stale = [store.pk for store in found.values() if at - store.last_active_at > _ACTIVITY_RESOLUTION]
         if stale:
             VectorStore.objects.filter(pk__in=stale).update(last_active_at=at)
         return list(found.values())
@@ -120,7 +129,7 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
 def score_passages(
     stores: Sequence[VectorStore], request: SearchRequest, vectors: Sequence[Vector]
 ) -> dict[int, float]:
-    """The scores of the candidates of each query, the best counting."""
+    """Return the score of each candidate by chunk id. With several queries the best score of a passage counts."""
     weights = _VECTORS_ONLY if request.vectors_only else request.weights or _DEFAULT
     scores: dict[int, float] = {}
     with scope.team(stores[0].team_id):
@@ -162,13 +171,12 @@ def _rank(candidates: CandidateSet, query: str, vector: Vector, weights: HybridS
     return _weighted_scores([*near, *holding], vector, words, weights)
 
 
-# -- by meaning --------------------------------------------------------------------------------------------------------
+# -- search by vector --------------------------------------------------------------------------------------------------
 
 _FROM_CANDIDATES = f"FROM {schema.TABLE} WHERE store_id = ANY (%s) AND entry_id = ANY (%s)"
 
 
 def _nearest(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
-    """The passages nearest to a vector."""
     if candidates.passages > COMPARE_ALL and candidates.dimensions in schema.INDEXED:
         found = nearest_by_index(candidates, vector, count)
         if len(found) == min(count, candidates.passages):
@@ -177,7 +185,8 @@ def _nearest(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
 
 
 def nearest_by_scan(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
-    """Compare each. The sum keeps PostgreSQL from taking an index for it."""
+    """Return the chunk ids of the nearest passages, comparing every candidate."""
+    # Adding 0 keeps PostgreSQL from using the HNSW index here.
     sql = f"SELECT chunk_id {_FROM_CANDIDATES} ORDER BY (embedding <=> %s::halfvec) + 0, chunk_id LIMIT %s"
     return [
         chunk for (chunk,) in _rows(sql, [candidates.store_ids, candidates.entry_ids, _vector_literal(vector), count])
@@ -185,8 +194,10 @@ def nearest_by_scan(candidates: CandidateSet, vector: Vector, count: int) -> lis
 
 
 def nearest_by_index(candidates: CandidateSet, vector: Vector, count: int) -> list[int]:
-    """Let the index find them: it goes on until enough pass the filter, or it has looked at very many."""
+    """Return the chunk ids of the nearest passages, found by the HNSW index."""
+    # An iterative scan continues until enough passages match the filter, or `max_scan_tuples` is reached.
     size = candidates.dimensions
+    # SET LOCAL: the settings must not outlive the transaction, because connections are shared.
     settings = {"iterative_scan": "strict_order", "ef_search": "200", "max_scan_tuples": "60000"}
     for name, value in settings.items():
         _execute(f"SET LOCAL hnsw.{name} = '{value}'")
@@ -199,7 +210,7 @@ def nearest_by_index(candidates: CandidateSet, vector: Vector, count: int) -> li
     ]
 
 
-# -- by words ----------------------------------------------------------------------------------------------------------
+# -- search by words ---------------------------------------------------------------------------------------------------
 
 _WITH_WORDS = """
 SELECT id FROM responses_vectorchunk
@@ -208,8 +219,8 @@ WHERE store_id = ANY (%s) AND entry_id = ANY (%s) AND words @@ %s::tsquery LIMIT
 
 
 def _passages_with_words(candidates: CandidateSet, words: Sequence[str]) -> list[int]:
-    """Passages that hold all of the words, or else any; a bounded number, for some words stand everywhere."""
     quoted = [_quoted(word) for word in words]
+    # A limited number, because some words occur in almost every passage.
     found = _rows(_WITH_WORDS, [candidates.store_ids, candidates.entry_ids, " & ".join(quoted), _MAX_WITH_ALL_WORDS])
     if len(found) < _MAX_WITH_ALL_WORDS and len(words) > 1:
         found += _rows(
@@ -223,7 +234,7 @@ def _quoted(word: str) -> str:
     return f"'{escaped}'"
 
 
-# -- together ----------------------------------------------------------------------------------------------------------
+# -- scores ------------------------------------------------------------------------------------------------------------
 
 _SCORES = """
 SELECT chunk.id, 1 - (vector.embedding <=> %s::halfvec),
@@ -238,7 +249,7 @@ def _weighted_scores(
 ) -> dict[int, float]:
     quoted = [_quoted(word) for word in words]
     by_words = weights.text_weight if words else 0.0
-    # A query of nothing but little words has its meaning alone.
+    # A query of stop words has no words left to match, so only its vector counts.
     by_meaning = weights.embedding_weight if words or weights.embedding_weight else 1.0
     scores = {}
     for chunk, similarity, held in _rows(_SCORES, [_vector_literal(vector), quoted, sorted(set(chunks))]):
@@ -257,8 +268,8 @@ WHERE chunk.id = ANY (%s)
 
 
 def _load_hits(team_id: str, scores: dict[int, float]) -> list[SearchHit]:
-    """The passages, the best first. What was deleted meanwhile is not among them."""
     with scope.team(team_id):
+        # Passages that were deleted since the search are missing here and are skipped.
         found = {row[0]: row[1:] for row in _rows(_PASSAGES, [list(scores)])}
     return [
         SearchHit(file_id=file_id, filename=filename, attributes=orjson.loads(attributes), score=score, text=text)

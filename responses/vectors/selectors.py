@@ -1,6 +1,6 @@
-"""Reads of vector stores: objects of a team by their ids, lists, and what the wire shows of each.
+"""Reads of vector stores, their files and file batches, and their JSON representations.
 
-An unknown id and another team's id get the same answer.
+An unknown id and the id of another team raise the same error.
 """
 
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore
 from tenants.principal import Principal
 
 AUTO_SIZES = (800, 400)
-"""Length and overlap of passages where nobody says otherwise."""
+"""Default chunk size and overlap in tokens."""
 _COUNTS = {
     f"n_{status.value}": Count("entries", filter=Q(entries__status=status))
     for status in (EntryStatus.IN_PROGRESS, EntryStatus.COMPLETED, EntryStatus.CANCELLED, EntryStatus.FAILED)
@@ -23,7 +23,7 @@ _COUNTS = {
 
 
 def get_store(*, principal: Principal, store_id: str, param: str | None = None) -> VectorStore:
-    """A store of the caller's team with its counts, or the 404 of an unknown id."""
+    """Return a store of the caller's team with its file counts. Raises NotFound for an unknown id."""
     found = _counted(VectorStore.objects.filter(pk=store_id, team_id=principal.team_id)).first()
     if found is None:
         raise unknown_store(store_id, param=param)
@@ -31,12 +31,13 @@ def get_store(*, principal: Principal, store_id: str, param: str | None = None) 
 
 
 def unknown_store(store_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a store that does not exist, or not for the caller."""
+    """Return the error for an unknown store, also used for stores of other teams."""
+    # The same answer for both, so that ids of other teams cannot be probed.
     return NotFound(f"Vector store with id '{store_id}' not found.", param=param)
 
 
 def get_batch(*, principal: Principal, store_id: str, batch_id: str) -> VectorStoreBatch:
-    """A batch of a store of the caller's team, or the 404 of an unknown id."""
+    """Return a file batch of a store. Raises NotFound for an unknown id."""
     rows = VectorStoreBatch.objects.filter(pk=batch_id, store_id=store_id, team_id=principal.team_id)
     found = rows.annotate(**_COUNTS).first()
     if found is None:
@@ -45,7 +46,7 @@ def get_batch(*, principal: Principal, store_id: str, batch_id: str) -> VectorSt
 
 
 def get_entry(*, principal: Principal, store_id: str, file_id: str) -> VectorStoreFile:
-    """A file of a store of the caller's team, or the 404 of an unknown id."""
+    """Return a file of a store. Raises NotFound for an unknown id."""
     found = VectorStoreFile.objects.filter(store_id=store_id, file_id=file_id, team_id=principal.team_id).first()
     if found is None:
         raise _unknown_entry(store_id, file_id)
@@ -57,7 +58,7 @@ def _unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> 
 
 
 def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
-    """A team's stores, by time."""
+    """List a team's stores by creation time."""
     rows = VectorStore.objects.filter(team_id=team_id)
 
     def position(store_id: str, param: str) -> Position:
@@ -72,7 +73,7 @@ def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
 def list_entries(
     *, store_id: str, batch: VectorStoreBatch | None, status: EntryStatus | None, page: PageRequest
 ) -> Page[VectorStoreFile]:
-    """The files of a store, or of one batch, by time."""
+    """List the files of a store or of one batch by creation time."""
     rows = VectorStoreFile.objects.filter(store_id=store_id)
     if batch is not None:
         rows = rows.filter(batch=batch)
@@ -83,30 +84,31 @@ def list_entries(
             raise _unknown_entry(store_id, file_id, param=param)
         return found.created_at, found.file_id
 
-    narrowed = rows if status is None else rows.filter(status=status)
-    return keyset(narrowed, page=page, position=position, by=("created_at", "file_id"))
+    filtered = rows if status is None else rows.filter(status=status)
+    return keyset(filtered, page=page, position=position, by=("created_at", "file_id"))
 
 
 def passages_of(entry: VectorStoreFile) -> list[str]:
-    """The passages of a file, in their order."""
+    """Return the passages of a file in order."""
     return list(VectorChunk.objects.filter(entry=entry).order_by("position").values_list("text", flat=True))
 
 
 def expires_at(store: VectorStore) -> datetime | None:
-    """When a store expires if nobody uses it again."""
+    """Return the time at which a store expires unless it is used before; None if it has no expiration policy."""
     if store.expires_after_days is None:
         return None
     return store.last_active_at + timedelta(days=store.expires_after_days)
 
 
 def has_expired(store: VectorStore) -> bool:
-    """Whether it cannot be used any more."""
+    """Return True if the store can no longer be used."""
     end = expires_at(store)
     return end is not None and end <= now()
 
 
 def public_store(store: VectorStore) -> dict[str, Any]:
-    """The store of the wire."""
+    """Return the store as the API shows it."""
+    # A store has no status column: it follows from its files and the time.
     counts, end = _file_counts(store), expires_at(store)
     status = "expired" if has_expired(store) else "in_progress" if counts["in_progress"] else "completed"
     return {
@@ -128,7 +130,7 @@ def public_store(store: VectorStore) -> dict[str, Any]:
 
 
 def public_batch(batch: VectorStoreBatch) -> dict[str, Any]:
-    """The batch of the wire. It has failed where every file of it has."""
+    """Return the file batch as the API shows it. It has failed if every file in it has."""
     counts = _file_counts(batch)
     if batch.cancelled_at is not None:
         status = "cancelled"
@@ -147,7 +149,7 @@ def public_batch(batch: VectorStoreBatch) -> dict[str, Any]:
 
 
 def public_entry(entry: VectorStoreFile) -> dict[str, Any]:
-    """The file of a store, as the wire has it."""
+    """Return the file of a store as the API shows it."""
     sizes = {"max_chunk_size_tokens": entry.chunk_tokens, "chunk_overlap_tokens": entry.overlap_tokens}
     return {
         "id": entry.file_id,

@@ -1,4 +1,4 @@
-"""Writes to vector stores: each is one transaction, and wakes the workers that read files once it is committed."""
+"""Writes to vector stores. Each is one transaction, and notifies the workers that ingest files on commit."""
 
 import logging
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ INGEST_TASK = "responses.tasks.ingest_files"
 
 
 def create_store(*, principal: Principal, body: CreateStore, request_id: str) -> VectorStore:
-    """Make a store, with files where there are any."""
+    """Create a store, optionally with files."""
     with scope.team(principal.team_id):
         _require_embeddings(principal.team_id)
         store = VectorStore.objects.create(
@@ -43,7 +43,7 @@ def create_store(*, principal: Principal, body: CreateStore, request_id: str) ->
 
 
 def update_store(*, principal: Principal, store_id: str, body: UpdateStore, request_id: str) -> VectorStore:
-    """Change what was sent; null takes away."""
+    """Update the fields that were sent; null clears a field."""
     with scope.team(principal.team_id):
         store = selectors.get_store(principal=principal, store_id=store_id)
         sent = body.model_fields_set
@@ -59,17 +59,17 @@ def update_store(*, principal: Principal, store_id: str, body: UpdateStore, requ
 
 
 def delete_store(*, principal: Principal, store_id: str, request_id: str) -> None:
-    """Delete a store with all that was made of its files; the files themselves stay."""
+    """Delete a store with its chunks and vectors. The files themselves remain."""
     with scope.team(principal.team_id):
         store = selectors.get_store(principal=principal, store_id=store_id)
-        # Locked before its files, as everywhere.
+        # The store is locked before its files, as everywhere, to avoid deadlocks with ingestion.
         VectorStore.objects.select_for_update(no_key=False).filter(pk=store.pk).first()
         VectorStore.objects.filter(pk=store.pk).delete()
         _audit(principal, "vector_store.deleted", store_id, request_id, before={"name": store.name})
 
 
 def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
-    """Put a file into a store; one that is there already is read again."""
+    """Add a file to a store; a file that is already in it is ingested again."""
     with scope.team(principal.team_id):
         store = _get_usable_store(principal, store_id)
         _attach(principal, store, [body], request_id=request_id)
@@ -79,7 +79,7 @@ def attach_file(*, principal: Principal, store_id: str, body: AttachFile, reques
 def attach_batch(
     *, principal: Principal, store_id: str, files: Sequence[AttachFile], request_id: str
 ) -> VectorStoreBatch:
-    """Put several files into a store."""
+    """Add several files to a store."""
     with scope.team(principal.team_id):
         store = _get_usable_store(principal, store_id)
         batch = VectorStoreBatch.objects.create(team_id=principal.team_id, store=store)
@@ -88,11 +88,14 @@ def attach_batch(
 
 
 def cancel_batch(*, principal: Principal, store_id: str, batch_id: str) -> VectorStoreBatch:
-    """Leave those files of a batch out that are not in the store yet. What a worker has under way then counts not."""
+    """Cancel the files of a batch that are not ingested yet.
+
+    Results of files that a worker is ingesting at the moment are discarded.
+    """
     with scope.team(principal.team_id):
         batch = selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
-        left = VectorStoreFile.objects.filter(batch=batch, status=EntryStatus.IN_PROGRESS)
-        if left.update(status=EntryStatus.CANCELLED, lease_until=None):
+        waiting = VectorStoreFile.objects.filter(batch=batch, status=EntryStatus.IN_PROGRESS)
+        if waiting.update(status=EntryStatus.CANCELLED, lease_until=None):
             VectorStoreBatch.objects.filter(pk=batch.pk, cancelled_at=None).update(cancelled_at=now())
         return selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
 
@@ -109,30 +112,33 @@ def update_entry(
 
 
 def detach_file(*, principal: Principal, store_id: str, file_id: str) -> None:
-    """Take a file out of a store; the file itself stays."""
+    """Remove a file from a store. The file itself remains."""
     with scope.team(principal.team_id):
         entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
         VectorStoreFile.objects.filter(pk=entry.pk).delete()
 
 
 def clear_expired_stores() -> int:
-    """Take what was made of their files from stores that have expired, a bounded number; returns how many."""
+    """Delete the chunks and vectors of expired stores, at most 100 stores. Return the number of stores cleared."""
     emptied = 0
     with scope.every_team():
         kept = VectorStore.objects.exclude(expires_after_days=None).filter(entries__isnull=False)
         expired = [store.pk for store in kept.distinct().order_by("last_active_at") if selectors.has_expired(store)]
+        # A bounded number, so that the task stays short; the rest follows with its next run.
         for store_id in expired[:100]:
+            # The store remains, so that its id still answers with the status "expired".
             VectorStoreFile.objects.filter(store_id=store_id).delete()
             emptied += 1
     return emptied
 
 
 def notify_workers() -> None:
-    """Tell workers that there is something to read; without a broker the schedule will."""
+    """Notify the workers that files are waiting. Without a broker the schedule starts them later."""
     try:
+        # By name, because tasks import services. A message expires soon, since the schedule does the same work.
         current_app.send_task(INGEST_TASK, expires=60, retry=False)
     except (KombuError, OSError):
-        logger.warning("the workers could not be told of files to read", exc_info=True)
+        logger.warning("notifying the workers of waiting files failed", exc_info=True)
 
 
 def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:
@@ -144,7 +150,7 @@ def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:
 
 
 def _require_embeddings(team_id: str) -> None:
-    """Refuse what nobody could ever read."""
+    # Checked when files are added: without pgvector and a model they would wait for ingestion forever.
     schema.require_vectors()
     embedding.model_of_team(team_id)
 
@@ -161,20 +167,21 @@ def _attach(
         return
     rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in files}
     _require_known_files(principal, rows)
-    # The store first, then its files: in this order the workers that read them lock both, too.
+    # The store first, then its files: workers lock both in this order, too.
     VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     VectorStoreFile.objects.bulk_create(
         rows.values(),
         update_conflicts=True,
+        # Attaching a file again resets its row, so that it is ingested with the new settings.
         unique_fields=["store", "file"],
         update_fields=[
             *("batch", "api_key", "status", "attributes", "chunk_tokens", "overlap_tokens", "request_id"),
             *("error_code", "error_message", "attempt", "lease_until"),
         ],
     )
-    # Who reads one of them now, as it was before, is too late.
-    again = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
-    again.update(lease_token=F("lease_token") + 1)
+    # Invalidates claims on these files: their workers have read the old settings.
+    existing = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
+    existing.update(lease_token=F("lease_token") + 1)
     transaction.on_commit(notify_workers)
 
 

@@ -1,4 +1,4 @@
-"""What the tool `file_search` finds in vector stores: its settings as a search, and passages as its results."""
+"""Adapts vector store searches to the `file_search` tool."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tenants import scope
 
 
 class StoreSearcher:
-    """Searches the stores of one tool, in the name of a team. `shown` is the tool as the response echoes it."""
+    """Searches the stores of one tool for a team. `shown` is the tool as the response shows it."""
 
     def __init__(self, account: UsageAccount, shown: Mapping[str, Any]) -> None:
         self._account = account
@@ -21,7 +21,7 @@ class StoreSearcher:
         self.description = _description_of(account.team_id, self._tool.vector_store_ids)
 
     async def search(self, queries: Sequence[str]) -> list[dict[str, Any]]:
-        """The best passages, as an item's `results`; raises `ApiError` where there is no searching."""
+        """Return the best passages as the `results` of an item. Raises ApiError if a store cannot be searched."""
         ranking = self._tool.ranking_options or RankingOptions()
         request = SearchRequest(
             queries=queries,
@@ -35,13 +35,16 @@ class StoreSearcher:
 
 
 def searchers(account: UsageAccount, tools: Sequence[Mapping[str, Any]], choice: Any) -> list[StoreSearcher]:
-    """What searches for the tools of a run, which `choice` may leave out; tools and choice are as they are shown."""
+    """Return the searchers for the tools of a run.
+
+    `tools` and `choice` are as the response shows them; the choice may exclude the tool.
+    """
     shown = [tool for tool in tools if tool["type"] == "file_search" and tool_offer.allows(choice, "file_search")]
     return [StoreSearcher(account, tool) for tool in shown]
 
 
 def refuse_unusable(team_id: str, tools: Sequence[Any]) -> None:
-    """Raise the error of a tool whose stores cannot be searched."""
+    """Raise the API error of a tool whose stores cannot be searched."""
     for index, tool in enumerate(tools):
         if isinstance(tool, FileSearchToolParam):
             search.open_stores(
@@ -60,9 +63,9 @@ def _result(hit: SearchHit) -> dict[str, Any]:
 
 
 def _description_of(team_id: str, store_ids: Sequence[str]) -> str:
-    """What their names and descriptions say of the stores; a model that knows searches better."""
+    # A model that knows what is in the stores sends better queries.
     with scope.team(team_id):
         found = VectorStore.objects.filter(pk__in=store_ids, team_id=team_id).order_by("created_at")
         words = [": ".join(filter(None, (store.name, store.description))) for store in found]
-    said = "; ".join(filter(None, words))
-    return f" There is: {said}." if said else ""
+    described = "; ".join(filter(None, words))
+    return f" Available: {described}." if described else ""

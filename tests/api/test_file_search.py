@@ -143,7 +143,7 @@ def test_several_stores_are_searched_at_once(birds: Library, api: Api, script: S
     response = api.create(**asked(script, birds, other), include=[RESULTS])
     assert {one["filename"] for one in response["output"][0]["results"]} == {"herons.txt", "oaks.txt", "owls.txt"}
     told = script.bodies[0]["tools"][0]["function"]["description"]
-    assert "There is: Library; More: About owls." in told
+    assert "Available: Library; More: About owls." in told
 
 
 def test_a_later_response_still_reads_what_was_found(birds: Library, api: Api, script: Script) -> None:

@@ -178,7 +178,7 @@ def test_a_model_that_makes_other_vectors_by_now_is_told(library: Library) -> No
         VectorStore.objects.filter(pk=library.id).update(dimensions=128)
     answer = library.api.post(f"{library.path}/search", {"query": "cats"})
     assert error(answer)[0] == 400
-    assert "makes other vectors" in answer.json()["error"]["message"]
+    assert "does not match the vectors" in answer.json()["error"]["message"]
 
 
 def test_another_model_of_the_team_leaves_its_stores_their_own(library: Library) -> None:

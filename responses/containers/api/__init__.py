@@ -1,1 +1,1 @@
-"""The HTTP side of containers."""
+"""HTTP API of containers."""

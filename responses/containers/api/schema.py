@@ -1,7 +1,4 @@
-"""The bodies of requests to `/v1/containers`: what is valid, and what becomes of it.
-
-Source: section 1.7 of the API surface specification.
-"""
+"""Request bodies of `/v1/containers` and their validation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,20 +22,20 @@ FileIds = Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_lengt
 
 
 class NetworkDisabled(Wire):
-    """Nothing can be reached from inside; what every container has."""
+    """Network access is disabled. This is the only network policy of containers on this server."""
 
     type: Literal["disabled"]
 
 
 class ContainerExpirationAfter(Wire):
-    """How long a container stays that nobody uses."""
+    """Container expiration time, relative to the last activity."""
 
     anchor: Literal["last_active_at"]
     minutes: Annotated[int, Field(ge=1, le=IDLE_MINUTES)]
 
 
 class CreateContainer(Wire):
-    """A new container."""
+    """Create a container."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
     expires_after: ContainerExpirationAfter | None = None
@@ -48,14 +45,14 @@ class CreateContainer(Wire):
 
 
 class CreateContainerFile(Wire):
-    """An uploaded file that is to be copied into a container."""
+    """Copy an uploaded file into a container."""
 
     file_id: Annotated[str, Field(max_length=128)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """What is to be put into a container: bytes under a name, or what was uploaded as `file_id`."""
+    """A file for a container: content with a file name, or the id of an uploaded file."""
 
     file_id: str | None = None
     filename: str = ""
@@ -63,19 +60,21 @@ class NewFile:
 
 
 def refuse_unsupported(values: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Name what containers of this server have not got: skills, and a way out."""
+    """Raise UnsupportedParameter for features that containers of this server lack: skills and network access."""
     if values.get("skills"):
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{prefix}skills")
     match values.get("network_policy"):
         case {"type": str() as kind} if kind != "disabled":
-            message = "Containers of this server have no network: the only 'network_policy' is 'disabled'."
+            message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
             raise UnsupportedParameter(message, param=f"{prefix}network_policy")
 
 
 def read_container(body: bytes) -> CreateContainer:
-    """Validate the body of a new container."""
+    """Validate the body of a request for a new container."""
     values: dict[str, Any] = parse_json(body)
+    # Before validation, which would only report an unknown field.
     refuse_unsupported(values)
+    # An empty list of skills is harmless and not part of the schema.
     values.pop("skills", None)
     try:
         return validate_without_nulls(CreateContainer, values)
@@ -84,7 +83,7 @@ def read_container(body: bytes) -> CreateContainer:
 
 
 def read_file(body: bytes, content_type: str) -> NewFile:
-    """A new file: a form with the file or its id, or JSON with its id."""
+    """Read a new file from a multipart form with the file or its id, or from JSON with its id."""
     if content_type.startswith("multipart/form-data"):
         return _parse_form(body, content_type)
     try:
@@ -98,6 +97,7 @@ def read_file(body: bytes, content_type: str) -> NewFile:
 
 def _parse_form(body: bytes, content_type: str) -> NewFile:
     meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(len(body))}
+    # The body is in memory already, so temporary files would only cost time.
     upload_handler = MemoryFileUploadHandler()
     upload_handler.activated = True
     try:

@@ -1,4 +1,4 @@
-"""The URLs of containers, below /v1/."""
+"""URLs of containers, below /v1/."""
 
 from django.urls import path
 

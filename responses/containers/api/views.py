@@ -1,4 +1,4 @@
-"""The views of `/v1/containers`: parse, one call, present. All are asynchronous, since they wait for the sandbox."""
+"""Views of `/v1/containers`. Those that wait for the sandbox service are asynchronous."""
 
 import mimetypes
 from collections.abc import AsyncGenerator
@@ -124,7 +124,7 @@ async def file_content(request: ASGIRequest, container_id: str, file_id: str) ->
     name = PurePosixPath(file.path).name
     headers = {
         "Content-Disposition": content_disposition_header(as_attachment=True, filename=name) or "attachment",
-        # What a model has written must not run as a page in somebody's browser.
+        # A file written by a model must not run as a web page in the browser of a user.
         "X-Content-Type-Options": "nosniff",
     }
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -132,7 +132,7 @@ async def file_content(request: ASGIRequest, container_id: str, file_id: str) ->
 
 
 async def _begun(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """All pieces, of which one has been looked at: where there is none, the answer is an error instead."""
+    # The first piece was read before the response started, so that a failure could still become an error response.
     async with aclosing(rest):
         yield first
         async for piece in rest:
@@ -157,8 +157,9 @@ async def _caller(request: ASGIRequest, needed: Scope) -> Principal:
 
 
 async def _writer(request: ASGIRequest) -> Principal:
-    """Whoever makes or fills containers: somebody who may have something run there."""
+    """Authenticate a caller that may create or fill containers: this takes permission to run code in them."""
     principal = await _caller(request, Scope.CONTAINERS_WRITE)
+    # Creating containers uses the same resources as running code, so it takes the same permission.
     principal.require_any_tool(ToolKind.CODE_INTERPRETER, ToolKind.SHELL)
     return principal
 
