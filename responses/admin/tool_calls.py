@@ -155,10 +155,10 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             "started_at",
         )
         # The sums are hourly, so the range is extended to whole hours.
-        present = now()
+        current_time = now()
         since, until = (
-            _floor_to_hour(span.since or present - timedelta(days=1)),
-            _floor_to_hour(span.until or present) + _HOUR,
+            _floor_to_hour(span.since or current_time - timedelta(days=1)),
+            _floor_to_hour(span.until or current_time) + _HOUR,
         )
         filters = {
             dimension: [value.replace("\0", "")]

@@ -127,7 +127,9 @@ def _of(label: str) -> Given:
 
 # What stands in addresses beside the row of their table. A new page says here what it takes.
 ARGUMENTS: Mapping[str, Given] = {
-    "wanted": lambda subject: sorted({row.pk for rows in subject.rows.values() for row in rows[:1] if _is_id(row.pk)}),
+    "public_id": lambda subject: sorted(
+        {row.pk for rows in subject.rows.values() for row in rows[:1] if _is_id(row.pk)}
+    ),
     "object_id": _of("responses.Response"),
     "app_label": lambda subject: ["tenants", "responses", "conversations", "auth"],
     "content_type_id": lambda subject: [1],

@@ -117,11 +117,11 @@ def newest(caller: Caller, condition: Q | None, **options: int) -> tuple[int, bo
 def test_a_look_ends_at_its_bound_and_says_so(caller: Caller) -> None:
     for number in range(6):
         add_response(caller, created_at=now() - timedelta(minutes=number), duration_ms=number)
-    assert newest(caller, None, limit=10, most=4) == (4, True)
-    assert newest(caller, Q(duration_ms__gte=3), limit=10, most=4) == (1, True)
-    assert newest(caller, Q(duration_ms__gte=5), limit=10, most=4) == (0, True)
-    assert newest(caller, Q(duration_ms__gte=5), limit=10, most=100) == (1, False)
-    assert newest(caller, None, limit=2, most=4) == (2, False)
+    assert newest(caller, None, limit=10, max_rows=4) == (4, True)
+    assert newest(caller, Q(duration_ms__gte=3), limit=10, max_rows=4) == (1, True)
+    assert newest(caller, Q(duration_ms__gte=5), limit=10, max_rows=4) == (0, True)
+    assert newest(caller, Q(duration_ms__gte=5), limit=10, max_rows=100) == (1, False)
+    assert newest(caller, None, limit=2, max_rows=4) == (2, False)
 
 
 def test_the_last_page_leads_no_further(lead: Client, caller: Caller) -> None:

@@ -72,7 +72,7 @@ class PeriodSums:
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Return the template context of the home page. Called by Unfold (`DASHBOARD_CALLBACK`)."""
-    present = now()
+    current_time = now()
     name = request.GET.get("span", "")
     period_name = name if name in _PERIODS else "today"
     teams = None if everywhere(request) else teams_of(request)
@@ -87,26 +87,26 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     # The list is read before everything else: without responses the first steps replace the page.
     if not latest:
         return {**page, "first_steps": home_panels.first_steps(request)}
-    period = _read_sums(period_name, present, teams)
+    period = _read_sums(period_name, current_time, teams)
     return {
         **page,
         "tiles": _tiles(period),
-        "now_tiles": _now_tiles(home_panels.running(), present),
+        "now_tiles": _now_tiles(home_panels.running(), current_time),
         "charts": _charts(period, teams),
-        "panels": home_panels.panels(request, present, teams),
+        "panels": home_panels.panels(request, current_time, teams),
         "latest": _latest_table(latest),
     }
 
 
-def _usage_query(period_name: str, present: datetime, **query: str) -> UsageQuery:
+def _usage_query(period_name: str, current_time: datetime, **query: str) -> UsageQuery:
     # Built as a query string of the usage page, so that a chart here can link to the same chart there.
     parameters = QueryDict(mutable=True)
     parameters.update({"range": period_name, **query})
-    return parse_query(parameters, present=present)
+    return parse_query(parameters, current_time=current_time)
 
 
-def _read_sums(period_name: str, present: datetime, teams: Sequence[str] | None) -> PeriodSums:
-    query = _usage_query(period_name, present, metric="requests", group="none")
+def _read_sums(period_name: str, current_time: datetime, teams: Sequence[str] | None) -> PeriodSums:
+    query = _usage_query(period_name, current_time, metric="requests", group="none")
     by_bucket = {row.bucket: row.values for row in _sums(query, teams, query.since, query.until, query.bucket)}
     # Shifted by whole days: today until this hour is compared with yesterday until the same hour.
     whole_days = {"today": 1, "7d": 7, "30d": 30}[period_name]
@@ -140,7 +140,7 @@ def _merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             if isinstance(value, list):
                 longer, shorter = sorted((value, total[name]), key=len, reverse=True)
                 total[name] = [
-                    one + (shorter[place] if place < len(shorter) else 0) for place, one in enumerate(longer)
+                    one + (shorter[index] if index < len(shorter) else 0) for index, one in enumerate(longer)
                 ]
             else:
                 total[name] += value
@@ -233,12 +233,12 @@ def _usage_url(period: PeriodSums, metric: str, group: str = "none") -> str:
     return f"{reverse('console:usage')}{period.query.url(metric=metric, group=group)}"
 
 
-def _now_tiles(active: ActiveRuns, present: datetime) -> list[Tile]:
+def _now_tiles(active: ActiveRuns, current_time: datetime) -> list[Tile]:
     # The lists show 24 hours by default, but a run may have begun earlier.
     running = [status.value for status in RUNNING]
     listed = {status: links.changelist("responses_response", period="30d", status__exact=status) for status in running}
     live = reverse("console:live")
-    oldest = "–" if active.oldest is None else duration(round((present - active.oldest).total_seconds() * 1000))
+    oldest = "–" if active.oldest is None else duration(round((current_time - active.oldest).total_seconds() * 1000))
     backlog = home_panels.backlog()
     pending = links.changelist("responses_webhookdelivery", period="30d", state__exact="pending")
     return [
@@ -258,13 +258,13 @@ def _now_tiles(active: ActiveRuns, present: datetime) -> list[Tile]:
 
 def _charts(period: PeriodSums, teams: Sequence[str] | None) -> list[tuple[str, str, Chart]]:
     """Return title, link to the usage page and chart."""
-    present, period_name = now(), period.query.range
+    current_time, period_name = now(), period.query.range
     # For a user with one team, a chart by team has a single series; models say more.
     by = "team" if teams is None or len(teams) > 1 else "model"
     charts_shown = [
-        ("Requests by status", _usage_query(period_name, present, metric="requests", group="status")),
-        (f"Requests by {by}", _usage_query(period_name, present, metric="requests", group=by)),
-        ("Time to first token p95 by model", _usage_query(period_name, present, metric="ttft95", group="model")),
+        ("Requests by status", _usage_query(period_name, current_time, metric="requests", group="status")),
+        (f"Requests by {by}", _usage_query(period_name, current_time, metric="requests", group=by)),
+        ("Time to first token p95 by model", _usage_query(period_name, current_time, metric="ttft95", group="model")),
     ]
     built = [
         (title, _usage_of(query), _draw(title, query, build_report(query, teams=teams)))
@@ -279,24 +279,24 @@ def _usage_of(query: UsageQuery) -> str:
 
 def _draw(title: str, query: UsageQuery, report: UsageReport) -> Chart:
     series = [
-        Series(name=group.name, tone="other" if group.key is None else _series_tone(query, group.key[0], place))
-        for place, group in enumerate(report.groups)
+        Series(name=group.name, tone="other" if group.key is None else _series_tone(query, group.key[0], index))
+        for index, group in enumerate(report.groups)
     ]
     points = [
         ChartPoint(
             name=_bucket_name(start, query),
             label=_bucket_label(start, query),
-            values=[group.values[place] for group in report.groups],
-            url=links.responses(since=start, until=report.edges[place + 1]),
+            values=[group.values[index] for group in report.groups],
+            url=links.responses(since=start, until=report.edges[index + 1]),
         )
-        for place, start in enumerate(report.edges[:-1])
+        for index, start in enumerate(report.edges[:-1])
     ]
     draw = charts.stacked if query.metric.kind is MetricKind.SUM else charts.lines
     return draw(points, series, title=title, format_value=query.metric.format_value)
 
 
-def _series_tone(query: UsageQuery, key: str, place: int) -> str:
-    return STATUS_TONES.get(key, f"s{place}") if query.group.name == "status" else f"s{place}"
+def _series_tone(query: UsageQuery, key: str, index: int) -> str:
+    return STATUS_TONES.get(key, f"s{index}") if query.group.name == "status" else f"s{index}"
 
 
 def _tokens(period: PeriodSums) -> Chart:
@@ -312,9 +312,9 @@ def _tokens(period: PeriodSums) -> Chart:
                 part["cached_tokens"],
                 part["output_tokens"],
             ],
-            url=links.responses(since=start, until=edges[place + 1]),
+            url=links.responses(since=start, until=edges[index + 1]),
         )
-        for place, (start, part) in enumerate(zip(edges[:-1], period.by_bucket, strict=True))
+        for index, (start, part) in enumerate(zip(edges[:-1], period.by_bucket, strict=True))
     ]
     return charts.stacked(points, series, title="Tokens")
 

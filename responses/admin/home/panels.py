@@ -89,21 +89,21 @@ def response_link(response: Response) -> SafeString:
     return copyable(response.pk, href=cells.url(response.pk))
 
 
-def panels(request: HttpRequest, present: datetime, teams: Sequence[str] | None) -> list[Panel]:
+def panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] | None) -> list[Panel]:
     """Return the panels of the home page; staff also see upstreams."""
     # Only keys that people created: the playground makes short-lived ones, which would fill the panels.
     keys = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(revoked_at=None, source="person")
     found = [
-        _expiring(keys, present),
-        _unused(keys, present),
-        _tools(present, teams),
-        _webhooks(request, present),
+        _expiring(keys, current_time),
+        _unused(keys, current_time),
+        _tools(current_time, teams),
+        _webhooks(request, current_time),
     ]
-    return [_upstreams(present), *found] if everywhere(request) else found
+    return [_upstreams(current_time), *found] if everywhere(request) else found
 
 
-def _expiring(keys: Any, present: datetime) -> Panel:
-    soon = keys.filter(expires_at__gt=present, expires_at__lte=present + _EXPIRES_SOON).order_by("expires_at")
+def _expiring(keys: Any, current_time: datetime) -> Panel:
+    soon = keys.filter(expires_at__gt=current_time, expires_at__lte=current_time + _EXPIRES_SOON).order_by("expires_at")
     return Panel(
         title="API keys expiring within 14 days",
         icon="key",
@@ -113,11 +113,11 @@ def _expiring(keys: Any, present: datetime) -> Panel:
     )
 
 
-def _unused(keys: Any, present: datetime) -> Panel:
-    since = present - _UNUSED_FOR
+def _unused(keys: Any, current_time: datetime) -> Panel:
+    since = current_time - _UNUSED_FOR
     # A key that was never used counts from its creation.
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
-    old = keys.filter(idle).exclude(expires_at__lte=present).order_by("last_used_at", "created_at")
+    old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
     return Panel(
         title="API keys unused for 90 days",
         icon="key_off",
@@ -134,14 +134,14 @@ def _key_url(key: ApiKey) -> str:
     return reverse("admin:tenants_apikey_change", args=[key.pk])
 
 
-def _hour(present: datetime) -> datetime:
+def _hour(current_time: datetime) -> datetime:
     # The sums are hourly; the current hour is included.
-    return present.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return current_time.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
 
-def _upstreams(present: datetime) -> Panel:
+def _upstreams(current_time: datetime) -> Panel:
     # The sums include all teams, so this panel is for staff only.
-    until = _hour(present)
+    until = _hour(current_time)
     rows = queries.fetch_rows(
         RollupQuery(
             source=CALLS, since=until - _DAY, until=until, measures=["calls", "failed", "duration"], by=["upstream_id"]
@@ -173,8 +173,8 @@ def _upstreams(present: datetime) -> Panel:
     )
 
 
-def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
-    until = _hour(present)
+def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
+    until = _hour(current_time)
     rows = queries.fetch_rows(
         RollupQuery(
             source=TOOLS,
@@ -204,10 +204,10 @@ def _tools(present: datetime, teams: Sequence[str] | None) -> Panel:
     )
 
 
-def _webhooks(request: HttpRequest, present: datetime) -> Panel:
+def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
     # `order_by()` removes the default order, whose columns would join the grouping.
     recent_failures = (
-        WebhookDelivery.objects.filter(created_at__gte=present - _DAY, state=DeliveryState.FAILED)
+        WebhookDelivery.objects.filter(created_at__gte=current_time - _DAY, state=DeliveryState.FAILED)
         .order_by()
         .values_list("endpoint_id")
         .annotate(failed=Count("id"))
@@ -226,7 +226,7 @@ def _webhooks(request: HttpRequest, present: datetime) -> Panel:
                 endpoint.name,
                 f"{failed[endpoint.pk]:,} failed deliveries in 24 hours"
                 if endpoint.pk in failed
-                else f"failing since {ago(endpoint.failing_since or present)}",
+                else f"failing since {ago(endpoint.failing_since or current_time)}",
                 reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk]),
             )
             for endpoint in failing[:_SHOWN]

@@ -63,10 +63,10 @@ class ScanPlan:
     condition: Q | None
     in_order: bool = False
 
-    def rows(self, statement: str, *before: Any, most: int, after: Sequence[Any] = ()) -> list[Any]:
-        """Execute a statement over `{rows}`: the newest `most` rows in order, with a boolean column `matches`."""
+    def rows(self, statement: str, *before: Any, max_rows: int, after: Sequence[Any] = ()) -> list[Any]:
+        """Execute a statement over `{rows}`: the newest `max_rows` rows in order, with a boolean column `matches`."""
         try:
-            sql, parameters = self._newest(most).query.sql_with_params()
+            sql, parameters = self._newest(max_rows).query.sql_with_params()
         except EmptyResultSet:
             return []
         with connection.cursor() as cursor:
@@ -74,17 +74,17 @@ class ScanPlan:
             # rows over the ordered index scan, although the scan can stop after a page.
             cursor.execute(_SET_PLANNER, ["off" if self.in_order else "on"] * 3)
             cursor.execute(statement.format(rows=sql), [*before, *parameters, *after])
-            found = list(cursor.fetchall())
+            rows = list(cursor.fetchall())
             # The settings last for the transaction, and the request runs other statements in it.
             cursor.execute(_SET_PLANNER, ["on"] * 3)
-        return found
+        return rows
 
-    def _newest(self, most: int) -> QuerySet[Any, Any]:
+    def _newest(self, max_rows: int) -> QuerySet[Any, Any]:
         condition = self.condition
         matches = Value(value=True) if condition is None else ExpressionWrapper(condition, BooleanField())
         newest = self.indexed.order_by("-created_at", "-id").annotate(matches=matches)
         rows: QuerySet[Any, Any] = newest.values_list("id", "created_at", "status", "matches")
-        return rows[:most]
+        return rows[:max_rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +98,12 @@ class ScanResult:
     stopped_at: datetime | None = None
 
 
-def scan(plan: ScanPlan, *, limit: int, most: int = SCAN_LIMIT) -> ScanResult:
-    """Return the newest `limit` matching rows among the newest `most` rows."""
-    rows = plan.rows(_SCAN, most=most, after=[most, limit])
+def scan(plan: ScanPlan, *, limit: int, max_rows: int = SCAN_LIMIT) -> ScanResult:
+    """Return the newest `limit` matching rows among the newest `max_rows` rows."""
+    rows = plan.rows(_SCAN, max_rows=max_rows, after=[max_rows, limit])
     ids = [row_id for row_id, _, matches, _ in rows if matches]
     # The statement returns the row at the limit even if it does not match: its time is where the next scan continues.
-    return ScanResult(ids=ids, stopped_at=rows[-1][1] if rows and rows[-1][3] == most else None)
+    return ScanResult(ids=ids, stopped_at=rows[-1][1] if rows and rows[-1][3] == max_rows else None)
 
 
 def plan_scan(rows: QuerySet[Any], specs: Sequence[Any], span: TimeRange) -> ScanPlan:
@@ -112,17 +112,17 @@ def plan_scan(rows: QuerySet[Any], specs: Sequence[Any], span: TimeRange) -> Sca
     A team filter always joins the lookup, so that only rows of the team count towards the scan limit.
     """
     active = [
-        (spec.index_hint, found)
+        (spec.index_hint, term)
         for spec in specs
-        if isinstance(spec, ConditionFilter) and (found := spec.condition(span))
+        if isinstance(spec, ConditionFilter) and (term := spec.condition(span))
     ]
     first = min((hint for hint, _ in active if hint is not None), default=None)
     # The metadata index is not ordered by time. It pays off for rare values only, and frequent ones are recognised by a
     # sample of the newest rows.
     if first is IndexHint.METADATA and span.since is not None:
-        unhinted = [(None if hint is IndexHint.METADATA else hint, found) for hint, found in active]
+        unhinted = [(None if hint is IndexHint.METADATA else hint, term) for hint, term in active]
         plan = _plan(rows, unhinted, min((hint for hint, _ in unhinted if hint is not None), default=None), span)
-        if len(scan(plan, limit=_FREQUENT_MATCHES, most=_SAMPLE_ROWS).ids) == _FREQUENT_MATCHES:
+        if len(scan(plan, limit=_FREQUENT_MATCHES, max_rows=_SAMPLE_ROWS).ids) == _FREQUENT_MATCHES:
             return plan
     return _plan(rows, active, first, span)
 
@@ -130,8 +130,8 @@ def plan_scan(rows: QuerySet[Any], specs: Sequence[Any], span: TimeRange) -> Sca
 def _plan(
     rows: QuerySet[Any], active: Sequence[tuple[IndexHint | None, Q]], first: IndexHint | None, span: TimeRange
 ) -> ScanPlan:
-    lookups = [found for hint, found in active if hint is not None and hint in {first, IndexHint.TEAM}]
-    others = [found for hint, found in active if hint is None or hint not in {first, IndexHint.TEAM}]
+    lookups = [term for hint, term in active if hint is not None and hint in {first, IndexHint.TEAM}]
+    others = [term for hint, term in active if hint is None or hint not in {first, IndexHint.TEAM}]
     condition = reduce(and_, others) if others else None
     return ScanPlan(
         indexed=rows.filter(*lookups),
@@ -184,15 +184,15 @@ class ResponseChangeList(FilteredChangeList):
         self.page_num = max(1, self.page_num)
         start = (self.page_num - 1) * self.list_per_page
         # One row more than the page shows: its presence says that there is a next page.
-        found = scan(self.plan, limit=start + self.list_per_page + 1)
-        ids = found.ids[start : start + self.list_per_page]
+        result = scan(self.plan, limit=start + self.list_per_page + 1)
+        ids = result.ids[start : start + self.list_per_page]
         rows = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)} if ids else {}
         self.result_list = [rows[row_id] for row_id in ids if row_id in rows]
         for row in self.result_list:
             row.readable = may_read(request, row.team_id)  # type: ignore[attr-defined]  # the columns have no request
-        self.has_next = len(found.ids) > start + self.list_per_page
-        self.stopped_at = found.stopped_at
-        self.continue_url = self._continue_url(found.stopped_at)
+        self.has_next = len(result.ids) > start + self.list_per_page
+        self.stopped_at = result.stopped_at
+        self.continue_url = self._continue_url(result.stopped_at)
         # Django's templates read these attributes. A total is never counted, because that would read every row.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.show_admin_actions = False

@@ -80,10 +80,10 @@ def _batch(request: ExportRequest, ids: Sequence[str]) -> bytes:
 
 
 def _inputs(ids: Sequence[str]) -> dict[str, list[Any]]:
-    places = Placement.objects.filter(owner__in=ids, section=Section.INPUT).select_related("item")
+    placements = Placement.objects.filter(owner__in=ids, section=Section.INPUT).select_related("item")
     found: dict[str, list[Any]] = {}
-    for place in places.order_by("owner", "position"):
-        found.setdefault(place.owner, []).append(place.item.body)
+    for placement in placements.order_by("owner", "position"):
+        found.setdefault(placement.owner, []).append(placement.item.body)
     return found
 
 

@@ -78,8 +78,8 @@ def build_histogram(rows: FilteredChangeList) -> Histogram | None:
     highest, slot = max(heights), 100 / (last - first + 1)
     total = sum(heights)
     return Histogram(
-        bars=[_bar(rows, counts.get(first + place, {}), first + place, place, slot, width, highest)
-              for place in range(last - first + 1)],
+        bars=[_bar(rows, counts.get(first + index, {}), first + index, index, slot, width, highest)
+              for index in range(last - first + 1)],
         marks=list(_marks(first, last, width, slot)),
         highest=compact(highest) if highest else "",
         total=f"{total:,}" + ("+" if truncated_at else ""),
@@ -129,7 +129,7 @@ def _summed(rows: FilteredChangeList, width: int, since: datetime, until: dateti
 def _counted(rows: FilteredChangeList, width: int) -> tuple[Counts, datetime | None]:
     """Count the rows by bar and kind; also return the time where the count stopped, or None if it is complete."""
     counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    found = rows.plan.rows(_COUNT, width, most=SCAN_LIMIT)
+    found = rows.plan.rows(_COUNT, width, max_rows=SCAN_LIMIT)
     for bar, status, matching, _, _ in found:
         counts[bar][_KINDS.get(status, "other")] += matching
     scanned = sum(number for *_, number, _ in found)
@@ -137,7 +137,7 @@ def _counted(rows: FilteredChangeList, width: int) -> tuple[Counts, datetime | N
 
 
 def _bar(
-    rows: FilteredChangeList, stack: Mapping[str, int], number: int, place: int, slot: float, width: int, highest: int
+    rows: FilteredChangeList, stack: Mapping[str, int], number: int, index: int, slot: float, width: int, highest: int
 ) -> HistogramBar:
     begins = datetime.fromtimestamp(number * width, UTC)
     ends = begins + timedelta(seconds=width - 1)
@@ -150,7 +150,7 @@ def _bar(
     counts_text = ", ".join(f"{stack[kind]:,} {kind}" for kind in _ORDER if stack.get(kind)) or "none"
     shape = "%d %b" if width >= _DAY else "%d %b %H:%M"
     return HistogramBar(
-        x=round(place * slot + slot * 0.12, 3),
+        x=round(index * slot + slot * 0.12, 3),
         width=round(slot * 0.76, 3),
         parts=parts,
         hint=f"{begins:{shape}} UTC: {counts_text}",
@@ -161,9 +161,9 @@ def _bar(
 def _marks(first: int, last: int, width: int, slot: float) -> Iterator[tuple[float, str]]:
     # About six labels fit below the plot on a narrow screen.
     step = max(1, (last - first + 1) // 6)
-    for place in range(0, last - first + 1, step):
-        begins = datetime.fromtimestamp((first + place) * width, UTC)
-        yield round(place * slot, 3), f"{begins:%d %b}" if width * step >= _DAY else f"{begins:%H:%M}"
+    for index in range(0, last - first + 1, step):
+        begins = datetime.fromtimestamp((first + index) * width, UTC)
+        yield round(index * slot, 3), f"{begins:%d %b}" if width * step >= _DAY else f"{begins:%H:%M}"
 
 
 def _interval_name(width: int) -> str:

@@ -59,8 +59,8 @@ def summary(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def _lines(request: HttpRequest, response: Response, places: Sequence[Placement]) -> list[SummaryLine]:
-    return [_line(request, response.team_id, place.item.body) for place in places]
+def _lines(request: HttpRequest, response: Response, placements: Sequence[Placement]) -> list[SummaryLine]:
+    return [_line(request, response.team_id, placement.item.body) for placement in placements]
 
 
 def _line(request: HttpRequest, team_id: str, body: dict[str, Any]) -> SummaryLine:

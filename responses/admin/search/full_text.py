@@ -219,24 +219,24 @@ def _with_places(hits: Sequence[TextSearchHit]) -> list[TextSearchHit]:
     keys = [hit.key for hit in hits]
     wire_ids = dict(Item.objects.filter(pk__in=keys).values_list("pk", "id"))
     names = dict(Team.objects.filter(pk__in={hit.team_id for hit in hits}).values_list("pk", "name"))
-    places: dict[UUID, Placement] = {}
-    for place in sorted(Placement.objects.filter(item_id__in=keys).order_by("id"), key=_section_rank):
-        places.setdefault(place.item_id, place)
+    placements: dict[UUID, Placement] = {}
+    for placement in sorted(Placement.objects.filter(item_id__in=keys).order_by("id"), key=_section_rank):
+        placements.setdefault(placement.item_id, placement)
     return [
         replace(
             hit,
             item_id=wire_ids[hit.key],
-            owner=places[hit.key].owner,
-            url=url_of_place(places[hit.key], wire_ids[hit.key]),
+            owner=placements[hit.key].owner,
+            url=url_of_place(placements[hit.key], wire_ids[hit.key]),
             team=names.get(hit.team_id, ""),
         )
         for hit in hits
-        if hit.key in places and hit.key in wire_ids
+        if hit.key in placements and hit.key in wire_ids
     ]
 
 
-def _section_rank(place: Placement) -> int:
-    return _PLACES[place.section]
+def _section_rank(placement: Placement) -> int:
+    return _PLACES[placement.section]
 
 
 def _cursor(text: str) -> tuple[datetime, UUID] | None:

@@ -77,13 +77,13 @@ def url_of(model: type[Model], row_pk: Any) -> str:
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row_pk])
 
 
-def url_of_place(place: Placement, item_id: str) -> str:
+def url_of_place(placement: Placement, item_id: str) -> str:
     """Return the URL of an item on the page of its response or conversation."""
     # A conversation may be too long for one page: `item` makes it open at the item.
-    if place.section == Section.ITEMS:
+    if placement.section == Section.ITEMS:
         named = quote(item_id, safe="")
-        return f"{url_of(Conversation, place.owner)}?item={named}#{named}"
-    return f"{url_of(Response, place.owner)}#{quote(item_id, safe='')}"
+        return f"{url_of(Conversation, placement.owner)}?item={named}#{named}"
+    return f"{url_of(Response, placement.owner)}#{quote(item_id, safe='')}"
 
 
 # -- finders -----------------------------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ def _item(request: HttpRequest, public_id: str) -> str | None:
     teams = _teams(request)
     items = Item.objects.filter(team_id__in=teams, id=public_id).order_by()[:_MAX_DUPLICATES]
     latest = sorted(items, key=lambda item: item.created_at, reverse=True)
-    places = Placement.objects.filter(item__in=latest, team_id__in=teams).order_by("-id")[:_MAX_DUPLICATES]
-    for place in sorted(places, key=lambda place: _SECTIONS.index(place.section)):
-        owner = Conversation if place.section == Section.ITEMS else Response
-        if _by_pk(owner)(request, place.owner):
-            return url_of_place(place, public_id)
+    placements = Placement.objects.filter(item__in=latest, team_id__in=teams).order_by("-id")[:_MAX_DUPLICATES]
+    for placement in sorted(placements, key=lambda placement: _SECTIONS.index(placement.section)):
+        owner = Conversation if placement.section == Section.ITEMS else Response
+        if _by_pk(owner)(request, placement.owner):
+            return url_of_place(placement, public_id)
     return None
 
 

@@ -29,7 +29,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 @page("usage/", name="usage", viewers=EVERY_ROLE)
 def usage(request: HttpRequest) -> HttpResponseBase:
     """Render the usage page, or the CSV file with `format=csv`."""
-    query = parse_query(request.GET, present=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    query = parse_query(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
     teams = _teams(request, query)
     if request.GET.get("format") == "csv":
         return _csv(query, build_report(query, teams=teams, top=_MAX_GROUPS))
@@ -86,17 +86,17 @@ def _with_chosen(choices: list[tuple[str, str]], filters: str) -> list[tuple[str
 
 def _series(query: UsageQuery, report: UsageReport) -> list[Series]:
     return [
-        Series(name=group.name, tone=_tone(query, group, place), url=_group_url(query, group))
-        for place, group in enumerate(report.groups)
+        Series(name=group.name, tone=_tone(query, group, index), url=_group_url(query, group))
+        for index, group in enumerate(report.groups)
     ]
 
 
-def _tone(query: UsageQuery, group: UsageGroup, place: int) -> str:
+def _tone(query: UsageQuery, group: UsageGroup, index: int) -> str:
     if group.key is None:
         return "other"
     if query.group.name == "status":
-        return STATUS_TONES.get(group.key[0], f"s{place}")
-    return f"s{place}"
+        return STATUS_TONES.get(group.key[0], f"s{index}")
+    return f"s{index}"
 
 
 def _chart(query: UsageQuery, report: UsageReport, series: Sequence[Series]) -> charts.Chart:
@@ -104,10 +104,10 @@ def _chart(query: UsageQuery, report: UsageReport, series: Sequence[Series]) -> 
         ChartPoint(
             name=_name(start, query),
             label=_label(start, query),
-            values=[group.values[place] for group in report.groups],
-            url=_drill(query, (), start, report.edges[place + 1]),
+            values=[group.values[index] for group in report.groups],
+            url=_drill(query, (), start, report.edges[index + 1]),
         )
-        for place, start in enumerate(report.edges[:-1])
+        for index, start in enumerate(report.edges[:-1])
     ]
     # Only sums may be stacked: percentiles and ratios of groups do not add up.
     is_additive = query.metric.kind is MetricKind.SUM and query.view != "lines"
@@ -161,12 +161,12 @@ def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
     file["Content-Disposition"] = f'attachment; filename="{name}"'
     writer = csv.writer(file)
     writer.writerow(["from", "to", "time zone", "group", "id", query.metric.name])
-    for place, start in enumerate(report.edges[:-1]):
+    for index, start in enumerate(report.edges[:-1]):
         for group in report.groups:
-            value = group.values[place]
+            value = group.values[index]
             # Empty buckets are left out: a year by the hour has thousands for each group.
             if value:
-                until = report.edges[place + 1]
+                until = report.edges[index + 1]
                 span = [edge.astimezone(query.zone).isoformat() for edge in (start, until)]
                 key = " ".join(group.key or ())
                 writer.writerow([*span, query.zone.key, _plain(group.name), _plain(key), f"{value:.10g}"])

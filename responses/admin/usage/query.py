@@ -63,7 +63,7 @@ class UsageQuery:
         return "?" + urlencode({name: value for name, value in {**self.parameters, **changes}.items() if value})
 
 
-def parse_query(query: QueryDict, *, present: datetime, zone: str = "") -> UsageQuery:
+def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> UsageQuery:
     """Parse a query string. `zone` is the browser's time zone, used unless the query string has `tz`."""
     notes: list[str] = []
     metric = METRICS.get(query.get("metric", ""), METRICS["requests"])
@@ -77,7 +77,7 @@ def parse_query(query: QueryDict, *, present: datetime, zone: str = "") -> Usage
     source = source_for(metric, group, _dimensions(filters)) or SOURCES[next(iter(metric.columns))]
     local = _zone(query.get("tz") or zone, notes)
     span = query.get("range", "") if query.get("range") in RANGES else "7d"
-    since, until = _span(span, query, present, local, notes)
+    since, until = _span(span, query, current_time, local, notes)
     bucket = _bucket(query.get("bucket", ""), until - since, notes)
     view = query.get("view", "")
     view = view if view in VIEWS else "bars"
@@ -156,13 +156,13 @@ def _zone(name: str, notes: list[str]) -> ZoneInfo:
 
 
 def _span(
-    span: str, query: QueryDict, present: datetime, zone: ZoneInfo, notes: list[str]
+    span: str, query: QueryDict, current_time: datetime, zone: ZoneInfo, notes: list[str]
 ) -> tuple[datetime, datetime]:
     # Whole hours, because the sums are hourly. Ranges of days are whole days of the time zone and end today.
-    end = present.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
+    end = current_time.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
     if span == "24h":
         return end - _LENGTHS[span], end
-    today = present.astimezone(zone).date()
+    today = current_time.astimezone(zone).date()
     if span != "custom":
         return _hour(_midnight(today - _LENGTHS[span] + timedelta(days=1), zone)), end
     # Missing or reversed dates are corrected instead of rejected, since the fields are edited one at a time.

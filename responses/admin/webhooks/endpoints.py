@@ -195,7 +195,7 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST" and form.is_valid():
             data = form.cleaned_data
             try:
-                made = services.create_endpoint(
+                new_secret = services.create_endpoint(
                     team_id=data["team"].pk,
                     actor=audit_actor(request),
                     name=data["name"],
@@ -205,7 +205,7 @@ class EndpointAdmin(TeamScoped):
             except ApiError as refused:
                 form.add_error(None, refused.message)
             else:
-                return self._show_secret(request, made, "Copy the signing secret")
+                return self._show_secret(request, new_secret, "Copy the signing secret")
         back = reverse("admin:responses_webhookendpoint_changelist")
         texts = {"button": "Create endpoint", "icon": "webhook", "variant": "primary", "back": back}
         context = {**self._context(request, "Create webhook endpoint"), **texts, "form": form}
@@ -264,8 +264,8 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST":
             form = RotateSecretForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            made = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
-            return self._show_secret(request, made, "Copy the new signing secret")
+            new_secret = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
+            return self._show_secret(request, new_secret, "Copy the new signing secret")
         texts = {"button": "Rotate secret", "icon": "autorenew", "variant": "primary"}
         return self._render_form(request, endpoint, "Rotate the signing secret?", {**texts, "form": RotateSecretForm()})
 
@@ -320,8 +320,8 @@ class EndpointAdmin(TeamScoped):
         context = {**self._context(request, title), **texts, "original": endpoint, "back": self._url(endpoint)}
         return TemplateResponse(request, FORM_PAGE, context)
 
-    def _show_secret(self, request: HttpRequest, made: NewSecret, title: str) -> HttpResponse:
-        context = {**self._context(request, title), "made": made, "url": self._url(made.endpoint)}
+    def _show_secret(self, request: HttpRequest, new_secret: NewSecret, title: str) -> HttpResponse:
+        context = {**self._context(request, title), "new_secret": new_secret, "url": self._url(new_secret.endpoint)}
         return TemplateResponse(request, _SECRET_PAGE, context)
 
     def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
