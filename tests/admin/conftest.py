@@ -1,4 +1,4 @@
-"""Fixtures of the admin's tests: browsers in the name of several people."""
+"""Fixtures of the admin tests: browsers signed in with different roles."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,49 +17,49 @@ CountQueries = Callable[[Client, str], int]
 
 @pytest.fixture
 def admin(database: None) -> Client:
-    """The browser of an administrator."""
+    """Browser of an administrator."""
     return sign_in(superuser=True)
 
 
 @pytest.fixture
 def lead(caller: Caller) -> Client:
-    """The browser of the lead of `caller`'s team."""
+    """Browser of the lead of `caller`'s team."""
     return member(caller.team, Role.TEAM_LEAD)
 
 
 @pytest.fixture
 def developer(caller: Caller) -> Client:
-    """The browser of a developer in `caller`'s team."""
+    """Browser of a developer in `caller`'s team."""
     return member(caller.team, Role.DEVELOPER)
 
 
 @pytest.fixture
 def auditor(caller: Caller) -> Client:
-    """The browser of an auditor of `caller`'s team: content is hidden from it."""
+    """Browser of an auditor of `caller`'s team, who has no content access."""
     return member(caller.team, Role.AUDITOR)
 
 
 @pytest.fixture
 def operator(database: None) -> Client:
-    """The browser of an operator of the platform: sees every team, and no content."""
+    """Browser of a platform operator, who sees every team but no content."""
     return sign_in(staff=StaffRole.OPERATOR)
 
 
 @pytest.fixture
 def platform_auditor(database: None) -> Client:
-    """The browser of an auditor of the whole platform: sees every team, no content, and changes nothing."""
+    """Browser of a platform auditor, who sees every team, but no content, and changes nothing."""
     return sign_in(staff=StaffRole.AUDITOR)
 
 
 @pytest.fixture
 def stranger(make_caller: MakeCaller) -> Client:
-    """The browser of the lead of another team."""
+    """Browser of the lead of another team."""
     return member(make_caller().team, Role.TEAM_LEAD)
 
 
 @pytest.fixture
 def count_queries() -> CountQueries:
-    """How many queries a page takes."""
+    """Function that counts the SQL queries of a page."""
 
     def count(client: Client, url: str) -> int:
         with CaptureQueriesContext(connection) as queries:
@@ -71,7 +71,7 @@ def count_queries() -> CountQueries:
 
 @pytest.fixture
 def sql_of() -> Callable[[Client, str], str]:
-    """The SQL of a page."""
+    """Function that returns the SQL of a page."""
 
     def sql(client: Client, url: str, **query: Any) -> str:
         with CaptureQueriesContext(connection) as queries:

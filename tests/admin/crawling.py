@@ -1,7 +1,7 @@
-"""Knows every address of the admin, and what of a team is asked for at each: for tests that open all of them.
+"""URLs of all admin pages with arguments that belong to one team, for tests that open all of them.
 
-Addresses come out of the resolver, so that no new page is forgotten; one whose arguments nobody has named here is an
-error that says so.
+The URLs come from the resolver, so that no new page is missed. A URL parameter without values in `ARGUMENTS` is an
+error.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from tenants.models import Team
 
 _ID = re.compile(r"\b[a-z]+[-_][0-9a-f]{36}\b")
 _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>")
-# Signing out ends the crawl, and the last is Django's way to a 404.
+# Signing out would end the crawl. `admin:None` is Django's catch-all pattern for 404 pages.
 _LEFT_OUT = {"admin:logout", "admin:None", "admin:jsi18n"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """An address pattern below /admin/."""
+class AdminRoute:
+    """URL pattern below /admin/."""
 
     name: str
     route: str
 
     @property
     def parameters(self) -> list[str]:
-        """The names of what stands in it."""
-        return [one or other for one, other in _PARAMETER.findall(self.route)]
+        """Return the names of the URL parameters."""
+        return [first or other for first, other in _PARAMETER.findall(self.route)]
 
     @property
     def model(self) -> type[models.Model] | None:
-        """The table whose page it is, or is about."""
+        """Return the model of the page, or None for a page without one."""
         parts = self.route.split("/")
         try:
             return apps.get_model(parts[1], parts[2])
@@ -46,49 +46,50 @@ class Place:
             return None
 
     def filled(self, values: Mapping[str, object]) -> str:
-        """The address with these values."""
+        """Return the URL with parameter values."""
         url = re.sub(r"<(?:\w+:)?(\w+)>", lambda found: str(values[found[1]]), self.route)
         url = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda found: str(values[found[1]]), url)
         return "/" + url.replace("^", "").replace("$", "")
 
 
-def places() -> list[Place]:
-    """Every address below /admin/."""
+def admin_routes() -> list[AdminRoute]:
+    """Return every URL pattern below /admin/."""
     found = {place.route: place for place in _walk(get_resolver().url_patterns, "", "")}
     return [place for place in found.values() if place.route.startswith("admin/") and place.name not in _LEFT_OUT]
 
 
-def _walk(patterns: Sequence[URLPattern | URLResolver], prefix: str, namespace: str) -> Iterator[Place]:
+def _walk(patterns: Sequence[URLPattern | URLResolver], prefix: str, namespace: str) -> Iterator[AdminRoute]:
     for pattern in patterns:
         if isinstance(pattern, URLResolver):
             inner = ":".join(part for part in (namespace, pattern.namespace) if part)
             yield from _walk(pattern.url_patterns, prefix + str(pattern.pattern), inner)
         else:
-            yield Place(name=f"{namespace}:{pattern.name}", route=prefix + str(pattern.pattern))
+            yield AdminRoute(name=f"{namespace}:{pattern.name}", route=prefix + str(pattern.pattern))
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class Subject:
-    """A team whose data nobody else may see: its rows by table, and the words that stand in all of them."""
+class TeamData:
+    """Data of a team: its rows by model, their ids, and marker words that occur in all texts."""
 
     team: Team
-    words: Sequence[str]
+    markers: Sequence[str]
     rows: dict[type[models.Model], list[Any]] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, team: Team, *, words: Sequence[str]) -> "Subject":
-        """The team as it is stored."""
-        subject = cls(team=team, words=words)
+    def of(cls, team: Team, *, markers: Sequence[str]) -> "TeamData":
+        """Read the rows of a team."""
+        data = cls(team=team, markers=markers)
         with scope.team(team.pk):
             for model in apps.get_models():
                 if rows := _rows(model, team):
-                    subject.rows[model] = rows
-                    subject.ids |= set(_ID.findall(" ".join(f"{row.pk} {getattr(row, 'id', '')}" for row in rows)))
-        return subject
+                    data.rows[model] = rows
+                    data.ids |= set(_ID.findall(" ".join(f"{row.pk} {getattr(row, 'id', '')}" for row in rows)))
+        return data
 
     def fingerprint(self) -> dict[str, list[Any]]:
-        """What its tables hold, to see whether anything has changed. Who reads is noted, and when somebody came."""
+        """Return the contents of the team's tables, to detect changes."""
+        # Reading writes audit events and time stamps of last use, so these are left out.
         with scope.team(self.team.pk):
             return {
                 model._meta.label: list(_of_team(model, self.team).values(*_columns(model)))
@@ -98,12 +99,12 @@ class Subject:
 
 
 def _columns(model: type[models.Model]) -> list[str]:
-    names = [one.attname for one in model._meta.concrete_fields]
+    names = [first.attname for first in model._meta.concrete_fields]
     return [name for name in names if name not in {"last_login", "last_used_at"}]
 
 
 def _rows(model: type[models.Model], team: Team) -> list[Any]:
-    names = {one.name for one in model._meta.get_fields()}
+    names = {first.name for first in model._meta.get_fields()}
     if not model._meta.managed or not (model is Team or "team" in names or model._meta.label == "auth.User"):
         return []
     return list(_of_team(model, team))
@@ -114,37 +115,35 @@ def _of_team(model: type[models.Model], team: Team) -> models.QuerySet[Any]:
     return model._default_manager.filter(**{path: team.pk}).order_by("pk")
 
 
-Given = Callable[[Subject], Sequence[object]]
+Values = Callable[[TeamData], Sequence[object]]
 _SAMPLES = 2
 
 
-def _of(label: str) -> Given:
-    def given(subject: Subject) -> Sequence[object]:
-        return [row.pk for row in subject.rows.get(apps.get_model(label), [])[:_SAMPLES]]
+def _of(label: str) -> Values:
+    def given(data: TeamData) -> Sequence[object]:
+        return [row.pk for row in data.rows.get(apps.get_model(label), [])[:_SAMPLES]]
 
     return given
 
 
-# What stands in addresses beside the row of their table. A new page says here what it takes.
-ARGUMENTS: Mapping[str, Given] = {
-    "public_id": lambda subject: sorted(
-        {row.pk for rows in subject.rows.values() for row in rows[:1] if _is_id(row.pk)}
-    ),
+# Values of URL parameters. Add an entry for each parameter of a new page.
+ARGUMENTS: Mapping[str, Values] = {
+    "public_id": lambda data: sorted({row.pk for rows in data.rows.values() for row in rows[:1] if _is_id(row.pk)}),
     "object_id": _of("responses.Response"),
-    "app_label": lambda subject: ["tenants", "responses", "conversations", "auth"],
-    "content_type_id": lambda subject: [1],
+    "app_label": lambda data: ["tenants", "responses", "conversations", "auth"],
+    "content_type_id": lambda data: [1],
     "response_id": _of("responses.Response"),
     "conversation_id": _of("conversations.Conversation"),
     "team_id": _of("tenants.Team"),
-    "model_id": lambda subject: [1],
-    "upstream_id": lambda subject: ["upst_unknown"],
-    "item_id": lambda subject: [row.id for row in subject.rows[apps.get_model("conversations.Item")][:_SAMPLES]],
+    "model_id": lambda data: [1],
+    "upstream_id": lambda data: ["upst_unknown"],
+    "item_id": lambda data: [row.id for row in data.rows[apps.get_model("conversations.Item")][:_SAMPLES]],
     "key": _of("conversations.Item"),
-    "number": lambda subject: [0, 1],
+    "number": lambda data: [0, 1],
     "pk": _of("responses.ToolCall"),
-    "field": lambda subject: ["arguments", "output"],
-    "name": lambda subject: ["request", "response", "curl", "python"],
-    "what": lambda subject: ["cancel", "requeue", "fail"],
+    "field": lambda data: ["arguments", "output"],
+    "name": lambda data: ["request", "response", "curl", "python"],
+    "what": lambda data: ["cancel", "requeue", "fail"],
     "file_id": _of("conversations.File"),
 }
 
@@ -153,9 +152,9 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
-def addresses(place: Place, subject: Subject) -> list[str]:
-    """The addresses of a place that ask for something of the team."""
-    values = [_values(place, name, subject) for name in place.parameters]
+def addresses(place: AdminRoute, data: TeamData) -> list[str]:
+    """Return the URLs of a route with values of the team."""
+    values = [_values(place, name, data) for name in place.parameters]
     most = max(map(len, values), default=1)
     if any(not given for given in values):
         return []
@@ -165,24 +164,24 @@ def addresses(place: Place, subject: Subject) -> list[str]:
     ]
 
 
-def _values(place: Place, name: str, subject: Subject) -> Sequence[object]:
+def _values(place: AdminRoute, name: str, data: TeamData) -> Sequence[object]:
     if name in {"object_id", "id"} and (model := place.model) is not None:
-        return [row.pk for row in _spread(subject.rows.get(model, []))] or ["1"]
+        return [row.pk for row in _spread(data.rows.get(model, []))] or ["1"]
     if name not in ARGUMENTS:
-        message = f"{place.route} ({place.name}): say in tests/admin/crawling.py what <{name}> can be"
+        message = f"{place.route} ({place.name}): add values of <{name}> to ARGUMENTS in tests/admin/crawling.py"
         raise LookupError(message)
-    return list(ARGUMENTS[name](subject))
+    return list(ARGUMENTS[name](data))
 
 
 def _spread(rows: Sequence[Any]) -> Sequence[Any]:
-    """The first row and the last."""
+    """Return the first and the last row."""
     return rows if len(rows) < _SAMPLES else [rows[0], rows[-1]]
 
 
-def queries(subject: Subject) -> list[dict[str, str]]:
-    """What lists and pages can be narrowed to by the one who asks."""
-    team, response = subject.team.pk, _of("responses.Response")(subject)[0]
-    key = _of("tenants.ApiKey")(subject)[0]
+def queries(data: TeamData) -> list[dict[str, str]]:
+    """Return query strings that refer to data of the team."""
+    team, response = data.team.pk, _of("responses.Response")(data)[0]
+    key = _of("tenants.ApiKey")(data)[0]
     return [
         {},
         {"team": team, "team__id__exact": team, "period": "30d", "days": "30"},
@@ -192,29 +191,29 @@ def queries(subject: Subject) -> list[dict[str, str]]:
 
 
 def actions() -> Iterator[tuple[type[models.Model], str]]:
-    """Each action of each list, as an administrator would have it."""
+    """Yield every bulk action of every list."""
     for model, page in admin.site._registry.items():
         for action in page.actions or ():
             yield model, action if isinstance(action, str) else action.__name__
 
 
 def body(answer: Any) -> bytes:
-    """All of an answer: what it says, and its headers."""
+    """Return the body and the headers of an HTTP response."""
     if not answer.streaming:
-        said = answer.content
+        content = answer.content
     elif answer.is_async:
-        said = asyncio.run(_collected(answer.streaming_content))
+        content = asyncio.run(_collected(answer.streaming_content))
     else:
-        said = b"".join(answer.streaming_content)
-    return bytes(said) + str(answer.headers).encode()
+        content = b"".join(answer.streaming_content)
+    return bytes(content) + str(answer.headers).encode()
 
 
 async def _collected(pieces: AsyncIterable[bytes]) -> bytes:
     return b"".join([piece async for piece in pieces])
 
 
-def leaks(answer: Any, subject: Subject, *, asked: str = "") -> list[str]:
-    """What of the team stands in an answer, apart from what was asked by name."""
-    told = body(answer).decode(errors="replace")
-    words = [word for word in subject.words if word in told]
-    return words + sorted((set(_ID.findall(told)) & subject.ids) - set(_ID.findall(asked)))
+def leaks(answer: Any, data: TeamData, *, asked: str = "") -> list[str]:
+    """Return markers and ids of the team that an HTTP response contains, except the ids in `asked`."""
+    content = body(answer).decode(errors="replace")
+    markers = [word for word in data.markers if word in content]
+    return markers + sorted((set(_ID.findall(content)) & data.ids) - set(_ID.findall(asked)))

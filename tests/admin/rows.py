@@ -1,4 +1,4 @@
-"""Rows for the admin's pages, as runs leave them behind, and people who look at them."""
+"""Rows for admin pages, as runs would create them, and signed-in browsers."""
 
 import uuid
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from tests.support.api import Caller
 def sign_in(
     roles: Mapping[str, Role] | None = None, *, superuser: bool = False, staff: StaffRole | None = None
 ) -> Client:
-    """The browser of somebody new who may sign in. `roles` maps a team's id to a role in it; `staff` sees all teams."""
+    """Return the browser of a new user. `roles` maps team ids to roles; `staff` is a role for all teams."""
     name = f"user-{uuid.uuid4().hex}"
     user = User.objects.create(username=name, is_staff=True, is_superuser=superuser)
     with scope.every_team():
@@ -34,17 +34,17 @@ def sign_in(
 
 
 def member(team: Team, role: Role = Role.DEVELOPER) -> Client:
-    """The browser of a member of this team."""
+    """Return the browser of a new member of a team."""
     return sign_in({team.pk: role})
 
 
 def text(response: Any) -> str:
-    """A page's HTML."""
+    """Return the HTML of a page."""
     return str(response.content.decode())
 
 
 def add_response(caller: Caller, **columns: Any) -> Response:
-    """A response of this caller, completed unless `columns` say otherwise."""
+    """Create a response of a caller, completed unless `columns` say otherwise."""
     at: datetime = columns.pop("created_at", None) or now()
     status = columns.pop("status", Status.COMPLETED)
     has_ended = status not in {Status.QUEUED, Status.IN_PROGRESS}
@@ -66,8 +66,8 @@ def add_response(caller: Caller, **columns: Any) -> Response:
         )
 
 
-def say(response: Response, section: Section, *bodies: dict[str, Any], in_context: bool = True) -> None:
-    """Place items into a response's input or output."""
+def add_items(response: Response, section: Section, *bodies: dict[str, Any], in_context: bool = True) -> None:
+    """Append items to the input or output of a response."""
     with scope.team(response.team_id):
         first = Placement.objects.filter(owner=response.pk, section=section).count()
         for position, body in enumerate(bodies, first):
@@ -83,23 +83,23 @@ def say(response: Response, section: Section, *bodies: dict[str, Any], in_contex
             )
 
 
-def user_says(words: str) -> dict[str, Any]:
-    """A message of the user."""
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}]}
+def user_message(text: str) -> dict[str, Any]:
+    """Return an item: a message of the user."""
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def model_says(words: str) -> dict[str, Any]:
-    """A message of the model."""
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}]}
+def assistant_message(text: str) -> dict[str, Any]:
+    """Return an item: a message of the model."""
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-def model_calls(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
-    """A function call of the model."""
+def function_call_item(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
+    """Return an item: a function call of the model."""
     return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
 
 
 def add_call(response: Response, **columns: Any) -> None:
-    """The row of a tool call that was answered after 250 ms."""
+    """Create a tool call that completed after 250 ms."""
     at = now()
     defaults = {"turn": 0, "call_id": "call_1", "kind": "function", "name": "f", "arguments": "{}"}
     ending = {"status": "completed", "started_at": at, "ended_at": at + timedelta(milliseconds=250)}
@@ -108,7 +108,7 @@ def add_call(response: Response, **columns: Any) -> None:
 
 
 def add_turns(response: Response, count: int) -> None:
-    """Turns that took a second each."""
+    """Create turns of one second each."""
     at = now()
     with scope.team(response.team_id):
         for number in range(count):
@@ -127,7 +127,7 @@ def add_turns(response: Response, count: int) -> None:
 
 
 def add_events(response: Response, count: int) -> None:
-    """An event log of one batch."""
+    """Create an event log with a single batch of events."""
     frames = "".join(
         f'event: response.output_text.delta\ndata: {{"type":"response.output_text.delta","sequence_number":{n}}}\n\n'
         for n in range(count)
@@ -138,11 +138,11 @@ def add_events(response: Response, count: int) -> None:
         )
 
 
-def page_of(response: Response, *, tab: str = "") -> str:
-    """The address of a response's page."""
+def page_url(response: Response, *, tab: str = "") -> str:
+    """Return the URL of the page of a response."""
     return f"/admin/responses/response/{response.pk}/change/{tab and f'?tab={tab}'}"
 
 
-def piece_of(response: Response, path: str) -> str:
-    """The address of something that the page of a response loads."""
+def fragment_url(response: Response, path: str) -> str:
+    """Return the URL of a fragment that the page of a response loads."""
     return f"/admin/responses/response/{response.pk}/{path}"

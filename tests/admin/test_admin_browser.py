@@ -16,13 +16,13 @@ from responses.models import Response, Status
 from tests.admin.rows import (
     add_call,
     add_events,
+    add_items,
     add_response,
     add_turns,
-    model_calls,
-    model_says,
-    page_of,
-    say,
-    user_says,
+    assistant_message,
+    function_call_item,
+    page_url,
+    user_message,
 )
 from tests.support.api import Caller
 from tests.support.waiting import eventually
@@ -113,12 +113,12 @@ def response(caller: Caller) -> Response:
     made = add_response(
         caller, status=Status.FAILED, error=error, error_code="server_error", input_preview="word " * 24, model="m" * 60
     )
-    say(made, Section.INPUT, user_says("Where is my parcel? " * 30), user_says("x" * 3000))
-    say(
+    add_items(made, Section.INPUT, user_message("Where is my parcel? " * 30), user_message("x" * 3000))
+    add_items(
         made,
         Section.OUTPUT,
-        model_calls("look_up_order", '{"order": "' + "9" * 500 + '"}'),
-        model_says("It left.\n\nSoon."),
+        function_call_item("look_up_order", '{"order": "' + "9" * 500 + '"}'),
+        assistant_message("It left.\n\nSoon."),
     )
     add_call(made, name="look_up_order", output="shipped " * 100)
     add_turns(made, 2)
@@ -130,7 +130,7 @@ def test_no_page_is_wider_than_the_window(visit: Visit, response: Response) -> N
     wide = {}
     for width in WIDTHS:
         visit.page.set_viewport_size({"width": width, "height": 900})
-        for path in (*PAGES, page_of(response)):
+        for path in (*PAGES, page_url(response)):
             visit.open(path)
             wide[path, width] = visit.overflow()
     assert {where: pixels for where, pixels in wide.items() if pixels > 0} == {}
@@ -138,7 +138,7 @@ def test_no_page_is_wider_than_the_window(visit: Visit, response: Response) -> N
 
 def test_the_dark_pages_are_dark(visit: Visit, response: Response) -> None:
     visit.page.emulate_media(color_scheme="dark")
-    for path in ("/admin/", page_of(response)):
+    for path in ("/admin/", page_url(response)):
         visit.open(path)
         background = visit.page.evaluate("getComputedStyle(document.querySelector('#main')).backgroundColor")
         assert float(re.findall(r"[\d.]+", background)[0]) < 0.3, background
@@ -156,7 +156,7 @@ def test_a_response_is_found_and_read(visit: Visit, response: Response) -> None:
 
 
 def test_an_id_is_copied(visit: Visit, response: Response) -> None:
-    visit.open(page_of(response))
+    visit.open(page_url(response))
     visit.page.get_by_role("button", name=f"Copy {response.pk}").click()
     assert eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()")) == response.pk
 

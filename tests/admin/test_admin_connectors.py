@@ -30,7 +30,7 @@ def connector(database: None) -> Iterator[Connector]:
         Connector.objects.filter(pk=made.pk).delete()
 
 
-def page_of(connector: Connector) -> str:
+def page_url(connector: Connector) -> str:
     """The address of a connector's page."""
     return f"{LIST}{connector.pk}/change/"
 
@@ -38,11 +38,11 @@ def page_of(connector: Connector) -> str:
 def save(client: Client, connector: Connector, **changed: Any) -> Any:
     """Save the form of a connector."""
     form = {"name": connector.name, "title": connector.title, "url": connector.url, "enabled": "on", **NO_TEAMS}
-    return client.post(page_of(connector), {**form, **changed})
+    return client.post(page_url(connector), {**form, **changed})
 
 
 def test_the_token_is_on_no_page(admin: Client, connector: Connector) -> None:
-    pages = [text(admin.get(url)) for url in (LIST, page_of(connector))]
+    pages = [text(admin.get(url)) for url in (LIST, page_url(connector))]
     assert [SECRET in page for page in pages] == [False, False]
     assert "A token is set. Leave this empty to keep it." in pages[1]
 
@@ -67,7 +67,7 @@ def test_a_new_token_replaces_the_old_one_encrypted_and_unaudited(admin: Client,
 def test_a_token_can_be_forgotten(admin: Client, connector: Connector) -> None:
     save(admin, connector, forget_authorization="on")
     assert Connector.objects.get(pk=connector.pk).authorization == ""
-    assert "forget_authorization" not in text(admin.get(page_of(connector)))
+    assert "forget_authorization" not in text(admin.get(page_url(connector)))
 
 
 @pytest.mark.parametrize("url", ["wiki.test/mcp", "https://me:secret@wiki.test/mcp", "ftp://wiki.test/"])

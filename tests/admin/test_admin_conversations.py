@@ -14,7 +14,15 @@ from responses.models import ConversationLock, Response
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, model_calls, model_says, say, text, user_says
+from tests.admin.rows import (
+    add_call,
+    add_items,
+    add_response,
+    assistant_message,
+    function_call_item,
+    text,
+    user_message,
+)
 from tests.support.api import Caller
 
 LIST = "/admin/conversations/conversation/"
@@ -46,7 +54,7 @@ def share(response: Response, conversation: Conversation, section: Section, *pos
             )
 
 
-def page_of(conversation: Conversation) -> str:
+def page_url(conversation: Conversation) -> str:
     return f"{LIST}{conversation.pk}/change/"
 
 
@@ -66,7 +74,12 @@ def audited(conversation_id: str, action: str) -> AuditEvent:
 def talk(caller: Caller) -> Conversation:
     """A question, a call with its answer, and the model's word."""
     answer = {"type": "function_call_output", "call_id": "call_1", "output": '{"sky": "blue"}'}
-    bodies = [user_says("**How** is it?"), model_calls("look", '{"at": "sky"}'), answer, model_says("It is *blue*.")]
+    bodies = [
+        user_message("**How** is it?"),
+        function_call_item("look", '{"at": "sky"}'),
+        answer,
+        assistant_message("It is *blue*."),
+    ]
     made = begin(caller, *bodies, metadata={"case": "zebra crossing"})
     first = add_response(caller, conversation_id=made.pk, input_preview="How is it?", end_user="ada", tool_calls=1)
     share(first, made, Section.INPUT, 0)
@@ -88,7 +101,7 @@ def test_the_list_tells_what_went_on(lead: Client, talk: Conversation) -> None:
 
 
 def test_a_conversation_that_no_response_began_shows_its_first_words(lead: Client, caller: Caller) -> None:
-    begin(caller, model_says("Welcome"), user_says("Where is my parcel?"))
+    begin(caller, assistant_message("Welcome"), user_message("Where is my parcel?"))
     assert "Where is my parcel?" in text(lead.get(LIST))
 
 
@@ -100,7 +113,7 @@ def test_one_that_is_being_continued_is_locked(lead: Client, talk: Conversation)
 
 
 def test_old_ones_are_found_by_id_by_what_went_on_lately_and_by_period(lead: Client, caller: Caller) -> None:
-    old = begin(caller, user_says("hi"), created_at=now() - timedelta(days=20))
+    old = begin(caller, user_message("hi"), created_at=now() - timedelta(days=20))
     assert old.pk not in text(lead.get(LIST))
     assert old.pk in text(lead.get(LIST, {"q": old.pk}))
     assert old.pk in text(lead.get(LIST, {"period": "30d"}))
@@ -127,8 +140,8 @@ def test_the_list_is_narrowed_by_metadata(lead: Client, caller: Caller, talk: Co
 def test_the_conversations_of_an_end_user_are_found_however_old(lead: Client, caller: Caller) -> None:
     old = begin(caller, created_at=now() - timedelta(days=90))
     add_response(caller, conversation_id=old.pk, end_user="grace")
-    assert page_of(old) in text(lead.get(LIST, {"end_user": "grace"}))
-    assert page_of(old) not in text(lead.get(LIST, {"end_user": "ada"}))
+    assert page_url(old) in text(lead.get(LIST, {"end_user": "grace"}))
+    assert page_url(old) not in text(lead.get(LIST, {"end_user": "ada"}))
 
 
 def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
@@ -136,7 +149,7 @@ def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
 ) -> None:
     few = count_queries(lead, LIST)
     for number in range(20):
-        one = begin(caller, user_says(f"hello {number}"))
+        one = begin(caller, user_message(f"hello {number}"))
         add_response(caller, conversation_id=one.pk)
     # What begins without a preview takes two more, for all of the page.
     assert count_queries(lead, LIST) <= few + 2
@@ -146,7 +159,7 @@ def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
 
 
 def test_a_conversation_reads_like_a_chat(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_of(talk)))
+    page = text(lead.get(page_url(talk)))
     told = [
         "<strong>How</strong>",
         "<b>look</b>",
@@ -160,14 +173,14 @@ def test_a_conversation_reads_like_a_chat(lead: Client, talk: Conversation) -> N
 
 
 def test_a_call_and_its_answer_are_one_card(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_of(talk)))
+    page = text(lead.get(page_url(talk)))
     _, call, answer, _ = names(talk)
     card = page.partition(f'data-item-id="{call}"')[2].partition("</article>")[0]
     assert f'data-item-id="{answer}"' in card
 
 
 def test_before_the_items_of_a_response_stands_a_link_to_it(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_of(talk)))
+    page = text(lead.get(page_url(talk)))
     with scope.team(talk.team_id):
         first, second = Response.objects.filter(conversation_id=talk.pk).order_by("created_at")
     chat = page.partition("data-chat")[2].partition("</section>")[0]
@@ -175,16 +188,16 @@ def test_before_the_items_of_a_response_stands_a_link_to_it(lead: Client, talk: 
 
 
 def test_what_a_client_has_added_is_told_from_what_a_response_brought(lead: Client, caller: Caller) -> None:
-    made = begin(caller, user_says("hi"), model_says("hello"), user_says("by hand"))
+    made = begin(caller, user_message("hi"), assistant_message("hello"), user_message("by hand"))
     response = add_response(caller, conversation_id=made.pk)
     share(response, made, Section.OUTPUT, 0, 1)
-    page = text(lead.get(page_of(made)))
+    page = text(lead.get(page_url(made)))
     assert page.index("hello") < page.index("Added without a response") < page.index("by hand")
 
 
 def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
-    long = begin(caller, *(user_says(f"number {number} of many") for number in range(120)))
-    page = text(lead.get(page_of(long)))
+    long = begin(caller, *(user_message(f"number {number} of many") for number in range(120)))
+    page = text(lead.get(page_url(long)))
     assert "number 119 of" in page
     assert "number 70 of" in page
     assert "number 69 of" not in page
@@ -192,21 +205,21 @@ def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_
     assert "number 69 of" in earlier
     assert "number 19 of" not in earlier
     assert "<html" not in earlier
-    oldest = text(lead.get(page_of(long), {"before": "20"}))
+    oldest = text(lead.get(page_url(long), {"before": "20"}))
     assert "Created <time" in oldest
     assert "Latest items" in oldest
-    assert count_queries(lead, page_of(long)) < 30
+    assert count_queries(lead, page_url(long)) < 30
 
 
 def test_an_item_is_shown_among_its_neighbours(lead: Client, caller: Caller) -> None:
-    long = begin(caller, *(user_says(f"number {number} of many") for number in range(120)))
-    page = text(lead.get(page_of(long), {"item": names(long)[40]}))
+    long = begin(caller, *(user_message(f"number {number} of many") for number in range(120)))
+    page = text(lead.get(page_url(long), {"item": names(long)[40]}))
     assert "number 40 of" in page
     assert "number 119 of" not in page
 
 
 def test_a_response_that_goes_on_across_pages_is_named_once(lead: Client, caller: Caller) -> None:
-    long = begin(caller, *(model_says(str(number)) for number in range(60)))
+    long = begin(caller, *(assistant_message(str(number)) for number in range(60)))
     response = add_response(caller, conversation_id=long.pk)
     share(response, long, Section.OUTPUT, *range(60))
     earlier = text(lead.get(f"{LIST}{long.pk}/items/", {"before": "10", "of": response.pk}))
@@ -217,8 +230,8 @@ def test_a_response_that_goes_on_across_pages_is_named_once(lead: Client, caller
 
 
 def test_another_teams_conversation_is_unknown(stranger: Client, talk: Conversation) -> None:
-    assert page_of(talk) not in text(stranger.get(LIST, {"q": talk.pk}))
-    assert stranger.get(page_of(talk)).status_code == 404
+    assert page_url(talk) not in text(stranger.get(LIST, {"q": talk.pk}))
+    assert stranger.get(page_url(talk)).status_code == 404
     for name in ("items", "fork", "remove", "export"):
         assert stranger.get(f"{LIST}{talk.pk}/{name}/").status_code == 404
         assert stranger.post(f"{LIST}{talk.pk}/{name}/", {"reason": "because"}).status_code == 404
@@ -227,7 +240,7 @@ def test_another_teams_conversation_is_unknown(stranger: Client, talk: Conversat
 
 def test_who_may_not_read_sees_the_skeleton(auditor: Client, operator: Client, talk: Conversation) -> None:
     for client in (auditor, operator):
-        page = text(client.get(page_of(talk))) + text(client.get(LIST, {"q": talk.pk}))
+        page = text(client.get(page_url(talk))) + text(client.get(LIST, {"q": talk.pk}))
         assert [words for words in ("How", "&quot;sky", "blue", "zebra crossing") if words in page] == []
         assert "Content hidden" in page
         assert "<b>look</b>" in page
@@ -237,13 +250,13 @@ def test_who_may_not_read_sees_the_skeleton(auditor: Client, operator: Client, t
 
 def test_after_a_reveal_the_words_are_there_and_reading_is_noted(operator: Client, talk: Conversation) -> None:
     operator.post("/admin/content/reveal/", {"team": talk.team_id, "reason": "ticket 12", "next": "/admin/"})
-    assert "<em>blue</em>" in text(operator.get(page_of(talk)))
+    assert "<em>blue</em>" in text(operator.get(page_url(talk)))
     assert audited(talk.pk, "content.viewed").actor.startswith("user:")
 
 
 def test_who_only_reads_changes_nothing(auditor: Client, platform_auditor: Client, talk: Conversation) -> None:
     for client in (auditor, platform_auditor):
-        assert f"{talk.pk}/fork/" not in text(client.get(page_of(talk)))
+        assert f"{talk.pk}/fork/" not in text(client.get(page_url(talk)))
         assert client.post(f"{LIST}{talk.pk}/fork/").status_code == 403
         assert client.post(f"{LIST}{talk.pk}/remove/", {"reason": "because"}).status_code == 403
 
@@ -275,7 +288,7 @@ def test_items_are_deleted_with_a_reason(lead: Client, talk: Conversation) -> No
 
 def test_a_conversation_is_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
     assert lead.post(f"{LIST}{talk.pk}/remove/", {"reason": "asked for it"})["Location"] == LIST
-    assert lead.get(page_of(talk)).status_code == 404
+    assert lead.get(page_url(talk)).status_code == 404
     assert audited(talk.pk, "conversation.deleted").after == {"reason": "asked for it"}
 
 
@@ -329,5 +342,5 @@ def test_a_chain_of_another_team_is_unknown_and_words_may_be_hidden(
 
 def test_items_of_a_response_alone_name_their_conversation(lead: Client, talk: Conversation, caller: Caller) -> None:
     response = add_response(caller, conversation_id=talk.pk)
-    say(response, Section.INPUT, user_says("hi"))
-    assert page_of(talk) in text(lead.get(f"/admin/responses/response/{response.pk}/change/"))
+    add_items(response, Section.INPUT, user_message("hi"))
+    assert page_url(talk) in text(lead.get(f"/admin/responses/response/{response.pk}/change/"))

@@ -19,7 +19,7 @@ from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope
 from tenants.models import UsageRecord
-from tests.admin.rows import add_call, add_response, model_says, page_of, say, text
+from tests.admin.rows import add_call, add_items, add_response, assistant_message, page_url, text
 from tests.support.api import Caller
 
 
@@ -108,28 +108,28 @@ def test_another_teams_id_gets_the_answer_of_an_unknown_one(stranger: Client, ca
 
 def test_a_response_is_found_by_its_id_however_old(developer: Client, caller: Caller) -> None:
     response = add_response(caller)
-    assert led(developer, response.pk) == page_of(response)
+    assert led(developer, response.pk) == page_url(response)
 
 
 def test_an_item_leads_to_its_place_in_a_response(developer: Client, operator: Client, caller: Caller) -> None:
     response = add_response(caller)
     item = new_id("msg")
-    say(response, Section.OUTPUT, {**model_says("Hello."), "id": item})
-    assert led(developer, item) == f"{page_of(response)}#{item}"
-    assert led(operator, item) == f"{page_of(response)}#{item}"
+    add_items(response, Section.OUTPUT, {**assistant_message("Hello."), "id": item})
+    assert led(developer, item) == f"{page_url(response)}#{item}"
+    assert led(operator, item) == f"{page_url(response)}#{item}"
 
 
 def test_an_item_may_have_any_id(developer: Client, stranger: Client, caller: Caller) -> None:
     response = add_response(caller)
-    say(response, Section.INPUT, {**model_says("Hello."), "id": "my-own-17"})
-    assert led(developer, "my-own-17") == f"{page_of(response)}#my-own-17"
+    add_items(response, Section.INPUT, {**assistant_message("Hello."), "id": "my-own-17"})
+    assert led(developer, "my-own-17") == f"{page_url(response)}#my-own-17"
     assert led(stranger, "my-own-17") is None
 
 
 def test_an_item_of_a_conversation_alone_leads_there(developer: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         conversation = Conversation.objects.create(team=caller.team)
-        body = {**model_says("Hello."), "id": new_id("msg")}
+        body = {**assistant_message("Hello."), "id": new_id("msg")}
         item = Item.objects.create(team=caller.team, id=body["id"], type="message", body=body)
         Placement.objects.create(team=caller.team, owner=conversation.pk, section="items", position=0, item=item)
     place = f"/admin/conversations/conversation/{conversation.pk}/change/"
@@ -142,13 +142,13 @@ def test_a_call_leads_to_the_response_that_made_it(developer: Client, stranger: 
     response = add_response(caller)
     for call_id in ("call_AbC123", "toolu_17"):
         add_call(response, call_id=call_id, turn=len(call_id))
-        assert led(developer, call_id) == f"{page_of(response)}#{call_id}"
+        assert led(developer, call_id) == f"{page_url(response)}#{call_id}"
         assert led(stranger, call_id) is None
 
 
 def test_a_request_leads_to_what_it_made(developer: Client, admin: Client, stranger: Client, caller: Caller) -> None:
     response = add_response(caller)
-    assert [led(client, response.request_id) for client in (developer, admin)] == [page_of(response)] * 2
+    assert [led(client, response.request_id) for client in (developer, admin)] == [page_url(response)] * 2
     assert led(stranger, response.request_id) is None
 
 
@@ -189,7 +189,7 @@ def test_somebody_who_has_not_signed_in_is_asked_to(caller: Caller) -> None:
 def test_an_id_takes_few_queries(developer: Client, admin: Client, caller: Caller) -> None:
     response = add_response(caller)
     item = new_id("msg")
-    say(response, Section.OUTPUT, {**model_says("Hello."), "id": item})
+    add_items(response, Section.OUTPUT, {**assistant_message("Hello."), "id": item})
     for client in (developer, admin):
         for wanted in (response.pk, item, response.request_id, "call_unknown", new_id("req")):
             with CaptureQueriesContext(connection) as queries:

@@ -1,4 +1,4 @@
-"""Every page of the admin opens, for those who may see it."""
+"""Every page of the admin opens for users who may see it."""
 
 import re
 import uuid
@@ -25,7 +25,7 @@ from tenants.models import (
     UsageRecord,
 )
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_response, page_of, sign_in, text
+from tests.admin.rows import add_response, page_url, sign_in, text
 from tests.support.api import Caller, MakeCaller
 from tests.support.prompts import write_prompt
 from tests.support.webhooks import add_endpoint, announce
@@ -48,7 +48,7 @@ PAGES = {
     "responses/webhookdelivery": WebhookDelivery,
     "auth/user": User,
 }
-ELSEWHERE = {
+TESTED_ELSEWHERE = {
     "containers/container",
     "conversations/conversation",
     "conversations/file",
@@ -57,7 +57,7 @@ ELSEWHERE = {
     "responses/toolcall",
     "responses/vectorstore",
 }
-"""Pages that are opened in files of their own."""
+"""Models whose pages are tested in other files."""
 FORMS = [
     "tenants/team",
     "tenants/apikey",
@@ -73,8 +73,8 @@ FORMS = [
 ]
 
 
-def some(model: type, caller: Caller) -> str:
-    """The key of some row of this model, made where there may be none."""
+def any_primary_key(model: type, caller: Caller) -> str:
+    """Return the primary key of a row of a model, creating rows where necessary."""
     with scope.every_team():
         upstream, _ = Upstream.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9/v1")
         Model.objects.get_or_create(name="pages", upstream=upstream)
@@ -91,20 +91,20 @@ def some(model: type, caller: Caller) -> str:
         return str(model._default_manager.order_by("-pk").first().pk)  # type: ignore[attr-defined]
 
 
-def test_the_list_of_pages_is_complete(database: None) -> None:
+def test_every_registered_model_is_covered_here_or_elsewhere(database: None) -> None:
     registered = {f"{model._meta.app_label}/{model._meta.model_name}" for model in django_admin.site._registry}
-    assert registered == set(PAGES) | ELSEWHERE
+    assert registered == set(PAGES) | TESTED_ELSEWHERE
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_an_administrator_opens_each_list(page: str, admin: Client, caller: Caller) -> None:
-    some(PAGES[page], caller)
+    any_primary_key(PAGES[page], caller)
     assert admin.get(f"/admin/{page}/").status_code == 200
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_an_administrator_opens_a_row_of_each_list(page: str, admin: Client, caller: Caller) -> None:
-    answer = admin.get(f"/admin/{page}/{some(PAGES[page], caller)}/change/")
+    answer = admin.get(f"/admin/{page}/{any_primary_key(PAGES[page], caller)}/change/")
     assert answer.status_code == 200
 
 
@@ -114,30 +114,30 @@ def test_an_administrator_opens_each_form(page: str, admin: Client) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - set(FORMS)))
-def test_records_are_not_made_by_hand(page: str, admin: Client) -> None:
+def test_read_only_models_have_no_add_form(page: str, admin: Client) -> None:
     assert admin.get(f"/admin/{page}/add/").status_code == 403
 
 
 @pytest.mark.parametrize("page", [*PAGES, ""])
-def test_whoever_has_not_signed_in_is_asked_to(page: str, database: None) -> None:
+def test_anonymous_requests_redirect_to_the_sign_in(page: str, database: None) -> None:
     answer = Client().get(f"/admin/{page}/".replace("//", "/"))
     assert answer.status_code == 302
     assert answer["Location"].startswith("/admin/login/?next=")
 
 
-def test_signing_in_leads_to_the_home_page(database: None) -> None:
+def test_signing_in_redirects_to_the_home_page(database: None) -> None:
     User.objects.create_superuser("signing-in", password="correct horse battery")
     answer = Client().post("/account/login/", {"login": "signing-in", "password": "correct horse battery"})
     assert (answer.status_code, answer["Location"]) == (302, "/admin/")
 
 
-def test_the_sidebar_leads_to_every_page(admin: Client) -> None:
+def test_the_sidebar_lists_every_page(admin: Client) -> None:
     home = text(admin.get("/admin/"))
     titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Connectors", "Usage ledger"]
     assert [title for title in [*titles, "Audit log", "Users"] if f"<span>{title}</span>" not in home] == []
 
 
-def test_somebody_without_a_team_sees_a_home_page_and_no_other(database: None) -> None:
+def test_a_user_without_a_team_opens_only_the_home_page(database: None) -> None:
     client = sign_in()
     home = text(client.get("/admin/"))
     assert "<span>Home</span>" in home
@@ -151,14 +151,14 @@ def test_every_stylesheet_script_and_image_of_a_page_is_served(admin: Client) ->
     assert {link for link in links if admin.get(link).status_code != 200} == set()
 
 
-def test_nothing_is_loaded_from_elsewhere(admin: Client, caller: Caller) -> None:
-    pages = ["/admin/", "/admin/responses/response/", page_of(add_response(caller)), "/admin/tenants/apikey/add/"]
+def test_pages_load_no_external_resources(admin: Client, caller: Caller) -> None:
+    pages = ["/admin/", "/admin/responses/response/", page_url(add_response(caller)), "/admin/tenants/apikey/add/"]
     loaded = [re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]+"', text(admin.get(page))) for page in pages]
     assert loaded == [[], [], [], []]
 
 
 def add_rows(caller: Caller, count: int) -> None:
-    """That many members, keys, ledger rows and audit lines of a team."""
+    """Create members, keys, usage records and audit events of a team."""
     for _ in range(count):
         services.create_key(team=caller.team, name="another")
         with scope.every_team():
@@ -170,7 +170,7 @@ def add_rows(caller: Caller, count: int) -> None:
 
 
 @pytest.mark.parametrize("page", ["apikey", "membership", "usagerecord", "auditevent"])
-def test_a_list_takes_no_more_queries_for_more_rows(
+def test_query_count_of_a_list_is_independent_of_its_rows(
     page: str, lead: Client, caller: Caller, count_queries: CountQueries
 ) -> None:
     add_rows(caller, 1)
@@ -179,7 +179,7 @@ def test_a_list_takes_no_more_queries_for_more_rows(
     assert count_queries(lead, f"/admin/tenants/{page}/") == few
 
 
-def test_teams_and_users_take_no_more_queries_for_more_rows(
+def test_query_count_of_teams_and_users_is_independent_of_their_rows(
     admin: Client, make_caller: MakeCaller, count_queries: CountQueries
 ) -> None:
     pages = ("/admin/tenants/team/", "/admin/auth/user/?o=-1")

@@ -1,4 +1,4 @@
-"""A passkey in a real browser: added, and then enough to sign in with."""
+"""Passkeys in a real browser: registration and sign-in."""
 
 import uuid
 
@@ -20,10 +20,10 @@ _KEY = {
 }
 
 
-def test_a_passkey_is_added_and_opens_the_admin(browser, web: WebProcess, database: None) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_passkey_signs_in_without_a_password(browser, web: WebProcess, database: None) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     name = f"admin-{uuid.uuid4().hex}"
     User.objects.create_superuser(name, password=PASSWORD)
-    # Browsers know no passkeys for addresses, only for names.
+    # WebAuthn requires a domain name, not an IP address.
     url = web.url.replace("127.0.0.1", "localhost")
     page = browser.new_page()
     session = page.context.new_cdp_session(page)

@@ -1,4 +1,4 @@
-"""The playground: who gets a key and what it can do, and which requests it opens."""
+"""Playground: roles, short-lived API keys, and reopening the request of a response."""
 
 import json
 from typing import Any
@@ -21,24 +21,24 @@ from tests.support.web import WebProcess
 URL = "/admin/playground/"
 
 
-def data_of(page: str) -> dict[str, Any]:
-    """What the page tells its script."""
+def page_data(page: str) -> dict[str, Any]:
+    """Return the JSON that the page passes to its script."""
     block = page.partition('<script id="playground-data" type="application/json">')[2].partition("</script>")[0]
     read: dict[str, Any] = json.loads(block)
     return read
 
 
-def minted(client: Client, caller: Caller) -> dict[str, Any]:
-    """A key for the page."""
+def create_key(client: Client, caller: Caller) -> dict[str, Any]:
+    """Create a playground key through the page."""
     answer = client.post(f"{URL}key/", {"team": caller.team.pk})
     assert answer.status_code == 200
-    made: dict[str, Any] = answer.json()
-    return made
+    created: dict[str, Any] = answer.json()
+    return created
 
 
 @pytest.fixture
-def asked(api: Api, caller: Caller, script: Script) -> Response:
-    """A response that the API has made."""
+def response(api: Api, caller: Caller, script: Script) -> Response:
+    """A response created through the API."""
     script.say("It left.")
     body = {
         "model": script.model,
@@ -52,13 +52,15 @@ def asked(api: Api, caller: Caller, script: Script) -> Response:
         return Response.objects.get(pk=answer["id"])
 
 
-def test_makers_and_administrators_open_it(admin: Client, lead: Client, developer: Client, caller: Caller) -> None:
+def test_leads_developers_and_administrators_open_the_playground(
+    admin: Client, lead: Client, developer: Client, caller: Caller
+) -> None:
     assert caller.team.name in text(admin.get(URL, {"team": caller.team.pk}))
     for client in (lead, developer):
         assert caller.team.name in text(client.get(URL))
 
 
-def test_those_who_only_look_do_not(
+def test_read_only_roles_cannot_open_the_playground(
     auditor: Client, operator: Client, platform_auditor: Client, caller: Caller
 ) -> None:
     for client in (auditor, operator, platform_auditor, sign_in()):
@@ -67,10 +69,10 @@ def test_those_who_only_look_do_not(
     assert 'href="/admin/playground/"' not in text(operator.get("/admin/"))
 
 
-def test_a_key_is_short_lived_narrow_and_noted(developer: Client, caller: Caller) -> None:
-    made = minted(developer, caller)
+def test_a_key_is_short_lived_limited_and_audited(developer: Client, caller: Caller) -> None:
+    created = create_key(developer, caller)
     with scope.team(caller.team.pk):
-        key = ApiKey.objects.get(pk=made["id"])
+        key = ApiKey.objects.get(pk=created["id"])
         assert AuditEvent.objects.filter(action="api_key.created", target=key.pk).count() == 1
     assert (key.source, key.team_id) == (KeySource.PLAYGROUND, caller.team.pk)
     assert sorted(key.scopes) == ["responses.read", "responses.write"]
@@ -81,7 +83,7 @@ def test_a_key_is_short_lived_narrow_and_noted(developer: Client, caller: Caller
     assert key.created_by_id == user.pk
 
 
-def test_the_secret_is_in_one_answer_alone(developer: Client, caller: Caller) -> None:
+def test_the_secret_is_only_in_the_response_that_creates_the_key(developer: Client, caller: Caller) -> None:
     answer = developer.post(f"{URL}key/", {"team": caller.team.pk})
     assert "no-store" in answer["Cache-Control"]
     secret = answer.json()["key"]
@@ -89,17 +91,17 @@ def test_the_secret_is_in_one_answer_alone(developer: Client, caller: Caller) ->
     assert secret not in text(developer.get(f"/admin/tenants/apikey/{answer.json()['id']}/change/"))
 
 
-def test_the_key_answers_and_does_nothing_else(
+def test_the_key_creates_responses_and_nothing_else(
     developer: Client, web: WebProcess, http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
     script.say("Yes.")
-    api = Api(http, url=web.url, secret=minted(developer, caller)["key"])
-    made = api.create(model=script.model, input="Well?")
+    api = Api(http, url=web.url, secret=create_key(developer, caller)["key"])
+    created = api.create(model=script.model, input="Well?")
     assert api.get("/files").status_code == 403
-    assert api.delete(f"/responses/{made['id']}").status_code == 403
+    assert api.delete(f"/responses/{created['id']}").status_code == 403
 
 
-def test_nobody_gets_a_key_of_another_team(developer: Client, stranger: Client, make_caller: MakeCaller) -> None:
+def test_a_key_of_another_team_is_refused(developer: Client, stranger: Client, make_caller: MakeCaller) -> None:
     other = make_caller()
     for client in (developer, stranger):
         assert client.post(f"{URL}key/", {"team": other.team.pk}).status_code == 403
@@ -109,17 +111,17 @@ def test_nobody_gets_a_key_of_another_team(developer: Client, stranger: Client, 
         assert not ApiKey.objects.filter(team=other.team, source=KeySource.PLAYGROUND).exists()
 
 
-def test_an_auditor_elsewhere_asks_only_where_they_develop(make_caller: MakeCaller) -> None:
+def test_a_user_gets_keys_only_for_teams_in_which_they_are_developer(make_caller: MakeCaller) -> None:
     mine, looked_at = make_caller(), make_caller()
     both = sign_in({mine.team.pk: Role.DEVELOPER, looked_at.team.pk: Role.AUDITOR})
-    assert minted(both, mine)["key"]
+    assert create_key(both, mine)["key"]
     assert both.post(f"{URL}key/", {"team": looked_at.team.pk}).status_code == 403
     assert looked_at.team.pk not in text(both.get(URL))
     theirs = add_response(looked_at)
     assert "Response not found." in text(both.get(URL, {"from": theirs.pk}))
 
 
-def test_a_key_is_made_by_post_alone_and_with_a_token(developer: Client, caller: Caller) -> None:
+def test_creating_a_key_requires_post_and_a_csrf_token(developer: Client, caller: Caller) -> None:
     assert developer.get(f"{URL}key/", {"team": caller.team.pk}).status_code == 405
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(User.objects.get(pk=developer.session["_auth_user_id"]))
@@ -127,58 +129,58 @@ def test_a_key_is_made_by_post_alone_and_with_a_token(developer: Client, caller:
         assert strict.post(f"{URL}{address}/", {"team": caller.team.pk}).status_code == 403
 
 
-def test_the_page_revokes_its_own_key_and_no_other(developer: Client, caller: Caller) -> None:
-    made = minted(developer, caller)
+def test_only_the_own_playground_key_can_be_revoked(developer: Client, caller: Caller) -> None:
+    created = create_key(developer, caller)
     colleague = member(caller.team)
-    for client, key_id in ((colleague, made["id"]), (developer, caller.key.pk), (developer, "key_nowhere")):
+    for client, key_id in ((colleague, created["id"]), (developer, caller.key.pk), (developer, "key_nowhere")):
         assert client.post(f"{URL}revoke/", {"key": key_id}).status_code == 404
-    assert developer.post(f"{URL}revoke/", {"key": made["id"]}).status_code == 204
+    assert developer.post(f"{URL}revoke/", {"key": created["id"]}).status_code == 204
     with scope.team(caller.team.pk):
-        assert ApiKey.objects.get(pk=made["id"]).revoked_at is not None
+        assert ApiKey.objects.get(pk=created["id"]).revoked_at is not None
         assert ApiKey.objects.get(pk=caller.key.pk).revoked_at is None
 
 
-def test_a_response_is_opened_with_its_request(developer: Client, asked: Response) -> None:
-    page = text(developer.get(URL, {"from": asked.pk}))
-    body = data_of(page)["opened"]
-    assert (body["model"], body["instructions"], body["temperature"]) == (asked.model, "Be brief.", 0.3)
+def test_a_response_opens_with_its_request(developer: Client, response: Response) -> None:
+    page = text(developer.get(URL, {"from": response.pk}))
+    body = page_data(page)["opened"]
+    assert (body["model"], body["instructions"], body["temperature"]) == (response.model, "Be brief.", 0.3)
     assert body["input"][0]["content"][0]["text"] == "Where is </script><b>my</b> parcel?"
     assert body["tools"][0]["name"] == "track"
-    assert asked.pk in page
+    assert response.pk in page
     assert "<b>my</b>" not in page
 
 
-def test_a_response_of_another_team_is_as_unknown_as_none(stranger: Client, asked: Response) -> None:
-    for wanted in (asked.pk, "resp_nowhere", "\x00"):
+def test_a_response_of_another_team_is_reported_as_unknown(stranger: Client, response: Response) -> None:
+    for wanted in (response.pk, "resp_nowhere", "\x00"):
         page = text(stranger.get(URL, {"from": wanted}))
         assert "parcel" not in page
-        assert data_of(page)["opened"] is None
+        assert page_data(page)["opened"] is None
     assert "Response not found." in page or wanted == "\x00"
 
 
-def test_who_may_not_read_it_may_reveal_it(caller: Caller, asked: Response) -> None:
+def test_a_user_without_content_access_is_offered_to_reveal_it(caller: Caller, response: Response) -> None:
     blind = member(caller.team)
     with scope.every_team():
         Membership.objects.filter(user_id=blind.session["_auth_user_id"]).update(view_content=False)
-    page = text(blind.get(URL, {"from": asked.pk}))
+    page = text(blind.get(URL, {"from": response.pk}))
     assert "parcel" not in page
     assert "Reveal for 30 minutes" in page
     assert blind.get(URL).status_code == 200
 
 
-def test_an_administrator_who_opens_a_response_is_noted(admin: Client, asked: Response) -> None:
-    assert "parcel" in text(admin.get(URL, {"from": asked.pk}))
+def test_an_administrator_opening_a_response_is_audited(admin: Client, response: Response) -> None:
+    assert "parcel" in text(admin.get(URL, {"from": response.pk}))
     with scope.every_team():
-        assert AuditEvent.objects.filter(action="content.viewed", target=asked.pk).count() == 1
+        assert AuditEvent.objects.filter(action="content.viewed", target=response.pk).count() == 1
 
 
-def test_what_was_not_stored_is_not_opened(developer: Client, caller: Caller) -> None:
+def test_an_unstored_response_is_not_opened(developer: Client, caller: Caller) -> None:
     page = text(developer.get(URL, {"from": add_response(caller, stored=False).pk}))
     assert "not stored" in page
-    assert data_of(page)["opened"] is None
+    assert page_data(page)["opened"] is None
 
 
-def test_markdown_is_rendered_without_anything_that_runs_or_loads(developer: Client) -> None:
+def test_rendered_markdown_runs_no_script_and_loads_no_image(developer: Client) -> None:
     words = "**bold** <script>alert(1)</script> ![x](https://evil.example/x.png) [go](javascript:alert(1))"
     html = text(developer.post(f"{URL}render/", {"text": words}))
     assert "<strong>bold</strong>" in html
@@ -186,12 +188,16 @@ def test_markdown_is_rendered_without_anything_that_runs_or_loads(developer: Cli
         assert bad not in html
 
 
-def test_the_cost_is_told_to_those_who_see_the_response(developer: Client, stranger: Client, asked: Response) -> None:
-    assert developer.get(f"{URL}ended/{asked.pk}/").json().keys() == {"cost"}
-    assert stranger.get(f"{URL}ended/{asked.pk}/").status_code == 404
+def test_the_cost_is_visible_only_with_access_to_the_response(
+    developer: Client, stranger: Client, response: Response
+) -> None:
+    assert developer.get(f"{URL}ended/{response.pk}/").json().keys() == {"cost"}
+    assert stranger.get(f"{URL}ended/{response.pk}/").status_code == 404
 
 
-def test_it_offers_models_and_stores_of_the_team(developer: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_only_vector_stores_of_the_own_team_are_offered(
+    developer: Client, caller: Caller, make_caller: MakeCaller
+) -> None:
     other = make_caller()
     with scope.every_team():
         VectorStore.objects.create(team=caller.team, name="our manuals")
@@ -201,6 +207,8 @@ def test_it_offers_models_and_stores_of_the_team(developer: Client, caller: Call
     assert "their manuals" not in page
 
 
-def test_the_page_takes_few_queries(developer: Client, admin: Client, count_queries: Any, asked: Response) -> None:
+def test_the_page_takes_at_most_30_queries(
+    developer: Client, admin: Client, count_queries: Any, response: Response
+) -> None:
     for client in (developer, admin):
-        assert count_queries(client, f"{URL}?from={asked.pk}") <= 30
+        assert count_queries(client, f"{URL}?from={response.pk}") <= 30

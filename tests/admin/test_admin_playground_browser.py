@@ -1,4 +1,4 @@
-"""The playground and the palette in a real browser: a stream is shown as it comes, and calls are answered by hand."""
+"""Playground and command palette in a real browser: streaming, and manual outputs of tool calls."""
 
 import re
 import shutil
@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INST
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, as it is installed."""
+    """The installed Chromium."""
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright's loop stands still while a test runs, which Django cannot know: it sees a loop and refuses.
+        # Django refuses database access in a thread with an event loop. Playwright's loop is idle while a test runs.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        # The sandbox needs a user namespace, which root and many containers do not have.
+        # The sandbox needs a user namespace, which root and many containers lack.
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
@@ -38,28 +38,30 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, web: WebProcess, developer: Client) -> Iterator[Page]:
-    """A developer's browser; fails at the end when the console complained."""
+    """Browser page of a developer; fails at teardown if the console has errors or warnings."""
     context = browser.new_context(base_url=web.url, permissions=["clipboard-read", "clipboard-write"])
     session = developer.cookies[settings.SESSION_COOKIE_NAME].value
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": web.url}])
     context.set_default_timeout(15_000)
-    opened, complaints = context.new_page(), list[str]()
-    opened.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened, problems = context.new_page(), list[str]()
+    opened.on(
+        "console", lambda message: problems.append(message.text) if message.type in {"error", "warning"} else None
+    )
+    opened.on("pageerror", lambda error: problems.append(str(error)))
     yield opened
     context.close()
-    assert complaints == []
+    assert problems == []
 
 
 def ask(page: Page, model: str, words: str) -> None:
-    """Send a message, and wait for its end."""
+    """Send a message and wait for the end of the response."""
     page.get_by_label("Model", exact=True).fill(model)
     page.get_by_label("Message", exact=True).last.fill(words)
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("status").filter(has_text="Done.")).to_be_visible()
 
 
-def test_an_answer_streams_beside_its_events(page: Page, caller: Caller, script: Script) -> None:
+def test_a_response_streams_next_to_its_events(page: Page, caller: Caller, script: Script) -> None:
     script.say("It **left**", " yesterday.")
     page.goto("/admin/playground/")
     page.get_by_label("Instructions").fill("Be brief.")
@@ -77,7 +79,7 @@ def test_an_answer_streams_beside_its_events(page: Page, caller: Caller, script:
         assert row.api_key.source == KeySource.PLAYGROUND
 
 
-def test_a_call_is_answered_by_hand_and_the_model_goes_on(page: Page, caller: Caller, script: Script) -> None:
+def test_a_manual_tool_output_continues_the_response(page: Page, caller: Caller, script: Script) -> None:
     script.call(track='{"order": 7}').say("It is in Paris.")
     page.goto("/admin/playground/")
     page.get_by_label("Functions and other tools").fill(FUNCTION)
@@ -89,7 +91,7 @@ def test_a_call_is_answered_by_hand_and_the_model_goes_on(page: Page, caller: Ca
     assert script.messages[-1][-1]["content"] == '{"city": "Paris"}'
 
 
-def test_two_models_answer_side_by_side(page: Page, script: Script, other_script: Script) -> None:
+def test_two_models_respond_side_by_side(page: Page, script: Script, other_script: Script) -> None:
     script.say("One.")
     other_script.say("Two.")
     page.goto("/admin/playground/")
@@ -99,7 +101,7 @@ def test_two_models_answer_side_by_side(page: Page, script: Script, other_script
     expect(page.locator(".c-play-message")).to_have_text([re.compile("One"), re.compile("Two")])
 
 
-def test_bad_json_is_told_and_not_sent(page: Page, script: Script) -> None:
+def test_an_invalid_tool_definition_is_reported_and_not_sent(page: Page, script: Script) -> None:
     page.goto("/admin/playground/")
     page.get_by_label("Functions and other tools").fill('[{"type": "function", "name": "not a name"}]')
     page.get_by_label("Message", exact=True).last.fill("Hello")
@@ -121,7 +123,7 @@ def test_leaving_the_page_revokes_its_key(page: Page, caller: Caller, script: Sc
     assert eventually(is_revoked)
 
 
-def test_the_request_is_copied_as_a_command(page: Page, script: Script) -> None:
+def test_the_request_is_copied_as_curl_and_python(page: Page, script: Script) -> None:
     page.goto("/admin/playground/")
     page.get_by_label("Model", exact=True).fill("m")
     page.get_by_label("Message", exact=True).last.fill("It's here")
@@ -131,7 +133,7 @@ def test_the_request_is_copied_as_a_command(page: Page, script: Script) -> None:
         page.wait_for_function("words => navigator.clipboard.readText().then(text => text.includes(words))", arg=words)
 
 
-def test_an_id_in_the_palette_is_jumped_to(page: Page, caller: Caller) -> None:
+def test_entering_an_id_in_the_palette_opens_its_page(page: Page, caller: Caller) -> None:
     response = add_response(caller)
     page.goto("/admin/")
     page.keyboard.press("Control+k")

@@ -1,4 +1,4 @@
-"""The other tabs of a response: events with their log, request and response as JSON, usage, webhooks, audit."""
+"""Tabs of the response page: events, request and response as JSON, usage, webhooks, audit."""
 
 import json
 from decimal import Decimal
@@ -14,7 +14,16 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope
 from tenants.models import AuditEvent, UsageRecord
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_events, add_response, model_says, page_of, piece_of, say, text, user_says
+from tests.admin.rows import (
+    add_events,
+    add_items,
+    add_response,
+    assistant_message,
+    fragment_url,
+    page_url,
+    text,
+    user_message,
+)
 from tests.support.api import Caller
 
 TABS = ("transcript", "timeline", "events", "request", "response", "usage", "attempts", "webhooks", "audit")
@@ -23,20 +32,20 @@ GATED = ("documents/request/", "documents/response/", "snippets/curl/", "snippet
 
 @pytest.fixture
 def response(caller: Caller) -> Response:
-    """A response to one question, as it is stored."""
+    """A stored response with one input and one output message."""
     kept = {"instructions": "Be SECRET.", "tools": [], "text": {"format": {"type": "text"}}, "id": "x"}
     made = add_response(caller, parameters=kept, options={"sent": [], "include": []})
-    say(made, Section.INPUT, user_says("A SECRET question"))
-    say(made, Section.OUTPUT, model_says("A SECRET answer"))
+    add_items(made, Section.INPUT, user_message("A SECRET question"))
+    add_items(made, Section.OUTPUT, assistant_message("A SECRET answer"))
     return made
 
 
 def tab(client: Client, response: Response, name: str, query: str = "") -> str:
-    return text(client.get(page_of(response, tab=name) + query))
+    return text(client.get(page_url(response, tab=name) + query))
 
 
 @pytest.mark.parametrize("name", TABS)
-def test_every_tab_opens_for_who_may_read_and_tells_others_nothing(
+def test_every_tab_hides_content_without_content_access(
     name: str, admin: Client, operator: Client, response: Response
 ) -> None:
     add_events(response, 3)
@@ -45,25 +54,25 @@ def test_every_tab_opens_for_who_may_read_and_tells_others_nothing(
 
 
 @pytest.mark.parametrize("path", GATED)
-def test_nothing_that_was_said_is_given_to_who_may_not_read(
+def test_documents_are_refused_without_content_access(
     path: str, auditor: Client, stranger: Client, lead: Client, response: Response
 ) -> None:
-    assert "SECRET" in text(lead.get(piece_of(response, path)))
-    assert auditor.get(piece_of(response, path)).status_code == 403
-    assert stranger.get(piece_of(response, path)).status_code == 404
+    assert "SECRET" in text(lead.get(fragment_url(response, path)))
+    assert auditor.get(fragment_url(response, path)).status_code == 403
+    assert stranger.get(fragment_url(response, path)).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["log/", *GATED])
-def test_who_reads_without_being_a_member_is_noted(path: str, admin: Client, response: Response) -> None:
-    assert admin.get(piece_of(response, path)).status_code == 200
+def test_reading_by_a_non_member_is_audited(path: str, admin: Client, response: Response) -> None:
+    assert admin.get(fragment_url(response, path)).status_code == 200
     with scope.every_team():
         assert AuditEvent.objects.filter(action="content.viewed", target=response.pk).exists()
 
 
-def test_what_was_not_stored_has_no_document(lead: Client, caller: Caller) -> None:
+def test_an_unstored_response_has_no_documents(lead: Client, caller: Caller) -> None:
     response = add_response(caller, stored=False, parameters={})
     for path in GATED:
-        assert lead.get(piece_of(response, path)).status_code == 404
+        assert lead.get(fragment_url(response, path)).status_code == 404
     for name in TABS:
         assert "request set store to false" in tab(lead, response, name) or name not in {"request", "response"}
 
@@ -78,19 +87,19 @@ def test_events_come_in_pages_of_500(lead: Client, response: Response) -> None:
     assert [words in second for words in ('data-event="499"', 'data-event="500"')] == [False, True]
 
 
-def test_events_are_narrowed_to_a_type(lead: Client, response: Response) -> None:
+def test_events_can_be_filtered_by_type(lead: Client, response: Response) -> None:
     add_log(response, {"type": "response.created"}, {"type": "response.completed"})
     page = tab(lead, response, "events", "&type=response.completed")
     assert [f'data-event="{number}"' in page for number in (0, 1)] == [False, True]
     assert "response.created (1)" in page
 
 
-def test_a_log_that_was_dropped_says_how_long_it_is_kept(lead: Client, response: Response) -> None:
+def test_an_expired_log_names_the_retention_period(lead: Client, response: Response) -> None:
     assert "keeps event logs for 24 hours after a response ends" in tab(lead, response, "events")
 
 
 def add_log(response: Response, *bodies: dict[str, Any]) -> None:
-    """A log with a batch for each event."""
+    """Create an event log with one batch per event."""
     with scope.team(response.team_id):
         for number, body in enumerate(bodies):
             data = json.dumps({**body, "sequence_number": number})
@@ -100,11 +109,11 @@ def add_log(response: Response, *bodies: dict[str, Any]) -> None:
             )
 
 
-def test_the_log_as_json_is_whole_for_readers_and_bare_for_others(
+def test_the_log_omits_event_data_without_content_access(
     lead: Client, operator: Client, stranger: Client, response: Response
 ) -> None:
     add_log(response, {"type": "response.output_text.delta", "delta": "SECRET"})
-    url = piece_of(response, "log/")
+    url = fragment_url(response, "log/")
     (event,) = lead.get(url).json()["events"]
     assert json.loads(event["data"])["delta"] == "SECRET"
     bare = operator.get(url).json()
@@ -114,21 +123,21 @@ def test_the_log_as_json_is_whole_for_readers_and_bare_for_others(
     assert stranger.get(url).status_code == 404
 
 
-def test_the_log_is_read_in_pieces_that_join(lead: Client, response: Response) -> None:
+def test_pages_of_the_log_join_without_gaps(lead: Client, response: Response) -> None:
     add_log(response, *({"type": "x", "delta": str(n) * 30_000} for n in range(25)))
     numbers: list[int] = []
     following: int | None = 0
     while following is not None:
-        piece = lead.get(piece_of(response, "log/"), {"from": following}).json()
+        piece = lead.get(fragment_url(response, "log/"), {"from": following}).json()
         assert len(json.dumps(piece)) < 1_000_000
         numbers += [event["n"] for event in piece["events"]]
         following = piece["next"]
     assert numbers == list(range(25))
 
 
-def test_a_large_event_is_measured_and_can_be_had(lead: Client, response: Response) -> None:
+def test_a_large_event_is_omitted_and_can_be_downloaded(lead: Client, response: Response) -> None:
     add_log(response, {"type": "response.completed", "text": "x" * 70_000})
-    url = piece_of(response, "log/")
+    url = fragment_url(response, "log/")
     (event,) = lead.get(url).json()["events"]
     assert (event["large"], "data" in event) == (True, False)
     whole = lead.get(url, {"from": 0, "whole": 1})
@@ -136,17 +145,19 @@ def test_a_large_event_is_measured_and_can_be_had(lead: Client, response: Respon
     assert whole["Content-Disposition"].startswith("attachment")
 
 
-def test_the_end_of_a_long_log_is_read_without_its_beginning(
+def test_reading_the_end_of_a_log_skips_its_beginning(
     lead: Client, response: Response, count_queries: CountQueries
 ) -> None:
     add_log(response, *({"type": "x"} for _ in range(90)))
-    assert count_queries(lead, piece_of(response, "log/?from=85")) < count_queries(lead, piece_of(response, "log/"))
+    assert count_queries(lead, fragment_url(response, "log/?from=85")) < count_queries(
+        lead, fragment_url(response, "log/")
+    )
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_request_is_what_was_asked_without_secrets(lead: Client, caller: Caller) -> None:
+def test_the_request_document_has_the_sent_parameters_without_secrets(lead: Client, caller: Caller) -> None:
     kept = {
         "instructions": "Be kind.",
         "temperature": 0.25,
@@ -155,8 +166,8 @@ def test_the_request_is_what_was_asked_without_secrets(lead: Client, caller: Cal
     }
     columns = {"conversation_id": "conv_1", "mode": "stream", "background": True}
     response = add_response(caller, parameters=kept, options={"sent": ["temperature"]}, **columns)
-    say(response, Section.INPUT, user_says("my key is sk-HUSHHUSHHUSHHUSH"))
-    body = lead.get(piece_of(response, "documents/request/")).json()
+    add_items(response, Section.INPUT, user_message("my key is sk-HUSHHUSHHUSHHUSH"))
+    body = lead.get(fragment_url(response, "documents/request/")).json()
     assert (body["model"], body["instructions"], body["temperature"]) == ("m", "Be kind.", 0.25)
     assert (body["conversation"], body["stream"], body["background"]) == ("conv_1", True, True)
     assert "top_p" not in body
@@ -164,39 +175,39 @@ def test_the_request_is_what_was_asked_without_secrets(lead: Client, caller: Cal
     assert "HUSH" not in tab(lead, response, "request")
 
 
-def test_the_response_is_the_public_object(lead: Client, response: Response) -> None:
-    body = lead.get(piece_of(response, "documents/response/")).json()
+def test_the_response_document_is_the_public_object(lead: Client, response: Response) -> None:
+    body = lead.get(fragment_url(response, "documents/response/")).json()
     assert (body["status"], body["output"][0]["content"][0]["text"]) == ("completed", "A SECRET answer")
     assert "&quot;A SECRET answer&quot;" in tab(lead, response, "response")
 
 
-def test_what_is_long_is_loaded_on_demand(lead: Client, response: Response) -> None:
-    say(response, Section.OUTPUT, model_says("a" * 70_000))
+def test_long_documents_are_loaded_on_demand(lead: Client, response: Response) -> None:
+    add_items(response, Section.OUTPUT, assistant_message("a" * 70_000))
     page = tab(lead, response, "response")
     assert ">Load<" in page
     assert len(page) < 64_000
-    url = piece_of(response, "documents/response/")
+    url = fragment_url(response, "documents/response/")
     assert "a" * 70_000 in text(lead.get(url, headers={"HX-Request": "true"}))
     assert lead.get(url, {"download": 1})["Content-Disposition"].startswith("attachment")
 
 
-def test_hundreds_of_items_are_not_read_before_somebody_wants_them(
+def test_hundreds_of_items_are_not_read_for_the_tab(
     lead: Client, response: Response, count_queries: CountQueries
 ) -> None:
-    say(response, Section.OUTPUT, *[model_says("short")] * 250)
+    add_items(response, Section.OUTPUT, *[assistant_message("short")] * 250)
     assert "251 items" in tab(lead, response, "response")
-    assert count_queries(lead, page_of(response, tab="response")) <= 14
+    assert count_queries(lead, page_url(response, tab="response")) <= 14
 
 
-def test_there_are_no_such_documents_or_commands(lead: Client, response: Response) -> None:
+def test_unknown_documents_and_snippets_are_not_found(lead: Client, response: Response) -> None:
     for path in ("documents/secrets/", "snippets/ruby/"):
-        assert lead.get(piece_of(response, path)).status_code == 404
+        assert lead.get(fragment_url(response, path)).status_code == 404
 
 
 # -- usage, webhooks, audit --------------------------------------------------------------------------------------------
 
 
-def test_each_line_of_the_ledger_has_its_price_and_they_are_summed(lead: Client, response: Response) -> None:
+def test_usage_lists_records_with_prices_and_totals(lead: Client, response: Response) -> None:
     columns = {"model": "m", "upstream_id": "u", "upstream_model": "big-one", "outcome": "stop"}
     tokens = {"input_tokens": 1000, "cached_tokens": 200, "output_tokens": 50, "reasoning_tokens": 7}
     cost = {"cost": Decimal("0.0125"), "prices": {"input_price": "2.5000", "output_price": "10.0000"}}
@@ -216,7 +227,7 @@ def test_each_line_of_the_ledger_has_its_price_and_they_are_summed(lead: Client,
         assert words in page, words
 
 
-def test_a_cost_that_nobody_knows_is_no_column(lead: Client, response: Response) -> None:
+def test_the_cost_column_is_hidden_without_prices(lead: Client, response: Response) -> None:
     with scope.team(response.team_id):
         UsageRecord.objects.create(
             team_id=response.team_id,
@@ -231,7 +242,7 @@ def test_a_cost_that_nobody_knows_is_no_column(lead: Client, response: Response)
     assert ">Cost<" not in page
 
 
-def test_deliveries_of_webhooks_are_linked(lead: Client, response: Response) -> None:
+def test_webhook_deliveries_are_linked(lead: Client, response: Response) -> None:
     with scope.team(response.team_id):
         endpoint = WebhookEndpoint.objects.create(
             id=new_id("we"), team_id=response.team_id, name="till", url="https://till.example/", secret="x"
@@ -245,22 +256,22 @@ def test_deliveries_of_webhooks_are_linked(lead: Client, response: Response) -> 
         assert words in page, words
 
 
-def test_the_audit_log_is_for_those_who_may_see_it(
+def test_the_audit_tab_requires_access_to_the_audit_log(
     admin: Client, lead: Client, developer: Client, response: Response
 ) -> None:
-    admin.get(page_of(response))
+    admin.get(page_url(response))
     assert "content.viewed" in tab(lead, response, "audit")
     assert 'id="tab-audit"' not in tab(developer, response, "audit")
     assert "content.viewed" not in tab(developer, response, "audit")
 
 
 @pytest.mark.parametrize("name", ["usage", "webhooks", "audit", "events", "request"])
-def test_a_tab_takes_no_more_queries_for_more_of_it(
+def test_query_count_of_a_tab_is_independent_of_its_size(
     name: str, lead: Client, caller: Caller, count_queries: CountQueries
 ) -> None:
     def full(size: int) -> str:
         made = add_response(caller, parameters={"instructions": None}, options={})
-        say(made, Section.INPUT, *[user_says("in")] * size)
+        add_items(made, Section.INPUT, *[user_message("in")] * size)
         add_log(made, *[{"type": "x"}] * size)
         with scope.team(made.team_id):
             for _ in range(size):
@@ -268,6 +279,6 @@ def test_a_tab_takes_no_more_queries_for_more_of_it(
                 UsageRecord.objects.create(
                     team_id=made.team_id, object_id=made.pk, model="m", upstream_id="u", upstream_model="m"
                 )
-        return page_of(made, tab=name)
+        return page_url(made, tab=name)
 
     assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 20

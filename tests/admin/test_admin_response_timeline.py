@@ -1,4 +1,4 @@
-"""The timeline of a response: what each row says, what opens, and what of it is content."""
+"""Timeline of a response: rows, their details, and content access."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,12 +10,12 @@ from kernel.clock import now
 from responses.models import Approval, Response, Status, ToolCall
 from tenants import scope
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, add_turns, page_of, piece_of, say, text
+from tests.admin.rows import add_call, add_items, add_response, add_turns, fragment_url, page_url, text
 from tests.support.api import Caller
 
 
 def timeline(client: Client, response: Response, query: str = "") -> str:
-    return text(client.get(page_of(response, tab="timeline") + query))
+    return text(client.get(page_url(response, tab="timeline") + query))
 
 
 def call_of(response: Response) -> ToolCall:
@@ -23,7 +23,7 @@ def call_of(response: Response) -> ToolCall:
         return ToolCall.objects.filter(response=response).latest("id")
 
 
-def test_turns_and_tools_have_bars(lead: Client, caller: Caller) -> None:
+def test_turns_and_tool_calls_have_bars(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_turns(response, 2)
     add_call(response, name="box__add", kind="mcp", attempt=2)
@@ -32,31 +32,31 @@ def test_turns_and_tools_have_bars(lead: Client, caller: Caller) -> None:
         assert words in page, words
 
 
-def test_whoever_may_not_read_sees_the_timing_and_no_words(operator: Client, caller: Caller) -> None:
+def test_timing_is_visible_without_content_access(operator: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_turns(response, 1)
     add_call(response, name="box__add", kind="mcp", arguments='{"a": "SECRET"}', output="SECRET")
     assert "box__add" in timeline(operator, response)
-    opened = text(operator.get(piece_of(response, f"spans/call-{call_of(response).pk}/")))
+    opened = text(operator.get(fragment_url(response, f"spans/call-{call_of(response).pk}/")))
     assert "Content hidden" in opened
     assert "box__add" in opened
     assert "SECRET" not in opened
 
 
-def test_a_call_opens_with_what_went_in_and_what_came_of_it(lead: Client, caller: Caller) -> None:
+def test_the_detail_of_a_call_shows_arguments_and_result(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_call(
         response, name="box__add", kind="mcp", arguments='{"a":2}', output="the sum", error="http_error", attempt=3
     )
-    opened = text(lead.get(piece_of(response, f"spans/call-{call_of(response).pk}/")))
+    opened = text(lead.get(fragment_url(response, f"spans/call-{call_of(response).pk}/")))
     for words in ("box__add", "mcp", "completed", "http_error", "<dd>3</dd>", "call_1", "&quot;a&quot;: 2", "the sum"):
         assert words in opened, words
 
 
-def test_a_long_output_is_cut_and_can_be_had_whole(lead: Client, operator: Client, caller: Caller) -> None:
+def test_a_long_output_is_truncated_and_can_be_downloaded(lead: Client, operator: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_call(response, kind="mcp", output="x" * 70_000 + "BEYOND")
-    url = piece_of(response, f"spans/call-{call_of(response).pk}/")
+    url = fragment_url(response, f"spans/call-{call_of(response).pk}/")
     assert "BEYOND" not in text(lead.get(url))
     whole = lead.get(url, {"whole": "output"})
     assert whole.content.endswith(b"BEYOND")
@@ -64,24 +64,24 @@ def test_a_long_output_is_cut_and_can_be_had_whole(lead: Client, operator: Clien
     assert b"BEYOND" not in operator.get(url, {"whole": "output"}).content
 
 
-def test_a_turn_opens_with_what_is_known_of_it(lead: Client, operator: Client, caller: Caller) -> None:
+def test_the_detail_of_a_turn_shows_its_discarded_attempt(lead: Client, operator: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_turns(response, 1)
     with scope.team(response.team_id):
         response.turn_set.update(upstream_request_id="up-1", discarded={"defect": "It says WRONG.", "items": []})
-    seen = text(lead.get(piece_of(response, "spans/turn-0/")))
+    seen = text(lead.get(fragment_url(response, "spans/turn-0/")))
     assert [words in seen for words in ("up-1", "1,234 tokens", "It says WRONG.")] == [True, True, True]
-    assert "WRONG" not in text(operator.get(piece_of(response, "spans/turn-0/")))
+    assert "WRONG" not in text(operator.get(fragment_url(response, "spans/turn-0/")))
 
 
-def test_nothing_opens_that_belongs_to_another_response_or_team(lead: Client, stranger: Client, caller: Caller) -> None:
+def test_details_of_another_response_or_team_are_not_found(lead: Client, stranger: Client, caller: Caller) -> None:
     one, other = add_response(caller), add_response(caller)
     add_call(one, kind="mcp")
     key = f"spans/call-{call_of(one).pk}/"
-    assert lead.get(piece_of(one, key)).status_code == 200
-    assert stranger.get(piece_of(one, key)).status_code == 404
+    assert lead.get(fragment_url(one, key)).status_code == 200
+    assert stranger.get(fragment_url(one, key)).status_code == 404
     for path in (key, "spans/call-x/", "spans/turn-0/", "spans/turn-x/", "spans/approval-x/", "spans/now-1/"):
-        assert lead.get(piece_of(other, path)).status_code == 404, path
+        assert lead.get(fragment_url(other, path)).status_code == 404, path
 
 
 def test_the_queue_and_each_attempt_of_a_background_run_have_bars(lead: Client, caller: Caller) -> None:
@@ -93,33 +93,33 @@ def test_the_queue_and_each_attempt_of_a_background_run_have_bars(lead: Client, 
         assert words in page, words
 
 
-def test_one_that_waits_for_a_worker_is_queued_until_now(lead: Client, caller: Caller) -> None:
+def test_a_queued_response_has_a_bar_until_now(lead: Client, caller: Caller) -> None:
     at = now() - timedelta(minutes=5)
     page = timeline(lead, add_response(caller, created_at=at, background=True, status=Status.QUEUED, turns=0))
     assert [words in page for words in ("Queue", "still running", "5 min 0 s", "So far")] == [True] * 4
 
 
-def test_a_turn_that_is_under_way_is_shown_before_it_has_a_row(lead: Client, caller: Caller) -> None:
+def test_the_current_turn_is_shown_before_it_is_stored(lead: Client, caller: Caller) -> None:
     response = add_response(caller, created_at=now() - timedelta(minutes=1), status=Status.IN_PROGRESS, turns=0)
     page = timeline(lead, response)
     assert "Turn 1" in page
     assert "is-open" in page
 
 
-def test_what_the_client_runs_is_a_wait_until_the_response_that_answers(lead: Client, caller: Caller) -> None:
+def test_a_client_tool_call_waits_until_the_next_response(lead: Client, caller: Caller) -> None:
     at = now()
     response = add_response(caller, created_at=at)
     add_call(response, name="look", status="waiting", started_at=at, ended_at=None)
     assert "waiting for the client, waiting" in timeline(lead, response)
     after = add_response(caller, previous_response_id=response.pk, created_at=at + timedelta(milliseconds=700))
-    say(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
+    add_items(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
     page = timeline(lead, response)
     assert "waiting for the client, answered" in page
     assert f"{after.pk}/change/" in page
     assert "700 ms" in page
 
 
-def test_an_approval_is_a_wait_with_what_became_of_it(lead: Client, caller: Caller) -> None:
+def test_an_approval_shows_the_wait_and_its_outcome(lead: Client, caller: Caller) -> None:
     at = now()
     response = add_response(caller, created_at=at)
     add_call(response, name="box__add", kind="mcp", status="granted", ended_at=None)
@@ -131,10 +131,10 @@ def test_an_approval_is_a_wait_with_what_became_of_it(lead: Client, caller: Call
         )  # fmt: skip
     page = timeline(lead, response)
     assert [words in page for words in ("waiting for approval, granted", "resp_next/change/")] == [True, True]
-    assert "granted" in text(lead.get(piece_of(response, f"spans/approval-{ask.pk}/")))
+    assert "granted" in text(lead.get(fragment_url(response, f"spans/approval-{ask.pk}/")))
 
 
-def test_a_long_run_comes_in_pages(lead: Client, caller: Caller) -> None:
+def test_a_long_run_is_paginated(lead: Client, caller: Caller) -> None:
     response = add_response(caller, turns=205)
     add_turns(response, 205)
     first, second = timeline(lead, response), timeline(lead, response, "&from=200")
@@ -142,12 +142,14 @@ def test_a_long_run_comes_in_pages(lead: Client, caller: Caller) -> None:
     assert [words in second for words in ("Turn 200<", "Turn 201<")] == [False, True]
 
 
-def test_it_takes_no_more_queries_for_a_longer_run(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+def test_query_count_is_independent_of_the_length_of_the_run(
+    lead: Client, caller: Caller, count_queries: CountQueries
+) -> None:
     def full(size: int) -> Any:
         response = add_response(caller)
         add_turns(response, size)
         for number in range(size):
             add_call(response, call_id=f"call_{number}", status="waiting", ended_at=None)
-        return page_of(response, tab="timeline")
+        return page_url(response, tab="timeline")
 
     assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 18

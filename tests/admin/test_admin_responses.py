@@ -1,4 +1,4 @@
-"""The list of responses."""
+"""Response list: columns, periods, filters and search."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,19 +11,19 @@ from kernel.clock import now
 from responses.models import Mode, Response, Status
 from tenants import services
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_response, page_of, text
+from tests.admin.rows import add_response, page_url, text
 from tests.support.api import Caller
 
 LIST = "/admin/responses/response/"
 
 
 def listed(client: Client, rows: list[Response], **query: Any) -> list[bool]:
-    """Which of these responses the list shows."""
+    """Return for each response whether the list shows it."""
     page = text(client.get(LIST, query))
     return [row.pk in page for row in rows]
 
 
-def test_it_shows_what_lists_are_for(lead: Client, caller: Caller) -> None:
+def test_a_row_shows_previews_tokens_and_latency(lead: Client, caller: Caller) -> None:
     add_response(
         caller,
         model="support-bot",
@@ -38,35 +38,43 @@ def test_it_shows_what_lists_are_for(lead: Client, caller: Caller) -> None:
         tool_calls=3,
     )
     page = text(lead.get(LIST))
-    told = ["Where is my parcel?", "On its way.", "→ big-model", "12,345 / 67", "512 cached", "1.24 s", "TTFT 340 ms"]
-    assert [words for words in [*told, f"{caller.key.prefix}…{caller.key.last_four}"] if words not in page] == []
+    expected = [
+        "Where is my parcel?",
+        "On its way.",
+        "→ big-model",
+        "12,345 / 67",
+        "512 cached",
+        "1.24 s",
+        "TTFT 340 ms",
+    ]
+    assert [words for words in [*expected, f"{caller.key.prefix}…{caller.key.last_four}"] if words not in page] == []
 
 
-def test_it_shows_the_last_24_hours(lead: Client, caller: Caller) -> None:
+def test_the_default_period_is_24_hours(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (1, 25)]
     assert listed(lead, rows) == [True, False]
 
 
 @pytest.mark.parametrize(("period", "seen"), [("1h", [True, False, False]), ("7d", [True, True, False])])
-def test_a_period_can_be_chosen(period: str, seen: list[bool], lead: Client, caller: Caller) -> None:
+def test_the_period_can_be_changed(period: str, seen: list[bool], lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (0, 48, 240)]
     assert listed(lead, rows, period=period) == seen
 
 
-def test_a_range_can_be_chosen(lead: Client, caller: Caller) -> None:
+def test_a_range_of_days_can_be_chosen(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(days=days)) for days in (3, 5, 7)]
     day = now() - timedelta(days=5)
     query = {"created_at_from_0": f"{day:%Y-%m-%d}", "created_at_to_0": f"{day:%Y-%m-%d}"}
     assert listed(lead, rows, **query) == [False, True, False]
 
 
-def test_a_range_without_a_beginning_begins_30_days_before_its_end(lead: Client, caller: Caller) -> None:
+def test_a_range_without_a_start_covers_30_days(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(days=days)) for days in (1, 28, 40)]
     assert listed(lead, rows, created_at_to_0=f"{now():%Y-%m-%d}") == [True, True, False]
 
 
 @pytest.mark.parametrize("query", [{"period": "ever"}, {"created_at_from_0": "yesterday"}, {"created_at_to_1": "soon"}])
-def test_what_is_no_time_is_the_last_24_hours(query: dict[str, str], lead: Client, caller: Caller) -> None:
+def test_an_invalid_time_falls_back_to_24_hours(query: dict[str, str], lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(hours=hours)) for hours in (1, 25)]
     assert listed(lead, rows, **query) == [True, False]
 
@@ -80,7 +88,7 @@ def test_what_is_no_time_is_the_last_24_hours(query: dict[str, str], lead: Clien
         {"error_code": "server_error"},
     ],
 )
-def test_it_can_be_narrowed(query: dict[str, str], lead: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered(query: dict[str, str], lead: Client, caller: Caller) -> None:
     chosen = add_response(
         caller,
         status=Status.FAILED,
@@ -92,19 +100,19 @@ def test_it_can_be_narrowed(query: dict[str, str], lead: Client, caller: Caller)
     assert listed(lead, [chosen, add_response(caller)], **query) == [True, False]
 
 
-def test_it_can_be_narrowed_to_several_states(lead: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered_by_several_statuses(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, status=status) for status in (Status.FAILED, Status.CANCELLED, Status.COMPLETED)]
     assert listed(lead, rows, status__exact=["failed", "cancelled"]) == [True, True, False]
 
 
-def test_it_can_be_narrowed_to_a_team_and_to_a_key(admin: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered_by_team_and_key(admin: Client, caller: Caller) -> None:
     other = services.create_key(team=caller.team, name="other")
     rows = [add_response(caller), add_response(Caller(team=caller.team, key=other.key, secret=""))]
     assert listed(admin, rows, team__id__exact=caller.team.pk) == [True, True]
     assert listed(admin, rows, api_key__id__exact=other.key.pk) == [False, True]
 
 
-def test_an_id_finds_the_response_and_those_that_follow_it_however_old(lead: Client, caller: Caller) -> None:
+def test_an_id_finds_an_old_response_and_its_successors(lead: Client, caller: Caller) -> None:
     first = add_response(caller, created_at=now() - timedelta(days=100))
     second = add_response(caller, created_at=now() - timedelta(days=90), previous_response_id=first.pk)
     assert listed(lead, [first, second, add_response(caller)], q=f" {first.pk} ") == [True, True, False]
@@ -116,18 +124,18 @@ def test_a_request_id_finds_its_response(lead: Client, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("term", ["resp_unknown", "req_zz", "parcel", "req_" + "f" * 36, "'; --"])
-def test_what_is_no_id_of_ours_finds_nothing(term: str, lead: Client, caller: Caller) -> None:
+def test_an_unknown_search_term_finds_nothing(term: str, lead: Client, caller: Caller) -> None:
     assert listed(lead, [add_response(caller, input_preview="parcel")], q=term) == [False]
 
 
-def test_words_of_clients_are_text(lead: Client, caller: Caller) -> None:
+def test_previews_are_escaped(lead: Client, caller: Caller) -> None:
     add_response(caller, input_preview="<script>alert(1)</script>", output_preview='"><img src=x onerror=alert(2)>')
     page = text(lead.get(LIST))
     assert "<script>alert(1)" not in page
     assert "<img src=x" not in page
 
 
-def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+def test_query_count_is_independent_of_the_rows(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
     add_response(caller)
     few = count_queries(lead, LIST)
     for _ in range(9):
@@ -135,29 +143,29 @@ def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, co
     assert count_queries(lead, LIST) == few <= 18
 
 
-def test_it_never_counts_the_table(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+def test_the_list_runs_no_count_query(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
     add_response(caller)
     assert "COUNT(" not in sql_of(admin, LIST).upper()
     assert "COUNT(" not in sql_of(admin, LIST, q=new_pk(caller), period="7d").upper()
 
 
 def new_pk(caller: Caller) -> str:
-    """The id of a new response."""
+    """Create a response and return its id."""
     return str(add_response(caller).pk)
 
 
-def test_it_reads_no_body_of_a_request(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
+def test_the_list_does_not_read_request_bodies(admin: Client, caller: Caller, sql_of: Callable[..., str]) -> None:
     add_response(caller)
     assert '"parameters"' not in sql_of(admin, LIST)
 
 
-def test_it_pages_without_knowing_the_end(lead: Client, caller: Caller) -> None:
+def test_pagination_works_without_a_total(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller, created_at=now() - timedelta(seconds=seconds)) for seconds in range(51)]
     assert listed(lead, rows[:1] + rows[-1:]) == [True, False]
     assert listed(lead, rows[:1] + rows[-1:], p=2) == [False, True]
 
 
-def test_nothing_can_be_written(admin: Client, caller: Caller) -> None:
+def test_responses_cannot_be_edited(admin: Client, caller: Caller) -> None:
     response = add_response(caller)
-    assert admin.post(page_of(response), {"model": "other"}).status_code == 405
-    assert admin.get(page_of(response)).status_code == 200
+    assert admin.post(page_url(response), {"model": "other"}).status_code == 405
+    assert admin.get(page_url(response)).status_code == 200

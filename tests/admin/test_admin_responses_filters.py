@@ -1,4 +1,4 @@
-"""The filters of the list of responses, how far they look, and what is drawn above the list."""
+"""Filters of the response list, their scan limit, the histogram and expanded rows."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +17,7 @@ from responses.rollups import aggregate
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, model_says, page_of, say, text, user_says
+from tests.admin.rows import add_call, add_items, add_response, assistant_message, page_url, text, user_message
 from tests.support.api import Caller
 
 SqlOf = Callable[..., str]
@@ -25,7 +25,7 @@ LIST = "/admin/responses/response/"
 
 
 def listed(client: Client, rows: list[Response], **query: Any) -> list[bool]:
-    """Which of these responses the list shows."""
+    """Return for each response whether the list shows it."""
     answer = client.get(LIST, query)
     assert answer.status_code == 200
     return [f"{row.pk}/change/" in text(answer) for row in rows]
@@ -47,20 +47,22 @@ def listed(client: Client, rows: list[Response], **query: Any) -> list[bool]:
         ({"least_cost": "0.01"}, {"cost": Decimal("0.01")}),
     ],
 )
-def test_it_can_be_narrowed(query: dict[str, str], columns: dict[str, Any], lead: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered_by_column(
+    query: dict[str, str], columns: dict[str, Any], lead: Client, caller: Caller
+) -> None:
     others = add_response(caller, mode=Mode.STREAM, metadata={"kind": "gold"}, duration_ms=2999, cost=Decimal("0.0099"))
     assert listed(lead, [add_response(caller, **{"mode": Mode.STREAM, **columns}), others], **query) == [True, False]
 
 
 @pytest.mark.parametrize("query", [{"tool": "look_up"}, {"tool_type": "mcp_call"}])
-def test_it_can_be_narrowed_to_what_called_a_tool(query: dict[str, str], lead: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered_by_tool(query: dict[str, str], lead: Client, caller: Caller) -> None:
     rows = [add_response(caller), add_response(caller)]
     add_call(rows[0], name="look_up", kind="mcp_call")
     add_call(rows[1], name="other", kind="function")
     assert listed(lead, rows, **query) == [True, False]
 
 
-def test_filters_narrow_together(lead: Client, caller: Caller) -> None:
+def test_filters_are_combined(lead: Client, caller: Caller) -> None:
     bad: dict[str, Any] = {"status": Status.FAILED, "error": {"message": "x"}}
     rows = [
         add_response(caller, model="a", error_code="boom", duration_ms=5000, **bad),
@@ -72,19 +74,21 @@ def test_filters_narrow_together(lead: Client, caller: Caller) -> None:
     assert listed(lead, rows, **query) == [True, False, False, False]
 
 
-def test_a_request_id_is_a_filter_too(lead: Client, caller: Caller) -> None:
+def test_the_list_can_be_filtered_by_request_id(lead: Client, caller: Caller) -> None:
     rows = [add_response(caller), add_response(caller)]
     assert listed(lead, rows, request=rows[0].request_id) == [True, False]
     assert listed(lead, rows, request="req_nonsense") == [False, False]
 
 
 @pytest.mark.parametrize("lookup", ["input_preview__contains", "output_preview__startswith", "parameters__icontains"])
-def test_nothing_else_can_be_asked_for(lookup: str, operator: Client, caller: Caller) -> None:
+def test_lookups_on_other_columns_are_rejected(lookup: str, operator: Client, caller: Caller) -> None:
     add_response(caller, input_preview="a secret")
     assert operator.get(LIST, {lookup: "a"}).status_code == 400
 
 
-def test_who_may_not_read_sees_dots(auditor: Client, operator: Client, lead: Client, caller: Caller) -> None:
+def test_previews_are_masked_without_content_access(
+    auditor: Client, operator: Client, lead: Client, caller: Caller
+) -> None:
     add_response(caller, input_preview="the question", output_preview="the answer")
     for hidden_from in (auditor, operator):
         page = text(hidden_from.get(LIST, {"team__id__exact": caller.team.pk}))
@@ -92,7 +96,7 @@ def test_who_may_not_read_sees_dots(auditor: Client, operator: Client, lead: Cli
     assert "the question" in text(lead.get(LIST))
 
 
-def test_the_audit_log_notes_once_that_an_administrator_reads_a_team(admin: Client, caller: Caller) -> None:
+def test_reading_a_team_by_an_administrator_is_audited_once(admin: Client, caller: Caller) -> None:
     add_response(caller, input_preview="the question")
     for _ in range(2):
         admin.get(LIST, {"team__id__exact": caller.team.pk})
@@ -100,7 +104,7 @@ def test_the_audit_log_notes_once_that_an_administrator_reads_a_team(admin: Clie
         assert AuditEvent.objects.filter(action="content.viewed").count() == 1
 
 
-def test_members_read_without_a_note(lead: Client, caller: Caller) -> None:
+def test_reading_by_a_member_is_not_audited(lead: Client, caller: Caller) -> None:
     add_response(caller, input_preview="the question")
     lead.get(LIST)
     with scope.team(caller.team.pk):
@@ -108,13 +112,13 @@ def test_members_read_without_a_note(lead: Client, caller: Caller) -> None:
 
 
 def newest(caller: Caller, condition: Q | None, **options: int) -> tuple[int, bool]:
-    """How many are found, and whether the look was stopped."""
+    """Return the number of matches, and whether the scan stopped at its limit."""
     with scope.team(caller.team.pk):
         found = scan(ScanPlan(indexed=Response.objects.filter(team=caller.team), condition=condition), **options)
     return len(found.ids), found.stopped_at is not None
 
 
-def test_a_look_ends_at_its_bound_and_says_so(caller: Caller) -> None:
+def test_a_scan_stops_at_its_limit_and_reports_it(caller: Caller) -> None:
     for number in range(6):
         add_response(caller, created_at=now() - timedelta(minutes=number), duration_ms=number)
     assert newest(caller, None, limit=10, max_rows=4) == (4, True)
@@ -124,7 +128,7 @@ def test_a_look_ends_at_its_bound_and_says_so(caller: Caller) -> None:
     assert newest(caller, None, limit=2, max_rows=4) == (2, False)
 
 
-def test_the_last_page_leads_no_further(lead: Client, caller: Caller) -> None:
+def test_the_last_page_has_no_next_link(lead: Client, caller: Caller) -> None:
     for number in range(51):
         add_response(caller, created_at=now() - timedelta(seconds=number))
     assert 'rel="next"' in text(lead.get(LIST))
@@ -132,7 +136,7 @@ def test_the_last_page_leads_no_further(lead: Client, caller: Caller) -> None:
     assert ('rel="next"' in last, 'rel="prev"' in last) == (False, True)
 
 
-# -- what is drawn above ----------------------------------------------------------------------------------------------
+# -- histogram and rows -----------------------------------------------------------------------------------------------
 
 
 def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) -> None:
@@ -144,9 +148,7 @@ def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) 
     assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a", "period": "7d"}))
 
 
-def test_a_long_histogram_is_drawn_from_the_sums_of_hours(
-    admin: Client, caller: Caller, sql_of: SqlOf, rollups: None
-) -> None:
+def test_a_long_histogram_reads_hourly_sums(admin: Client, caller: Caller, sql_of: SqlOf, rollups: None) -> None:
     add_response(caller, model="a", created_at=now() - timedelta(days=20))
     team = {"period": "30d", "team__id__exact": caller.team.pk}
     aggregate.roll_up()
@@ -156,13 +158,13 @@ def test_a_long_histogram_is_drawn_from_the_sums_of_hours(
     assert "responses_responsehour" not in sql_of(admin, f"{LIST}histogram/", **team, model="a")
 
 
-def test_the_page_asks_for_the_histogram_of_what_it_shows(lead: Client, caller: Caller) -> None:
+def test_histogram_and_export_use_the_filters_of_the_page(lead: Client, caller: Caller) -> None:
     page = text(lead.get(LIST, {"model": "a", "period": "7d"}))
     assert f'hx-get="{LIST}histogram/?model=a&amp;period=7d"' in page
     assert f'href="{LIST}export/?model=a&amp;period=7d"' in page
 
 
-def test_a_bar_leads_to_its_part_of_the_list(lead: Client, caller: Caller) -> None:
+def test_a_bar_links_to_its_responses(lead: Client, caller: Caller) -> None:
     add_response(caller, model="a", status=Status.FAILED, error_code="x", error={"message": "x"})
     page = text(lead.get(f"{LIST}histogram/", {"model": "a"}))
     assert "c-bar-failed" in page
@@ -173,36 +175,36 @@ def test_a_search_by_id_has_no_histogram(lead: Client, caller: Caller) -> None:
     assert "<svg" not in text(lead.get(f"{LIST}histogram/", {"q": add_response(caller).pk}))
 
 
-def test_a_row_opens_with_its_items(lead: Client, caller: Caller) -> None:
+def test_an_expanded_row_shows_its_items(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
-    say(response, Section.INPUT, user_says("Where is <b>my</b> parcel?"))
-    say(response, Section.OUTPUT, model_says("On its way."))
+    add_items(response, Section.INPUT, user_message("Where is <b>my</b> parcel?"))
+    add_items(response, Section.OUTPUT, assistant_message("On its way."))
     add_call(response, name="track")
-    page = text(lead.get(page_of(response).replace("change", "summary")))
+    page = text(lead.get(page_url(response).replace("change", "summary")))
     for words in ("Where is &lt;b&gt;my", "On its way.", "track", "250 ms"):
         assert words in page
 
 
-def test_a_row_opens_without_words_for_who_may_not_read_them(operator: Client, caller: Caller) -> None:
+def test_an_expanded_row_is_masked_without_content_access(operator: Client, caller: Caller) -> None:
     response = add_response(caller)
-    say(response, Section.INPUT, user_says("secret words"))
-    page = text(operator.get(page_of(response).replace("change", "summary")))
+    add_items(response, Section.INPUT, user_message("secret words"))
+    page = text(operator.get(page_url(response).replace("change", "summary")))
     assert ("•••" in page, "secret words" in page) == (True, False)
 
 
-def test_a_stranger_sees_neither(stranger: Client, caller: Caller) -> None:
+def test_another_team_gets_no_histogram_and_no_row(stranger: Client, caller: Caller) -> None:
     response = add_response(caller, model="a")
-    assert stranger.get(page_of(response).replace("change", "summary")).status_code == 404
+    assert stranger.get(page_url(response).replace("change", "summary")).status_code == 404
     assert "<b>0</b> responses" in text(stranger.get(f"{LIST}histogram/", {"team__id__exact": caller.team.pk}))
 
 
-def test_beside_the_list_few_queries_are_asked(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+def test_histogram_and_row_take_few_queries(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
     response = add_response(caller)
     assert count_queries(lead, f"{LIST}histogram/") <= 14
-    assert count_queries(lead, page_of(response).replace("change", "summary")) <= 16
+    assert count_queries(lead, page_url(response).replace("change", "summary")) <= 16
 
 
-def test_filters_join_no_table_and_count_nothing(admin: Client, caller: Caller, sql_of: SqlOf) -> None:
+def test_filters_run_a_limited_scan_without_count(admin: Client, caller: Caller, sql_of: SqlOf) -> None:
     add_response(caller)
     sql = sql_of(admin, LIST, tool="x", model="m", metadata="a=b", least_ms="1000").upper()
     assert "COUNT(" not in sql

@@ -1,4 +1,4 @@
-"""Staff see every team and write what their role says; what was said is a right of its own."""
+"""Roles in the admin: visibility of teams, permissions of staff, and content access."""
 
 from datetime import timedelta
 
@@ -17,19 +17,19 @@ REASON = "a customer asks why the answer was cut"
 
 
 def request_of(client: Client, path: str = "/admin/") -> object:
-    """A request in the name of a browser's user."""
+    """Return a request of the user of a browser."""
     request = RequestFactory().get(path)
     request.user = User.objects.get(pk=client.session["_auth_user_id"])
     return request
 
 
 def reveal(client: Client, team: Team, **fields: str) -> int:
-    """The status of asking for a team's content."""
+    """Request content access to a team and return the HTTP status."""
     return client.post("/admin/content/reveal/", {"team": team.pk, "reason": REASON, **fields}).status_code
 
 
 def reads(client: Client, team: Team) -> bool:
-    """Whether the content of a team is shown."""
+    """Return whether the user has content access to a team."""
     return may_read(request_of(client), team.pk)  # type: ignore[arg-type]  # a request is all that it is
 
 
@@ -42,30 +42,30 @@ def test_staff_see_the_rows_of_every_team(staff: StaffRole, caller: Caller) -> N
         assert seen.get(f"/admin/{page}/").status_code == 200, page
 
 
-def test_an_operator_keeps_upstreams_and_gives_no_roles(operator: Client, caller: Caller) -> None:
+def test_an_operator_manages_upstreams_but_assigns_no_roles(operator: Client, caller: Caller) -> None:
     assert operator.get("/admin/tenants/upstream/add/").status_code == 200
     assert operator.get("/admin/auth/user/add/").status_code == 403
     assert operator.get("/admin/tenants/membership/add/").status_code == 403
 
 
-def test_an_auditor_of_the_platform_changes_nothing(platform_auditor: Client, caller: Caller) -> None:
+def test_a_platform_auditor_cannot_create_anything(platform_auditor: Client, caller: Caller) -> None:
     for page in ("tenants/upstream", "tenants/model", "tenants/team", "tenants/apikey", "tenants/guardrail"):
         assert platform_auditor.get(f"/admin/{page}/add/").status_code == 403, page
 
 
-def test_somebody_without_a_role_sees_no_row(caller: Caller) -> None:
+def test_a_user_without_a_role_sees_no_responses(caller: Caller) -> None:
     response = add_response(caller)
     assert response.pk not in text(sign_in().get("/admin/responses/response/", follow=True))
 
 
-def test_content_is_for_members_who_work_with_it(
+def test_content_access_depends_on_the_role(
     lead: Client, developer: Client, auditor: Client, operator: Client, admin: Client, caller: Caller
 ) -> None:
     people = [admin, lead, developer, auditor, operator]
     assert [reads(client, caller.team) for client in people] == [True, True, True, False, False]
 
 
-def test_the_right_to_read_can_be_given_and_taken(developer: Client, operator: Client, caller: Caller) -> None:
+def test_content_access_can_be_granted_and_revoked(developer: Client, operator: Client, caller: Caller) -> None:
     with scope.every_team():
         Membership.objects.filter(user_id=developer.session["_auth_user_id"]).update(view_content=False)
     StaffMember.objects.filter(user_id=operator.session["_auth_user_id"]).update(view_content=True)
@@ -73,9 +73,7 @@ def test_the_right_to_read_can_be_given_and_taken(developer: Client, operator: C
     assert reads(operator, caller.team)
 
 
-def test_a_reveal_shows_one_team_for_half_an_hour_and_is_noted(
-    operator: Client, caller: Caller, make_caller: object
-) -> None:
+def test_a_reveal_lasts_30_minutes_and_is_audited(operator: Client, caller: Caller, make_caller: object) -> None:
     assert reveal(operator, caller.team) == 302
     assert reads(operator, caller.team)
     with scope.every_team():
@@ -87,25 +85,23 @@ def test_a_reveal_shows_one_team_for_half_an_hour_and_is_noted(
     assert not reads(operator, caller.team)
 
 
-def test_a_reveal_needs_a_reason(operator: Client, caller: Caller) -> None:
+def test_a_reveal_requires_a_reason(operator: Client, caller: Caller) -> None:
     assert reveal(operator, caller.team, reason="") == 200
     assert not reads(operator, caller.team)
 
 
-def test_a_team_that_one_cannot_see_is_not_revealed(stranger: Client, caller: Caller) -> None:
+def test_an_invisible_team_cannot_be_revealed(stranger: Client, caller: Caller) -> None:
     assert reveal(stranger, caller.team) == 403
     assert not reads(stranger, caller.team)
 
 
-def test_a_reveal_leads_back_and_never_elsewhere(operator: Client, caller: Caller) -> None:
+def test_a_reveal_redirects_only_within_the_admin(operator: Client, caller: Caller) -> None:
     for onward, led in (("/admin/tenants/team/", "/admin/tenants/team/"), ("https://evil.example/", "/admin/")):
         form = {"team": caller.team.pk, "reason": REASON, "next": onward}
         assert operator.post("/admin/content/reveal/", form)["Location"] == led
 
 
-def test_who_reads_the_content_of_a_team_without_being_in_it_is_noted_once(
-    admin: Client, developer: Client, caller: Caller
-) -> None:
+def test_reading_by_a_non_member_is_audited_once(admin: Client, developer: Client, caller: Caller) -> None:
     response = add_response(caller)
     with scope.every_team():
         for client in (admin, admin, developer):
@@ -114,7 +110,7 @@ def test_who_reads_the_content_of_a_team_without_being_in_it_is_noted_once(
         assert [event.actor for event in noted] == [f"user:{User.objects.get(pk=admin.session['_auth_user_id'])}"]
 
 
-def test_the_auditor_of_a_team_reads_its_log_and_writes_nothing(auditor: Client, caller: Caller) -> None:
+def test_a_team_auditor_reads_the_audit_log_but_creates_no_keys(auditor: Client, caller: Caller) -> None:
     assert auditor.get("/admin/tenants/auditevent/").status_code == 200
     assert auditor.get("/admin/tenants/apikey/add/").status_code == 403
     assert Role.AUDITOR.value != StaffRole.AUDITOR.value

@@ -1,4 +1,4 @@
-"""Search engines, and the tools that keys are given. What an engine is authorized with goes in and never comes out."""
+"""Search engines, whose API keys are write-only, and the tools of API keys."""
 
 import uuid
 from typing import Any
@@ -17,12 +17,12 @@ SECRET = "key-of-the-engine"
 
 
 def save(client: Client, url: str = ADD, **fields: Any) -> tuple[Any, str]:
-    """The answer, and the name that the engine was to have."""
+    """Submit the form; return the HTTP response and the name of the engine."""
     name = fields.pop("name", uuid.uuid4().hex)
     return client.post(url, {"name": name, "kind": "tavily", "base_url": "", "enabled": "on", **TEAMS, **fields}), name
 
 
-def test_a_key_is_kept_and_shown_on_no_page(admin: Client, database: None) -> None:
+def test_the_key_is_stored_and_never_shown(admin: Client, database: None) -> None:
     answer, name = save(admin, new_api_key=SECRET)
     assert answer.status_code == 302
     engine = SearchEngine.objects.get(name=name)
@@ -36,7 +36,7 @@ def test_a_key_is_kept_and_shown_on_no_page(admin: Client, database: None) -> No
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "answers nobody without a key"),
         ({"kind": "searxng"}, "say where yours is"),
@@ -44,13 +44,13 @@ def test_a_key_is_kept_and_shown_on_no_page(admin: Client, database: None) -> No
         ({"kind": "searxng", "base_url": "http://127.1/"}, "plainest spelling"),
     ],
 )
-def test_what_cannot_work_is_not_saved(admin: Client, fields: dict[str, str], said: str) -> None:
+def test_an_incomplete_configuration_is_rejected(admin: Client, fields: dict[str, str], message: str) -> None:
     answer, name = save(admin, **fields)
-    assert said in text(answer)
+    assert message in text(answer)
     assert not SearchEngine.objects.filter(name=name).exists()
 
 
-def test_a_lead_gives_a_key_its_tools(lead: Client, caller: Caller) -> None:
+def test_a_lead_sets_the_tools_of_an_api_key(lead: Client, caller: Caller) -> None:
     page = f"/admin/tenants/apikey/{caller.key.pk}/change/"
     lead.post(page, {"name": "searching", "scopes": ["*"], "tools": ["web_search", "mcp"]})
     with scope.every_team():
@@ -58,5 +58,5 @@ def test_a_lead_gives_a_key_its_tools(lead: Client, caller: Caller) -> None:
     assert "web_search, mcp" in text(lead.get("/admin/tenants/apikey/"))
 
 
-def test_search_engines_are_for_administrators(lead: Client) -> None:
+def test_a_lead_cannot_open_search_engines(lead: Client) -> None:
     assert lead.get("/admin/tenants/searchengine/").status_code == 403

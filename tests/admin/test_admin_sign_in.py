@@ -1,4 +1,4 @@
-"""Signing in: passwords, second factors, an OpenID Connect provider; nobody makes an account of their own."""
+"""Sign-in: passwords, second factors, OpenID Connect, and closed sign-up."""
 
 import re
 import time
@@ -23,7 +23,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(autouse=True)
 def quick_hashes(settings: LazySettings) -> None:
-    """Passwords are not what is tested here; a million rounds of hashing for each would be."""
+    """Use a fast password hasher: the default spends most of the test time on hashing."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
@@ -36,7 +36,7 @@ def person(database: None) -> User:
 
 @pytest.fixture
 def provider(settings: LazySettings, database: None) -> Iterator[IdentityProvider]:
-    """The provider that the platform is told of."""
+    """An OpenID Connect provider that the platform is configured with."""
     with running_identity_provider() as running:
         app = {"provider_id": "sso", "name": "Example Corp", "client_id": CLIENT, "secret": SECRET}
         settings.SOCIALACCOUNT_PROVIDERS = {
@@ -48,26 +48,26 @@ def provider(settings: LazySettings, database: None) -> Iterator[IdentityProvide
 
 
 def log_in(person: User, password: str = PASSWORD, client: Client | None = None) -> Client:
-    """A browser that has tried to log in."""
+    """Try to sign in, and return the browser."""
     client = client or Client()
     client.post("/account/login/", {"login": person.username, "password": password})
     return client
 
 
-def is_in(client: Client) -> bool:
-    """Whether the admin opens."""
+def is_signed_in(client: Client) -> bool:
+    """Return whether the admin opens."""
     return client.get("/admin/").status_code == 200
 
 
-def noted(person: User) -> list[str]:
-    """What the audit log tells of somebody's sign-in, oldest first."""
+def audit_actions(person: User) -> list[str]:
+    """Return the audit actions about a user's sign-in, oldest first."""
     with scope.every_team():
         rows = AuditEvent.objects.filter(target=f"user:{person.username}").order_by("id")
         return [row.action for row in rows]
 
 
-def come_from(provider: IdentityProvider, **claims: object) -> Client:
-    """A browser that comes back from the provider as this person."""
+def sign_in_through(provider: IdentityProvider, **claims: object) -> Client:
+    """Sign in through the provider with these claims, and return the browser."""
     provider.person = {"sub": uuid.uuid4().hex, **claims}
     client = Client()
     gone = client.post("/account/oidc/sso/login/?next=/admin/")
@@ -79,12 +79,12 @@ def come_from(provider: IdentityProvider, **claims: object) -> Client:
 
 
 def code_of(secret: str, *, steps: int = 0) -> str:
-    """What an authenticator app shows."""
+    """Return the code that an authenticator app shows."""
     return str(format_hotp_value(hotp_value(secret, int(time.time()) // 30 + steps)))
 
 
 def add_app(client: Client) -> str:
-    """Set up an authenticator app, and return its secret; the password is asked for once more."""
+    """Set up an authenticator app and return its secret. This requires entering the password again."""
     client.post("/account/reauthenticate/", {"password": PASSWORD})
     page = text(client.get("/account/2fa/totp/activate/"))
     found = re.search(r'id="authenticator_secret"[^>]*value="([A-Z2-7]+)"', page)
@@ -93,7 +93,7 @@ def add_app(client: Client) -> str:
     return found[1]
 
 
-def test_the_admin_leads_to_the_sign_in_and_back(person: User) -> None:
+def test_signing_in_returns_to_the_requested_page(person: User) -> None:
     client = Client()
     first = client.get("/admin/tenants/team/", follow=True)
     assert first.redirect_chain[-1][0] == "/account/login/?next=%2Fadmin%2Ftenants%2Fteam%2F"
@@ -101,19 +101,19 @@ def test_the_admin_leads_to_the_sign_in_and_back(person: User) -> None:
     form = {"login": person.username, "password": PASSWORD, "next": "/admin/tenants/team/"}
     assert done.status_code == 302
     assert Client().post("/account/login/", form)["Location"] == "/admin/tenants/team/"
-    assert noted(person) == ["session.started"] * 2
+    assert audit_actions(person) == ["session.started"] * 2
 
 
-def test_a_wrong_password_is_refused_noted_and_limited(person: User) -> None:
+def test_wrong_passwords_are_audited_and_rate_limited(person: User) -> None:
     client = Client(REMOTE_ADDR=f"198.51.100.{uuid.uuid4().int % 250}")
     for _ in range(6):
         log_in(person, "wrong", client)
-    assert not is_in(log_in(person, client=client))
-    assert set(noted(person)) == {"session.refused"}
-    assert len(noted(person)) == 5
+    assert not is_signed_in(log_in(person, client=client))
+    assert set(audit_actions(person)) == {"session.refused"}
+    assert len(audit_actions(person)) == 5
 
 
-def test_nobody_makes_an_account(database: None) -> None:
+def test_sign_up_is_closed(database: None) -> None:
     name = f"new-{uuid.uuid4().hex}"
     form = {"username": name, "password1": PASSWORD, "password2": PASSWORD, "email": f"{name}@example.com"}
     assert "closed" in text(Client().get("/account/signup/")).lower()
@@ -121,28 +121,28 @@ def test_nobody_makes_an_account(database: None) -> None:
     assert not User.objects.filter(username=name).exists()
 
 
-def test_who_may_not_see_the_admin_is_told_so_instead_of_asked_again(person: User) -> None:
+def test_a_user_without_admin_access_gets_403_instead_of_a_redirect_loop(person: User) -> None:
     User.objects.filter(pk=person.pk).update(is_staff=False, is_superuser=False)
     assert log_in(person).get("/admin/", follow=True).status_code == 403
 
 
-def test_leaving_is_noted(person: User) -> None:
+def test_signing_out_is_audited(person: User) -> None:
     client = log_in(person)
     client.post("/account/logout/")
-    assert not is_in(client)
-    assert noted(person) == ["session.started", "session.ended"]
+    assert not is_signed_in(client)
+    assert audit_actions(person) == ["session.started", "session.ended"]
 
 
-def test_an_authenticator_app_is_asked_for_its_code(person: User) -> None:
+def test_a_sign_in_with_an_authenticator_app_requires_its_code(person: User) -> None:
     secret = add_app(log_in(person))
     assert secret not in Authenticator.objects.get(user=person, type="totp").data["secret"]
     client = log_in(person)
-    assert not is_in(client)
+    assert not is_signed_in(client)
     client.post("/account/2fa/authenticate/", {"code": "000000"})
-    assert not is_in(client)
+    assert not is_signed_in(client)
     client.post("/account/2fa/authenticate/", {"code": code_of(secret, steps=1)})
-    assert is_in(client)
-    assert "second_factor.added" in noted(person)
+    assert is_signed_in(client)
+    assert "second_factor.added" in audit_actions(person)
 
 
 def test_a_recovery_code_works_once(person: User) -> None:
@@ -153,7 +153,7 @@ def test_a_recovery_code_works_once(person: User) -> None:
     for works in (True, False):
         client = log_in(person)
         client.post("/account/2fa/authenticate/", {"code": code})
-        assert is_in(client) is works
+        assert is_signed_in(client) is works
 
 
 def test_a_second_factor_can_be_required(person: User, settings: LazySettings) -> None:
@@ -161,29 +161,29 @@ def test_a_second_factor_can_be_required(person: User, settings: LazySettings) -
     client = log_in(person)
     assert client.get("/admin/")["Location"] == "/account/2fa/"
     add_app(client)
-    assert is_in(client)
+    assert is_signed_in(client)
 
 
-def test_a_password_is_changed_by_who_knows_it(person: User) -> None:
+def test_changing_a_password_requires_the_old_one(person: User) -> None:
     client = log_in(person)
     new = {"oldpassword": PASSWORD, "password1": PASSWORD * 2, "password2": PASSWORD * 2}
     client.post("/account/password/change/", {**new, "oldpassword": "wrong"})
-    assert "user.password_changed" not in noted(person)
+    assert "user.password_changed" not in audit_actions(person)
     client.post("/account/password/change/", new)
-    assert "user.password_changed" in noted(person)
-    assert is_in(log_in(person, PASSWORD * 2))
+    assert "user.password_changed" in audit_actions(person)
+    assert is_signed_in(log_in(person, PASSWORD * 2))
 
 
-def test_the_other_sessions_are_ended(person: User) -> None:
+def test_other_sessions_can_be_ended(person: User) -> None:
     here, elsewhere = log_in(person), log_in(person)
     assert "Sign Out Other Sessions" in text(here.get("/account/sessions/"))
     here.post("/account/sessions/")
-    assert is_in(here)
-    assert not is_in(elsewhere)
+    assert is_signed_in(here)
+    assert not is_signed_in(elsewhere)
 
 
 @pytest.mark.parametrize("path", ["2fa/", "2fa/webauthn/", "2fa/webauthn/add/", "password/change/", "sessions/"])
-def test_the_pages_around_it_open_in_the_frame_of_the_admin(path: str, person: User) -> None:
+def test_account_pages_show_the_admin_navigation(path: str, person: User) -> None:
     client = log_in(person)
     client.post("/account/reauthenticate/", {"password": PASSWORD})
     page = client.get(f"/account/{path}")
@@ -191,39 +191,41 @@ def test_the_pages_around_it_open_in_the_frame_of_the_admin(path: str, person: U
     assert "/admin/responses/response/" in text(page)
 
 
-def test_the_provider_brings_somebody_whose_address_is_known(provider: IdentityProvider, person: User) -> None:
-    client = come_from(provider, email=person.email, email_verified=True)
+def test_a_provider_sign_in_matches_a_user_by_verified_address(provider: IdentityProvider, person: User) -> None:
+    client = sign_in_through(provider, email=person.email, email_verified=True)
     assert client.session["_auth_user_id"] == str(person.pk)
-    assert is_in(client)
+    assert is_signed_in(client)
 
 
-def test_an_address_that_the_provider_did_not_verify_names_nobody(provider: IdentityProvider, person: User) -> None:
-    assert not is_in(come_from(provider, email=person.email, email_verified=False))
+def test_an_unverified_address_does_not_sign_in(provider: IdentityProvider, person: User) -> None:
+    assert not is_signed_in(sign_in_through(provider, email=person.email, email_verified=False))
 
 
-def test_a_person_whom_only_the_provider_knows_needs_leave(provider: IdentityProvider, settings: LazySettings) -> None:
+def test_an_unknown_provider_user_is_created_only_with_sign_up_enabled(
+    provider: IdentityProvider, settings: LazySettings
+) -> None:
     email = f"{uuid.uuid4().hex}@example.com"
-    assert not is_in(come_from(provider, email=email, email_verified=True))
+    assert not is_signed_in(sign_in_through(provider, email=email, email_verified=True))
     assert not User.objects.filter(email=email).exists()
     settings.OIDC_SIGNUP = True
-    client = come_from(provider, email=email, email_verified=True)
-    assert is_in(client)
+    client = sign_in_through(provider, email=email, email_verified=True)
+    assert is_signed_in(client)
     assert client.get("/admin/tenants/team/").status_code == 403
     assert not User.objects.get(email=email).is_superuser
 
 
-def test_the_page_offers_the_provider(provider: IdentityProvider) -> None:
+def test_the_sign_in_page_offers_the_provider(provider: IdentityProvider) -> None:
     assert "Continue with Example Corp" in text(Client().get("/account/login/"))
 
 
-def test_a_required_second_factor_is_the_providers_business(
+def test_a_required_second_factor_does_not_apply_to_provider_sign_ins(
     provider: IdentityProvider, person: User, settings: LazySettings
 ) -> None:
     settings.REQUIRE_SECOND_FACTOR = True
-    assert is_in(come_from(provider, email=person.email, email_verified=True))
+    assert is_signed_in(sign_in_through(provider, email=person.email, email_verified=True))
 
 
-def test_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(database: None) -> None:
+def test_the_content_security_policy_forbids_external_resources_and_inline_scripts(database: None) -> None:
     policy = sign_in(superuser=True).get("/admin/")["Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'self'"
@@ -232,18 +234,18 @@ def test_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(databa
     assert rules["frame-ancestors"] == "'none'"
 
 
-def test_an_administrator_signs_somebody_out_and_takes_a_lost_factor_away(person: User, admin: Client) -> None:
+def test_an_administrator_ends_sessions_and_removes_second_factors(person: User, admin: Client) -> None:
     client = log_in(person)
     add_app(client)
     page = f"/admin/auth/user/{person.pk}/sign-out/"
     assert "app" in text(admin.get("/admin/auth/user/", {"q": person.username}))
     assert "Sign out" in text(admin.get(page))
-    assert is_in(client)
+    assert is_signed_in(client)
     admin.post(page, {"factors": "on"})
-    assert not is_in(client)
+    assert not is_signed_in(client)
     assert not Authenticator.objects.filter(user=person).exists()
 
 
-def test_nobody_else_signs_people_out(person: User, operator: Client, lead: Client) -> None:
+def test_only_administrators_can_sign_users_out(person: User, operator: Client, lead: Client) -> None:
     for client in (operator, lead):
         assert client.post(f"/admin/auth/user/{person.pk}/sign-out/").status_code == 403

@@ -1,4 +1,4 @@
-"""What is kept beside responses: lists and pages, each for its team alone, content for those who may read it."""
+"""Pages of stored objects: batches, vector stores, files, containers and chat completions."""
 
 from collections.abc import Callable
 
@@ -28,8 +28,8 @@ SECRET = "the parcel is blue"
 
 
 @pytest.fixture
-def kept(caller: Caller) -> dict[str, str]:
-    """One of each, by its list."""
+def stored_objects(caller: Caller) -> dict[str, str]:
+    """One object of each kind, by the URL of its list."""
     team = caller.team
     with scope.team(team.pk):
         file = File.objects.create(
@@ -54,62 +54,65 @@ def kept(caller: Caller) -> dict[str, str]:
     return dict(zip(LISTS, (batch.pk, store.pk, file.pk, container.pk, chat.pk), strict=True))
 
 
-def pages_of(kept: dict[str, str]) -> list[str]:
-    """The addresses of their pages."""
-    return [f"{address}{row_pk}/change/" for address, row_pk in kept.items()]
+def pages_of(stored_objects: dict[str, str]) -> list[str]:
+    """Return the URLs of the pages of the objects."""
+    return [f"{address}{row_pk}/change/" for address, row_pk in stored_objects.items()]
 
 
-def test_each_list_shows_its_rows_with_links(developer: Client, admin: Client, kept: dict[str, str]) -> None:
+def test_each_list_links_its_rows(developer: Client, admin: Client, stored_objects: dict[str, str]) -> None:
     for client in (developer, admin):
-        for address, row_pk in kept.items():
+        for address, row_pk in stored_objects.items():
             assert f"{address}{row_pk}/change/" in text(client.get(address)), address
 
 
-def test_each_page_tells_what_belongs_to_it(developer: Client, kept: dict[str, str]) -> None:
-    told = ["first-line", "manual.txt", "manuals", "/mnt/data/out.csv", SECRET]
-    for address, words in zip(pages_of(kept), told, strict=True):
+def test_each_page_shows_its_details(developer: Client, stored_objects: dict[str, str]) -> None:
+    expected = ["first-line", "manual.txt", "manuals", "/mnt/data/out.csv", SECRET]
+    for address, words in zip(pages_of(stored_objects), expected, strict=True):
         assert words in text(developer.get(address)), address
 
 
-def test_another_team_sees_nothing_of_them(stranger: Client, kept: dict[str, str]) -> None:
-    for address, row_pk in kept.items():
+def test_another_team_cannot_see_stored_objects(stranger: Client, stored_objects: dict[str, str]) -> None:
+    for address, row_pk in stored_objects.items():
         assert row_pk not in text(stranger.get(address))
         assert stranger.get(f"{address}{row_pk}/change/").status_code == 404
         assert f"{row_pk}/change/" not in text(stranger.get(address, {"q": row_pk}))
 
 
-def test_nothing_can_be_changed_here(admin: Client, kept: dict[str, str]) -> None:
-    for address, row_pk in kept.items():
+def test_stored_objects_are_read_only(admin: Client, stored_objects: dict[str, str]) -> None:
+    for address, row_pk in stored_objects.items():
         assert admin.get(f"{address}add/").status_code == 403
         assert admin.post(f"{address}{row_pk}/change/", {}).status_code == 405
         assert admin.post(f"{address}{row_pk}/delete/", {"post": "yes"}).status_code == 403
 
 
 def test_content_is_hidden_until_it_is_revealed(
-    operator: Client, auditor: Client, caller: Caller, kept: dict[str, str]
+    operator: Client, auditor: Client, caller: Caller, stored_objects: dict[str, str]
 ) -> None:
     for client in (operator, auditor):
-        for address in (*LISTS, *pages_of(kept)):
+        for address in (*LISTS, *pages_of(stored_objects)):
             assert SECRET not in text(client.get(address)), address
         form = {"team": caller.team.pk, "reason": "a customer asks for it"}
         client.post("/admin/content/reveal/", form)
-        assert SECRET in text(client.get(pages_of(kept)[-1]))
+        assert SECRET in text(client.get(pages_of(stored_objects)[-1]))
 
 
-def test_reading_a_completion_is_noted(admin: Client, kept: dict[str, str], caller: Caller) -> None:
-    admin.get(pages_of(kept)[-1])
+def test_reading_a_chat_completion_is_audited(admin: Client, stored_objects: dict[str, str], caller: Caller) -> None:
+    admin.get(pages_of(stored_objects)[-1])
     with scope.team(caller.team.pk):
-        assert AuditEvent.objects.filter(action="content.viewed", target=kept[LISTS[-1]]).count() == 1
+        assert AuditEvent.objects.filter(action="content.viewed", target=stored_objects[LISTS[-1]]).count() == 1
 
 
-def test_a_list_is_searched_by_id(admin: Client, kept: dict[str, str]) -> None:
-    for address, row_pk in kept.items():
+def test_a_list_can_be_searched_by_id(admin: Client, stored_objects: dict[str, str]) -> None:
+    for address, row_pk in stored_objects.items():
         assert f"{row_pk}/change/" in text(admin.get(address, {"q": row_pk}))
         assert f"{row_pk}/change/" not in text(admin.get(address, {"q": "nothing"}))
 
 
-def test_lists_do_not_count_and_do_not_join(
-    admin: Client, kept: dict[str, str], sql_of: Callable[..., str], count_queries: Callable[[Client, str], int]
+def test_lists_run_no_count_and_few_queries(
+    admin: Client,
+    stored_objects: dict[str, str],
+    sql_of: Callable[..., str],
+    count_queries: Callable[[Client, str], int],
 ) -> None:
     for address in LISTS:
         sql = sql_of(admin, address).upper()

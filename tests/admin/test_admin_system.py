@@ -1,4 +1,4 @@
-"""The page of the system: what it tells to staff, and that it tells no secret."""
+"""System page: metrics for staff, health checks, and masked configuration."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,7 +23,7 @@ PAGE = "/admin/system/"
 PARTS = (PAGE, "/admin/system/now/", "/admin/system/health/")
 
 
-def test_staff_open_it_and_members_do_not(
+def test_only_staff_can_open_the_system_page(
     admin: Client, operator: Client, platform_auditor: Client, lead: Client, auditor: Client
 ) -> None:
     for url in PARTS:
@@ -31,28 +31,28 @@ def test_staff_open_it_and_members_do_not(
         assert [client.get(url).status_code for client in (lead, auditor)] == [403, 403]
 
 
-def test_members_have_no_entry_of_it(operator: Client, lead: Client) -> None:
+def test_the_sidebar_hides_the_system_page_from_members(operator: Client, lead: Client) -> None:
     assert [PAGE in text(client.get("/admin/")) for client in (operator, lead)] == [True, False]
 
 
-def test_it_names_versions_and_migrations(admin: Client) -> None:
+def test_versions_and_migrations_are_shown(admin: Client) -> None:
     page = text(admin.get(PAGE))
-    named = dict(metrics.versions())
-    assert all(version in page for version in named.values())
-    assert named["Platform"] == settings.VERSION
-    assert named["PostgreSQL"].split(".")[0].isdigit()
-    told = metrics.migrations()
-    assert (told["pending"], told["applied"] > 50) == ([], True)
+    versions = dict(metrics.versions())
+    assert all(version in page for version in versions.values())
+    assert versions["Platform"] == settings.VERSION
+    assert versions["PostgreSQL"].split(".")[0].isdigit()
+    migrations = metrics.migrations()
+    assert (migrations["pending"], migrations["applied"] > 50) == ([], True)
 
 
-def test_it_tells_sizes_and_connections(admin: Client) -> None:
+def test_sizes_and_connections_are_shown(admin: Client) -> None:
     page = text(admin.get(PAGE))
     assert "responses_response" in page
     assert f"of {dict(metrics.database())['Connections'].split()[-1]}" in page
     assert "Evicted keys" in page
 
 
-def test_what_waits_is_counted_with_the_age_of_the_oldest(admin: Client, caller: Caller, no_worker: None) -> None:
+def test_queues_show_their_oldest_entry(admin: Client, caller: Caller, no_worker: None) -> None:
     long_ago = now() - timedelta(days=20)
     response = add_response(caller, status=Status.QUEUED, background=True, created_at=long_ago, parameters={})
     page = text(admin.get(f"{PAGE}now/"))
@@ -60,7 +60,7 @@ def test_what_waits_is_counted_with_the_age_of_the_oldest(admin: Client, caller:
     admin.post(f"/admin/live/{response.pk}/cancel/")
 
 
-def test_a_process_that_holds_runs_and_tells_nothing_of_itself_is_named(admin: Client, caller: Caller) -> None:
+def test_a_lease_owner_without_heartbeat_is_listed(admin: Client, caller: Caller) -> None:
     held = {"status": Status.IN_PROGRESS, "background": True, "lease_owner": "gone:1:x", "parameters": {}}
     response = add_response(caller, **held, lease_until=now() + timedelta(seconds=25))
     page = text(admin.get(f"{PAGE}now/"))
@@ -70,19 +70,19 @@ def test_a_process_that_holds_runs_and_tells_nothing_of_itself_is_named(admin: C
 
 
 @pytest.mark.slow
-def test_a_worker_tells_that_it_lives(admin: Client, worker: WorkerProcess) -> None:
-    def told() -> bool:
+def test_a_worker_sends_heartbeats(admin: Client, worker: WorkerProcess) -> None:
+    def has_heartbeat() -> bool:
         return any(
             beat.kind == "worker" and f":{worker.pid}:" in beat.name for beat in heartbeats.live_processes() or ()
         )
 
-    eventually(told, seconds=15)
+    eventually(has_heartbeat, seconds=15)
     page = text(admin.get(f"{PAGE}now/"))
     assert f":{worker.pid}:" in page
     assert "of 200 slots" in page
 
 
-def test_without_redis_it_says_so(admin: Client, settings: Any, database: None) -> None:
+def test_the_page_works_without_redis(admin: Client, settings: Any, database: None) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     page = text(admin.get(f"{PAGE}now/"))
     assert "Redis is not responding" in page
@@ -92,7 +92,7 @@ def test_without_redis_it_says_so(admin: Client, settings: Any, database: None) 
 # -- health ------------------------------------------------------------------------------------------------------------
 
 
-def test_it_asks_whom_the_platform_leans_on(admin: Client, settings: Any) -> None:
+def test_dependencies_are_checked(admin: Client, settings: Any) -> None:
     settings.SANDBOX_URL = ""
     settings.SEARXNG_URL = "http://127.0.0.1:1"
     page = " ".join(text(admin.get(f"{PAGE}health/")).split())
@@ -105,7 +105,7 @@ def test_it_asks_whom_the_platform_leans_on(admin: Client, settings: Any) -> Non
 
 
 def secrets() -> set[str]:
-    """What no page may show, as the settings have it."""
+    """Return the secrets of the settings, which no page may show."""
     urls = (settings.REDIS_URL, settings.DATABASES["owner"].get("PASSWORD") or "")
     found = {
         settings.SECRET_KEY,
@@ -133,12 +133,12 @@ def test_no_secret_is_shown(admin: Client, settings: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["NEW_API_KEY", "client_secret", "SOME_TOKEN", "DB_PASSWORD", "PEPPER_2"])
-def test_what_sounds_like_a_secret_is_masked(name: str) -> None:
+def test_settings_named_like_secrets_are_masked(name: str) -> None:
     assert configuration.display_value(name, "value") == "••• set"
     assert configuration.display_value(name, "") == "not set"
 
 
-def test_other_values_are_shown_as_people_read_them() -> None:
+def test_other_settings_are_formatted() -> None:
     assert configuration.display_value("DEBUG", False) == "off"
     assert configuration.display_value("ALLOWED_HOSTS", ["a", "b"]) == "a, b"
     assert configuration.display_value("PORT", 8000) == "8000"
@@ -146,6 +146,6 @@ def test_other_values_are_shown_as_people_read_them() -> None:
     assert configuration.display_value("EGRESS_ALLOW", AllowList.parse(["10.0.0.0/8", "a:80"])) == "10.0.0.0/8, a:80"
 
 
-def test_its_queries_are_bounded(admin: Client, count_queries: CountQueries) -> None:
+def test_the_page_takes_fewer_than_30_queries(admin: Client, count_queries: CountQueries) -> None:
     admin.get(PAGE)
     assert count_queries(admin, PAGE) < 30

@@ -1,4 +1,4 @@
-"""The page of a team: its tabs, its members, its switch; each role and each stranger."""
+"""Team page: tabs, members and suspension, by role."""
 
 import uuid
 from typing import Any
@@ -19,33 +19,33 @@ TABS = ["overview", "members", "keys", "models", "webhooks", "usage", "audit", "
 
 
 def page(team: Team, tab: str = "") -> str:
-    """The address of a tab."""
+    """Return the URL of a tab."""
     return f"/admin/tenants/team/{team.pk}/change/?tab={tab}"
 
 
 def person(**columns: Any) -> User:
-    """Somebody with an account who belongs to no team yet."""
+    """Create a user without a team."""
     return User.objects.create(username=f"person-{uuid.uuid4().hex}", is_staff=True, **columns)
 
 
 def roles(team: Team) -> dict[str, str]:
-    """The members of a team with their roles."""
+    """Return the roles of the members of a team by user name."""
     with scope.every_team():
         return {row.user.username: row.role for row in Membership.objects.filter(team=team).select_related("user")}
 
 
-def do(client: Client, team: Team, **form: Any) -> str:
-    """What the page says after a form of the members' tab."""
+def submit(client: Client, team: Team, **form: Any) -> str:
+    """Submit a form of the members tab and return the next page."""
     return text(client.post(f"/admin/tenants/team/{team.pk}/members/", form, follow=True))
 
 
 def membership(team: Team, role: Role) -> Membership:
-    """A row of a member with this role."""
+    """Return the membership of the first member with a role."""
     with scope.every_team():
         return Membership.objects.filter(team=team, role=role).order_by("pk")[0]
 
 
-# -- the tabs ----------------------------------------------------------------------------------------------------------
+# -- tabs --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tab", TABS)
@@ -56,7 +56,7 @@ def test_an_administrator_opens_each_tab(tab: str, admin: Client, caller: Caller
     assert count_queries(admin, page(caller.team, tab)) <= 30
 
 
-def test_who_belongs_to_a_team_sees_its_tabs(lead: Client, developer: Client, auditor: Client, caller: Caller) -> None:
+def test_tabs_depend_on_the_role(lead: Client, developer: Client, auditor: Client, caller: Caller) -> None:
     shown = [
         [tab for tab in TABS if f"?tab={tab}" in text(each.get(page(caller.team)))]
         for each in (lead, developer, auditor)
@@ -72,14 +72,14 @@ def test_who_belongs_to_a_team_sees_its_tabs(lead: Client, developer: Client, au
 @pytest.mark.parametrize(
     "path", ["change/?tab=members", "change/?tab=keys", "change/?tab=danger", "members/", "suspend/"]
 )
-def test_a_strangers_answer_is_that_of_an_unknown_team(path: str, stranger: Client, caller: Caller) -> None:
+def test_a_team_of_others_is_reported_like_an_unknown_team(path: str, stranger: Client, caller: Caller) -> None:
     found, unknown = (stranger.get(f"/admin/tenants/team/{each}/{path}") for each in (caller.team.pk, "team_unknown"))
     assert (found.status_code, found.content) == (unknown.status_code, unknown.content)
     assert found.status_code == 404
     assert caller.team.name not in text(found)
 
 
-def test_the_tab_of_models_shows_what_the_team_may_use(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_the_models_tab_shows_only_models_of_the_team(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller().team
     upstream = Upstream.objects.create(name=f"up {uuid.uuid4().hex}", base_url="http://127.0.0.1:9/v1")
     names = {team.pk: f"model-{uuid.uuid4().hex}" for team in (caller.team, other)}
@@ -93,21 +93,21 @@ def test_the_tab_of_models_shows_what_the_team_may_use(lead: Client, caller: Cal
         upstream.delete()
 
 
-def test_the_tab_of_keys_leads_to_them(lead: Client, auditor: Client, caller: Caller) -> None:
+def test_the_keys_tab_links_to_keys_and_their_creation(lead: Client, auditor: Client, caller: Caller) -> None:
     shown = text(lead.get(page(caller.team, "keys")))
     assert caller.key.prefix in shown
     assert f"/admin/tenants/apikey/add/?team={caller.team.pk}" in shown
     assert "/admin/tenants/apikey/add/" not in text(auditor.get(page(caller.team, "keys")))
 
 
-def test_settings_are_changed_by_operators_and_not_by_leads(operator: Client, lead: Client, caller: Caller) -> None:
+def test_operators_but_not_leads_change_settings(operator: Client, lead: Client, caller: Caller) -> None:
     form = {"name": caller.team.name, "disconnect_grace_seconds": "7", "log_retention_hours": "24", "tools": "*"}
     assert [each.post(page(caller.team, "settings"), form).status_code for each in (lead, operator)] == [403, 302]
     with scope.every_team():
         assert Team.objects.get(pk=caller.team.pk).disconnect_grace_seconds == 7
 
 
-def test_the_figures_are_of_the_own_team(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_overview_and_usage_count_only_the_own_team(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller()
     for who, count in ((caller, 3), (other, 5)):
         for place in range(count):
@@ -129,65 +129,65 @@ def test_the_figures_are_of_the_own_team(lead: Client, caller: Caller, make_call
 
 
 @pytest.mark.parametrize("by", ["username", "email"])
-def test_a_lead_adds_who_is_named_exactly(by: str, lead: Client, caller: Caller) -> None:
-    somebody = person(email=f"{uuid.uuid4().hex}@example.com")
-    name = somebody.username if by == "username" else somebody.email.upper()
-    assert "is a member of" in do(lead, caller.team, do="add", person=f" {name} ", role="auditor")
-    assert roles(caller.team)[somebody.username] == "auditor"
+def test_a_lead_adds_a_member_by_exact_name_or_address(by: str, lead: Client, caller: Caller) -> None:
+    user = person(email=f"{uuid.uuid4().hex}@example.com")
+    name = user.username if by == "username" else user.email.upper()
+    assert "is a member of" in submit(lead, caller.team, do="add", person=f" {name} ", role="auditor")
+    assert roles(caller.team)[user.username] == "auditor"
 
 
-def test_nobody_is_found_by_part_of_a_name(lead: Client, caller: Caller) -> None:
-    somebody, gone = person(), person(is_active=False)
-    for name in (somebody.username[:-1], "", "@", gone.username):
-        assert somebody.username not in do(lead, caller.team, do="add", person=name, role="developer")
+def test_a_partial_name_finds_no_user(lead: Client, caller: Caller) -> None:
+    user, gone = person(), person(is_active=False)
+    for name in (user.username[:-1], "", "@", gone.username):
+        assert user.username not in submit(lead, caller.team, do="add", person=name, role="developer")
     assert len(roles(caller.team)) == 1
 
 
-def test_an_address_of_two_people_finds_neither(lead: Client, caller: Caller) -> None:
+def test_an_ambiguous_address_finds_no_user(lead: Client, caller: Caller) -> None:
     address = f"{uuid.uuid4().hex}@example.com"
     for _ in range(2):
         person(email=address)
-    assert "Nobody with exactly" in do(lead, caller.team, do="add", person=address, role="developer")
+    assert "Nobody with exactly" in submit(lead, caller.team, do="add", person=address, role="developer")
 
 
 def test_a_lead_changes_and_removes_members(lead: Client, developer: Client, caller: Caller) -> None:
     row = membership(caller.team, Role.DEVELOPER)
-    do(lead, caller.team, do="change", member=row.pk, role="auditor", content="yes")
+    submit(lead, caller.team, do="change", member=row.pk, role="auditor", content="yes")
     with scope.every_team():
         row.refresh_from_db()
     assert (row.role, row.view_content) == ("auditor", True)
-    assert "Remove this member?" in do(lead, caller.team, do="remove", member=row.pk)
-    do(lead, caller.team, do="remove", member=row.pk, sure="1")
+    assert "Remove this member?" in submit(lead, caller.team, do="remove", member=row.pk)
+    submit(lead, caller.team, do="remove", member=row.pk, sure="1")
     assert list(roles(caller.team).values()) == ["team_lead"]
 
 
 @pytest.mark.parametrize("form", [{"do": "remove", "sure": "1"}, {"do": "change", "role": "developer"}])
 def test_a_team_keeps_its_last_lead(form: dict[str, str], lead: Client, caller: Caller) -> None:
     row = membership(caller.team, Role.TEAM_LEAD)
-    assert "keeps at least one lead" in do(lead, caller.team, member=row.pk, **form)
+    assert "keeps at least one lead" in submit(lead, caller.team, member=row.pk, **form)
     assert list(roles(caller.team).values()) == ["team_lead"]
     member(caller.team, Role.TEAM_LEAD)
-    do(lead, caller.team, member=row.pk, **form)
+    submit(lead, caller.team, member=row.pk, **form)
     assert sorted(roles(caller.team).values()) != ["team_lead", "team_lead"]
 
 
-def test_no_role_is_above_that_of_a_lead(lead: Client, developer: Client, caller: Caller) -> None:
+def test_a_lead_cannot_assign_staff_roles(lead: Client, developer: Client, caller: Caller) -> None:
     row = membership(caller.team, Role.DEVELOPER)
     for role in ("operator", "administrator", ""):
-        assert "Nothing was changed." in do(lead, caller.team, do="change", member=row.pk, role=role)
+        assert "Nothing was changed." in submit(lead, caller.team, do="change", member=row.pk, role=role)
     assert sorted(roles(caller.team).values()) == ["developer", "team_lead"]
 
 
-def test_a_member_of_another_team_is_out_of_reach(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_a_member_of_another_team_cannot_be_removed(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller().team
     member(other, Role.DEVELOPER)
     row = membership(other, Role.DEVELOPER)
-    assert "Nothing was changed." in do(lead, caller.team, do="remove", member=row.pk, sure="1")
+    assert "Nothing was changed." in submit(lead, caller.team, do="remove", member=row.pk, sure="1")
     assert list(roles(other).values()) == ["developer"]
 
 
 @pytest.mark.parametrize("role", [Role.DEVELOPER, Role.AUDITOR, StaffRole.OPERATOR, StaffRole.AUDITOR])
-def test_only_leads_keep_members(role: Role | StaffRole, caller: Caller) -> None:
+def test_only_leads_manage_members(role: Role | StaffRole, caller: Caller) -> None:
     client = member(caller.team, role) if isinstance(role, Role) else sign_in(staff=role)
     before, form = roles(caller.team), {"do": "add", "person": person().username, "role": "auditor"}
     assert client.post(f"/admin/tenants/team/{caller.team.pk}/members/", form).status_code == 403
@@ -195,7 +195,7 @@ def test_only_leads_keep_members(role: Role | StaffRole, caller: Caller) -> None
     assert roles(caller.team) == before
 
 
-def test_the_list_of_members_lets_leads_change_and_keeps_the_last_lead(lead: Client, caller: Caller) -> None:
+def test_the_member_list_protects_the_last_lead(lead: Client, caller: Caller) -> None:
     row = membership(caller.team, Role.TEAM_LEAD)
     url = f"/admin/tenants/membership/{row.pk}"
     form = {"role": "developer", "view_content": "unknown"}
@@ -206,7 +206,7 @@ def test_the_list_of_members_lets_leads_change_and_keeps_the_last_lead(lead: Cli
     assert lead.post(f"{url}/change/", form).status_code == 302
 
 
-# -- the switch --------------------------------------------------------------------------------------------------------
+# -- suspension --------------------------------------------------------------------------------------------------------
 
 
 def test_an_operator_suspends_and_resumes_a_team(operator: Client, lead: Client, caller: Caller) -> None:
@@ -223,12 +223,14 @@ def test_an_operator_suspends_and_resumes_a_team(operator: Client, lead: Client,
         assert lines.count() == 2
 
 
-def test_nobody_else_suspends_a_team(lead: Client, developer: Client, platform_auditor: Client, caller: Caller) -> None:
+def test_only_operators_can_suspend_a_team(
+    lead: Client, developer: Client, platform_auditor: Client, caller: Caller
+) -> None:
     url = f"/admin/tenants/team/{caller.team.pk}/suspend/"
     assert [each.post(url, {"do": "suspend"}).status_code for each in (lead, developer, platform_auditor)] == [403] * 3
     assert directory.principal(caller.secret).team_id == caller.team.pk
 
 
-def test_the_list_of_teams_says_who_is_suspended(admin: Client, caller: Caller) -> None:
+def test_the_team_list_shows_suspended_teams(admin: Client, caller: Caller) -> None:
     services.suspend_team(team=caller.team, suspended=True)
     assert "suspended" in text(admin.get("/admin/tenants/team/", {"q": caller.team.name}))

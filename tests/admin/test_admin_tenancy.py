@@ -1,4 +1,4 @@
-"""Members see their teams and no byte of another; the database enforces it once more."""
+"""Isolation of teams in the admin, enforced by the views and by row-level security."""
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
@@ -11,7 +11,7 @@ from responses.models import Response
 from tenants import scope
 from tenants.middleware import TeamScopeMiddleware
 from tenants.models import AuditEvent, Membership, Role, Team, UsageRecord
-from tests.admin.rows import add_events, add_response, member, page_of, say, sign_in, text, user_says
+from tests.admin.rows import add_events, add_items, add_response, member, page_url, sign_in, text, user_message
 from tests.support.api import Caller, MakeCaller
 
 MARK = "the-first-teams-words"
@@ -20,15 +20,15 @@ LISTS = ["team", "apikey", "membership", "usagerecord", "auditevent"]
 
 @pytest.fixture
 def response(caller: Caller) -> Response:
-    """A response of `caller` with content and a log."""
+    """A response of `caller` with content and an event log."""
     made = add_response(caller, input_preview=MARK, metadata={"mark": MARK})
-    say(made, Section.INPUT, user_says(MARK))
+    add_items(made, Section.INPUT, user_message(MARK))
     add_events(made, 3)
     return made
 
 
 def own_rows(caller: Caller) -> dict[str, str]:
-    """A row of `caller`'s team for each page."""
+    """Create a row of `caller`'s team for each list."""
     with scope.every_team():
         person = User.objects.create(username=f"person of {caller.team.pk}")
         belongs = Membership.objects.create(team=caller.team, user=person)
@@ -40,7 +40,7 @@ def own_rows(caller: Caller) -> dict[str, str]:
     return dict(zip(LISTS, map(str, keys), strict=True))
 
 
-def test_a_response_of_another_team_is_an_unknown_one(stranger: Client, response: Response) -> None:
+def test_a_response_of_another_team_is_reported_as_unknown(stranger: Client, response: Response) -> None:
     foreign, unknown = (
         stranger.get(f"/admin/responses/response/{response_id}/change/")
         for response_id in (response.pk, "resp_unknown")
@@ -51,14 +51,14 @@ def test_a_response_of_another_team_is_an_unknown_one(stranger: Client, response
 
 
 @pytest.mark.parametrize("path", ["change/?tab=events", "history/", "delete/", "change/?_popup=1"])
-def test_no_page_about_it_shows_a_byte(path: str, stranger: Client, response: Response) -> None:
-    answer = stranger.get(page_of(response).replace("change/", path))
+def test_no_page_of_the_response_leaks_content_to_another_team(path: str, stranger: Client, response: Response) -> None:
+    answer = stranger.get(page_url(response).replace("change/", path))
     assert answer.status_code in {403, 404}
     assert MARK not in text(answer)
 
 
 @pytest.mark.parametrize("query", ["", "?q={id}", "?period=30d", "?team__id__exact={team}", "?id={id}", "?p=2"])
-def test_no_list_shows_it(query: str, stranger: Client, response: Response) -> None:
+def test_no_query_lists_a_response_of_another_team(query: str, stranger: Client, response: Response) -> None:
     url = "/admin/responses/response/" + query.format(id=response.pk, team=response.team_id)
     page = text(stranger.get(url, follow=True))
     assert MARK not in page
@@ -66,23 +66,23 @@ def test_no_list_shows_it(query: str, stranger: Client, response: Response) -> N
 
 
 @pytest.mark.parametrize("page", LISTS)
-def test_no_other_list_or_row_of_the_team_shows(page: str, stranger: Client, caller: Caller) -> None:
+def test_no_list_shows_rows_of_another_team(page: str, stranger: Client, caller: Caller) -> None:
     row = own_rows(caller)[page]
     seen = [stranger.get(f"/admin/tenants/{page}/"), stranger.get(f"/admin/tenants/{page}/{row}/change/")]
     assert [answer.status_code for answer in seen] == [200, 404]
-    told = "".join(map(text, seen))
-    assert [word for word in (MARK, caller.team.pk, caller.team.name, caller.key.prefix) if word in told] == []
+    pages = "".join(map(text, seen))
+    assert [word for word in (MARK, caller.team.pk, caller.team.name, caller.key.prefix) if word in pages] == []
 
 
 @pytest.mark.parametrize("page", LISTS)
-def test_a_lead_sees_the_own_rows(page: str, lead: Client, caller: Caller) -> None:
+def test_a_lead_sees_the_rows_of_the_own_team(page: str, lead: Client, caller: Caller) -> None:
     row = own_rows(caller)[page]
     seen = [lead.get(f"/admin/tenants/{page}/"), lead.get(f"/admin/tenants/{page}/{row}/change/")]
     assert [answer.status_code for answer in seen] == [200, 200]
     assert f"/admin/tenants/{page}/{row.replace('_', '_5F')}/change/" in text(seen[0])
 
 
-def test_choices_of_filters_are_of_the_own_team(stranger: Client, caller: Caller) -> None:
+def test_filter_choices_are_limited_to_the_own_team(stranger: Client, caller: Caller) -> None:
     query = {"app_label": "responses", "model_name": "response", "field_name": "team", "term": ""}
     for field in ("team", "api_key"):
         found = stranger.get("/admin/autocomplete/", {**query, "field_name": field}).json()["results"]
@@ -91,24 +91,24 @@ def test_choices_of_filters_are_of_the_own_team(stranger: Client, caller: Caller
 
 
 @pytest.mark.parametrize("page", ["tenants/model", "tenants/upstream", "auth/user"])
-def test_what_belongs_to_no_team_is_for_administrators(page: str, lead: Client) -> None:
+def test_global_objects_are_for_administrators(page: str, lead: Client) -> None:
     assert [lead.get(f"/admin/{page}/{path}").status_code for path in ("", "add/")] == [403, 403]
 
 
-def test_a_lead_does_not_write_teams(lead: Client, caller: Caller) -> None:
+def test_a_lead_cannot_create_change_or_delete_teams(lead: Client, caller: Caller) -> None:
     row = own_rows(caller)["team"]
     tried = [lead.post(f"/admin/tenants/team/{path}") for path in ("add/", f"{row}/change/", f"{row}/delete/")]
     assert [answer.status_code for answer in tried] == [403] * 3
 
 
-def test_a_foreign_key_cannot_be_revoked(stranger: Client, caller: Caller) -> None:
+def test_a_key_of_another_team_cannot_be_revoked(stranger: Client, caller: Caller) -> None:
     assert stranger.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/").status_code == 403
     with scope.every_team():
         caller.key.refresh_from_db()
     assert caller.key.revoked_at is None
 
 
-def test_a_role_in_one_team_gives_nothing_in_another(caller: Caller, make_caller: MakeCaller) -> None:
+def test_a_role_in_one_team_grants_nothing_in_another(caller: Caller, make_caller: MakeCaller) -> None:
     led = make_caller()
     client = sign_in({led.team.pk: Role.TEAM_LEAD, caller.team.pk: Role.DEVELOPER})
     assert client.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/").status_code == 403
@@ -126,27 +126,27 @@ def test_a_member_of_two_teams_sees_both(caller: Caller, make_caller: MakeCaller
     assert [row.pk in page for row in rows] == [True, True]
 
 
-def test_an_administrator_sees_all(admin: Client, response: Response, make_caller: MakeCaller) -> None:
+def test_an_administrator_sees_every_team(admin: Client, response: Response, make_caller: MakeCaller) -> None:
     other = add_response(make_caller())
     page = text(admin.get("/admin/responses/response/"))
     assert [row.pk in page for row in (response, other)] == [True, True]
 
 
 def teams_seen(user: User | AnonymousUser, path: str = "/admin/") -> list[str]:
-    """The teams that an unfiltered query finds during a request of this user."""
+    """Return the teams that an unfiltered query finds during a request of a user."""
     request = RequestFactory().get(path)
     request.user = user
     seen: list[str] = []
 
-    def look(_: HttpRequest) -> HttpResponse:
+    def view(_: HttpRequest) -> HttpResponse:
         seen.extend(Team.objects.values_list("pk", flat=True))
         return HttpResponse()
 
-    TeamScopeMiddleware(look)(request)
+    TeamScopeMiddleware(view)(request)
     return seen
 
 
-def test_the_database_hides_what_a_page_forgets_to_filter(caller: Caller, make_caller: MakeCaller) -> None:
+def test_row_level_security_filters_an_unfiltered_query(caller: Caller, make_caller: MakeCaller) -> None:
     make_caller()
     someone = User.objects.get(pk=member(caller.team).session["_auth_user_id"])
     assert teams_seen(someone) == [caller.team.pk]
@@ -155,7 +155,7 @@ def test_the_database_hides_what_a_page_forgets_to_filter(caller: Caller, make_c
     assert teams_seen(someone, path="/elsewhere/") == []
 
 
-def test_a_page_that_raises_leaves_nothing_half_written(caller: Caller) -> None:
+def test_a_view_that_raises_is_rolled_back(caller: Caller) -> None:
     request = RequestFactory().get("/admin/")
     request.user = User.objects.create(username=f"root of {caller.team.pk}", is_superuser=True)
 
@@ -170,7 +170,7 @@ def test_a_page_that_raises_leaves_nothing_half_written(caller: Caller) -> None:
         assert Team.objects.get(pk=caller.team.pk).log_retention_hours == 24
 
 
-def test_a_form_that_fails_leaves_nothing_half_written(admin: Client, caller: Caller) -> None:
+def test_a_failed_form_is_rolled_back(admin: Client, caller: Caller) -> None:
     admin.raise_request_exception = False
     with connection.execute_wrapper(_fail_after_audit):
         form = {"name": "changed", "disconnect_grace_seconds": "30", "log_retention_hours": "24", "tools": "*"}
@@ -182,7 +182,7 @@ def test_a_form_that_fails_leaves_nothing_half_written(admin: Client, caller: Ca
 
 
 def _fail_after_audit(execute: object, sql: str, params: object, many: bool, context: object) -> object:
-    """Let every statement through but the one that writes Django's own log, the last of a form."""
+    """Fail the insert into Django's admin log, the last statement of a form."""
     assert callable(execute)
     if 'INSERT INTO "django_admin_log"' in sql:
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""Tool calls in the admin: the list, its charts, and one call."""
+"""Tool calls in the admin: list, charts and the page of a call."""
 
 import re
 from datetime import timedelta
@@ -22,35 +22,35 @@ SECRET = "the launch code is 1234"
 
 
 def call_of(response: Response, **columns: Any) -> ToolCall:
-    """A call of a response, as a row."""
+    """Create a tool call of a response and return its row."""
     add_call(response, **columns)
     with scope.team(response.team_id):
         return ToolCall.objects.filter(response=response).latest("id")
 
 
-def page_of(call: ToolCall) -> str:
-    """The address of a call's page."""
+def page_url(call: ToolCall) -> str:
+    """Return the URL of the page of a call."""
     return reverse("admin:responses_toolcall_change", args=[call.pk])
 
 
 def listed(client: Client, **query: str) -> str:
-    """The list's rows."""
+    """Return the HTML of the rows of the list."""
     page = text(client.get(CALLS, query))
     return page[page.find('id="result_list"') :]
 
 
 @pytest.fixture
 def response(caller: Caller) -> Response:
-    """A response whose calls these are."""
+    """The response that makes the calls."""
     return add_response(caller)
 
 
-def test_it_lists_calls_of_all_kinds(lead: Client, response: Response) -> None:
+def test_calls_of_all_kinds_are_listed(lead: Client, response: Response) -> None:
     call_of(response, name="get_weather", kind="function", arguments='{"city": "Paris"}', output="sunny")
     call_of(response, name="docs__find", kind="mcp", call_id="call_2", status="failed", attempt=3)
     page = listed(lead)
-    for told in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "failed", "attempt 3"):
-        assert told in page
+    for words in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "failed", "attempt 3"):
+        assert words in page
     assert response.pk in page
 
 
@@ -59,27 +59,27 @@ def test_it_lists_calls_of_all_kinds(lead: Client, response: Response) -> None:
     [{"name": "a"}, {"kind": "mcp"}, {"status": "failed"}, {"min_ms": "5000"}],
     ids=["name", "kind", "status", "latency"],
 )
-def test_it_is_narrowed(lead: Client, response: Response, narrow: dict[str, str]) -> None:
+def test_calls_can_be_filtered(lead: Client, response: Response, narrow: dict[str, str]) -> None:
     at = now()
     slow = {"started_at": at - timedelta(seconds=9), "ended_at": at}
     wanted = call_of(response, name="a", kind="mcp", status="failed", **slow)
     other = call_of(response, name="b", kind="function", call_id="call_2")
     page = listed(lead, **narrow)
-    assert page_of(wanted) in page
-    assert page_of(other) not in page
+    assert page_url(wanted) in page
+    assert page_url(other) not in page
 
 
-def test_it_is_found_by_its_id_or_its_response(lead: Client, caller: Caller, response: Response) -> None:
+def test_a_call_is_found_by_its_id_or_its_response(lead: Client, caller: Caller, response: Response) -> None:
     old = {"started_at": now() - timedelta(days=90), "ended_at": now() - timedelta(days=90)}
     wanted = call_of(response, call_id="call_wanted", **old)
     other = call_of(add_response(caller), call_id="call_other")
     for query in ("call_wanted", response.pk):
         page = listed(lead, q=query)
-        assert page_of(wanted) in page
-        assert page_of(other) not in page
+        assert page_url(wanted) in page
+        assert page_url(other) not in page
 
 
-def test_errors_are_shown_to_those_who_may_read(lead: Client, auditor: Client, response: Response) -> None:
+def test_errors_are_hidden_without_content_access(lead: Client, auditor: Client, response: Response) -> None:
     call_of(response, status="failed", error=SECRET)
     assert SECRET in listed(lead)
     assert SECRET not in listed(auditor)
@@ -107,17 +107,17 @@ def test_the_charts_follow_the_filters(lead: Client, response: Response) -> None
     assert "name=fetch" in url
 
 
-def test_one_call_shows_what_went_in_and_out(lead: Client, response: Response) -> None:
+def test_a_call_shows_arguments_and_output_escaped(lead: Client, response: Response) -> None:
     call = call_of(response, arguments='{"q": "<script>"}', output=SECRET)
-    page = text(lead.get(page_of(call)))
+    page = text(lead.get(page_url(call)))
     assert "{&quot;q&quot;: &quot;&lt;script&gt;&quot;}" in page
     assert SECRET in page
     assert response.pk in page
 
 
-def test_what_is_long_is_loaded_on_demand(lead: Client, response: Response) -> None:
+def test_a_long_output_is_loaded_on_demand(lead: Client, response: Response) -> None:
     call = call_of(response, output="x" * 70_000 + SECRET)
-    page = text(lead.get(page_of(call)))
+    page = text(lead.get(page_url(call)))
     assert SECRET not in page
     assert len(page) < 300_000
     (url,) = re.findall(r'href="([^"]*)" data-more', page)
@@ -130,9 +130,9 @@ def test_content_is_hidden_until_it_is_revealed(
 ) -> None:
     client: Client = request.getfixturevalue(who)
     call = call_of(response, arguments=SECRET, output=SECRET, error=SECRET)
-    assert SECRET not in text(client.get(page_of(call)))
+    assert SECRET not in text(client.get(page_url(call)))
     client.post("/admin/content/reveal/", {"team": caller.team.pk, "reason": "an incident", "next": "/admin/"})
-    assert SECRET in text(client.get(page_of(call)))
+    assert SECRET in text(client.get(page_url(call)))
     with scope.every_team():
         seen = AuditEvent.objects.filter(action="content.viewed", target=str(call.pk), team=caller.team).exists()
     assert seen is (who != "auditor")
@@ -141,7 +141,7 @@ def test_content_is_hidden_until_it_is_revealed(
 def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response: Response) -> None:
     call = call_of(response, name="private_tool", output=SECRET)
     unknown = stranger.get(reverse("admin:responses_toolcall_change", args=[10**15]))
-    foreign = stranger.get(page_of(call))
+    foreign = stranger.get(page_url(call))
     assert foreign.status_code == unknown.status_code
     assert SECRET not in text(foreign)
     assert "private_tool" not in text(foreign)
@@ -158,13 +158,13 @@ def test_odd_addresses_are_answered(lead: Client, response: Response) -> None:
         assert lead.get(f"{CALLS}charts/{query}").status_code == 200
 
 
-def test_nothing_is_written_here(admin: Client, response: Response) -> None:
+def test_calls_are_read_only(admin: Client, response: Response) -> None:
     call = call_of(response)
-    assert admin.post(page_of(call), {"name": "x"}).status_code == 405
+    assert admin.post(page_url(call), {"name": "x"}).status_code == 405
     assert admin.get(f"{CALLS}add/").status_code == 403
 
 
-def test_it_takes_no_more_queries_for_more_rows(lead: Client, response: Response, count_queries: CountQueries) -> None:
+def test_query_count_is_independent_of_the_rows(lead: Client, response: Response, count_queries: CountQueries) -> None:
     call_of(response)
     few = count_queries(lead, CALLS)
     for number in range(9):

@@ -1,4 +1,4 @@
-"""Every type of item in a transcript: readable, without bytes, and never as the JSON that it is."""
+"""Transcript: every item type is readable, without binary data and raw JSON."""
 
 import base64
 from typing import Any
@@ -14,7 +14,17 @@ from kernel.clock import now
 from responses.models import Approval, ApprovalState, Response, ToolCall
 from tenants import scope
 from tenants.models import AuditEvent
-from tests.admin.rows import add_call, add_response, add_turns, model_calls, model_says, page_of, say, text, user_says
+from tests.admin.rows import (
+    add_call,
+    add_items,
+    add_response,
+    add_turns,
+    assistant_message,
+    function_call_item,
+    page_url,
+    text,
+    user_message,
+)
 from tests.support.api import Caller
 from tests.support.items import SAMPLES
 
@@ -66,16 +76,16 @@ def response(caller: Caller) -> Response:
 
 
 def page(lead: Client, response: Response) -> str:
-    return text(lead.get(page_of(response)))
+    return text(lead.get(page_url(response)))
 
 
 def transcript(lead: Client, response: Response, *bodies: dict[str, Any]) -> str:
-    """The part of the page that shows these items."""
-    say(response, Section.OUTPUT, *bodies)
+    """Add items to the response and return the transcript."""
+    add_items(response, Section.OUTPUT, *bodies)
     return page(lead, response).partition('aria-label="Transcript"')[2].partition("</section>")[0]
 
 
-def test_a_sample_of_every_item_is_looked_at() -> None:
+def test_every_item_type_has_an_expectation() -> None:
     assert SHOWN.keys() == SAMPLES.keys()
 
 
@@ -86,7 +96,7 @@ def test_an_item_is_readable(lead: Client, response: Response, name: str) -> Non
     assert f"&quot;type&quot;: &quot;{SAMPLES[name]['type']}&quot;" not in shown
 
 
-def test_no_item_shows_bytes_or_what_is_sealed(lead: Client, response: Response) -> None:
+def test_binary_and_encrypted_content_is_not_shown(lead: Client, response: Response) -> None:
     url = "data:image/png;base64," + "A" * 400
     screen = {
         "type": "computer_call_output",
@@ -115,13 +125,13 @@ def test_tools_of_namespaces_and_servers_are_named(lead: Client, response: Respo
     assert "crm (f): Customers.\nbox (add, note): Sums." in shown
 
 
-def test_a_type_that_nobody_knows_is_shown_as_json(lead: Client, response: Response) -> None:
+def test_an_unknown_item_type_is_shown_as_json(lead: Client, response: Response) -> None:
     shown = transcript(lead, response, {"type": "new_thing", "body": "what it says"})
     assert "<b>new_thing</b>" in shown
     assert "&quot;body&quot;: &quot;what it says&quot;" in shown
 
 
-def test_the_messages_of_a_prompt_stand_before_the_input(lead: Client, caller: Caller) -> None:
+def test_prompt_messages_precede_the_input(lead: Client, caller: Caller) -> None:
     messages = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
         {"type": "message", "role": "system", "content": "Be kind."},
@@ -134,22 +144,22 @@ def test_the_messages_of_a_prompt_stand_before_the_input(lead: Client, caller: C
     assert "&#x27;role&#x27;" not in whole
 
 
-def test_what_a_moderation_model_found_is_among_the_facts(lead: Client, caller: Caller) -> None:
+def test_details_show_moderation_results(lead: Client, caller: Caller) -> None:
     found = {"type": "moderation_result", "model": "judge", "flagged": True, "categories": {"violence": True}}
     failed = {"type": "error", "code": "server_error", "message": "It is away."}
     whole = page(lead, add_response(caller, moderation={"input": found, "output": failed}))
-    told = ["Moderation of input", "flagged", "violence, by judge", "check failed", "It is away."]
-    assert [words for words in told if words not in whole] == []
+    expected = ["Moderation of input", "flagged", "violence, by judge", "check failed", "It is away."]
+    assert [words for words in expected if words not in whole] == []
 
 
-def test_a_turn_that_does_not_count_says_why(lead: Client, response: Response) -> None:
+def test_a_discarded_turn_shows_its_reason(lead: Client, response: Response) -> None:
     add_turns(response, 1)
     with scope.team(response.team_id):
         response.turn_set.update(discarded={"defect": "The answer is no JSON.", "items": []})
-    assert "The answer is no JSON." in text(lead.get(page_of(response, tab="attempts")))
+    assert "The answer is no JSON." in text(lead.get(page_url(response, tab="attempts")))
 
 
-# -- words, and what is made of them -----------------------------------------------------------------------------------
+# -- text and tool cards -----------------------------------------------------------------------------------------------
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -158,13 +168,13 @@ PIXEL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
 def item_of(response: Response) -> Item:
-    """The only item of the team."""
+    """Return the only item of the team."""
     with scope.team(response.team_id):
         return Item.objects.get(team_id=response.team_id)
 
 
 def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin") -> File:
-    """A file of the caller's team."""
+    """Store a file of the caller's team."""
     upload = storage.IncomingFile(
         content=SimpleUploadedFile(name, content),
         filename=name,
@@ -177,31 +187,31 @@ def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin")
     return file
 
 
-def test_messages_are_markdown_and_their_words_are_there_as_they_were_written(lead: Client, response: Response) -> None:
-    shown = transcript(lead, response, model_says("# Hi\n\n*you* ![x](https://evil.example/a.png)"))
+def test_messages_show_markdown_and_their_source(lead: Client, response: Response) -> None:
+    shown = transcript(lead, response, assistant_message("# Hi\n\n*you* ![x](https://evil.example/a.png)"))
     assert '<p class="c-h1">Hi</p>' in shown
     assert "x (image from evil.example, not loaded)" in shown
     assert "*you* ![x](https://evil.example/a.png)</pre>" in shown
     assert "<img" not in shown
 
 
-def test_markup_of_strangers_is_text(lead: Client, response: Response) -> None:
+def test_markup_in_items_is_escaped(lead: Client, response: Response) -> None:
     evil = "<script>alert(1)</script>"
-    call = {**model_calls(evil, f'{{"a": "{evil}"}}'), "id": f'"{evil}'}
-    shown = transcript(lead, response, model_says(evil), call, {"type": "new_thing", "body": evil})
+    call = {**function_call_item(evil, f'{{"a": "{evil}"}}'), "id": f'"{evil}'}
+    shown = transcript(lead, response, assistant_message(evil), call, {"type": "new_thing", "body": evil})
     assert "<script>" not in shown
 
 
-def test_a_call_stands_with_what_came_back(lead: Client, response: Response) -> None:
+def test_a_call_and_its_output_share_a_card(lead: Client, response: Response) -> None:
     answer = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
     add_call(response, name="look", attempt=3)
-    shown = transcript(lead, response, model_calls("look", '{"at":1}'), answer)
+    shown = transcript(lead, response, function_call_item("look", '{"at":1}'), answer)
     assert shown.count("<article") == 1
-    told = ["8 B → 5 B", "attempt 3", "250 ms", "sunny", "{&quot;at&quot;:1}</pre>"]
-    assert [words for words in told if words not in shown] == []
+    expected = ["8 B → 5 B", "attempt 3", "250 ms", "sunny", "{&quot;at&quot;:1}</pre>"]
+    assert [words for words in expected if words not in shown] == []
 
 
-def test_calls_that_we_make_say_how_long_they_took(lead: Client, response: Response) -> None:
+def test_hosted_calls_show_their_duration(lead: Client, response: Response) -> None:
     call = {"type": "mcp_call", "server_label": "box", "name": "add", "arguments": "{}", "output": "3"}
     add_call(response, kind="mcp", name="add", output="3")
     shown = transcript(lead, response, call)
@@ -209,7 +219,7 @@ def test_calls_that_we_make_say_how_long_they_took(lead: Client, response: Respo
     assert shown.count(">3</pre>") == 1
 
 
-def test_an_approval_says_when_and_with_which_key(lead: Client, response: Response, caller: Caller) -> None:
+def test_an_approval_shows_time_and_api_key(lead: Client, response: Response, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         Approval.objects.create(
             id="mcpr_x", team=caller.team, response=response, call_id="c", request="", definition="",
@@ -220,12 +230,12 @@ def test_an_approval_says_when_and_with_which_key(lead: Client, response: Respon
     assert f"UTC by API key {caller.key.name} in" in shown
 
 
-# -- what comes on demand ----------------------------------------------------------------------------------------------
+# -- content loaded on demand ------------------------------------------------------------------------------------------
 
 
-def test_the_rest_of_a_long_text_comes_in_pieces_of_plain_text(lead: Client, response: Response) -> None:
+def test_a_long_text_is_loaded_in_plain_text_chunks(lead: Client, response: Response) -> None:
     long = "<b>" + "a" * 65_533 + "b" * 65_536 + "c"
-    shown = transcript(lead, response, {**model_calls("f", "{}"), "arguments": long})
+    shown = transcript(lead, response, {**function_call_item("f", "{}"), "arguments": long})
     url = f"/admin/content/items/{item_of(response).pk}/text/0/"
     assert f'href="{url}?from=65536"' in shown
     middle = lead.get(url, {"from": "65536"})
@@ -238,17 +248,17 @@ def test_the_rest_of_a_long_text_comes_in_pieces_of_plain_text(lead: Client, res
     assert "X-Next" not in end
 
 
-def test_a_long_output_of_a_call_that_we_made_comes_in_pieces(lead: Client, response: Response) -> None:
+def test_a_long_output_of_a_hosted_call_is_loaded_in_chunks(lead: Client, response: Response) -> None:
     add_call(response, output="x" * 70_000)
     with scope.team(response.team_id):
         row = ToolCall.objects.get(response=response)
     url = f"/admin/content/calls/{row.pk}/output/"
-    assert url in transcript(lead, response, model_calls("f", "{}"))
+    assert url in transcript(lead, response, function_call_item("f", "{}"))
     assert text(lead.get(url, {"from": "65536"})) == "x" * (70_000 - 65_536)
     assert lead.get(f"/admin/content/calls/{row.pk}/result/").status_code == 404
 
 
-def test_an_image_that_was_brought_along_comes_from_here(lead: Client, response: Response) -> None:
+def test_an_inline_image_is_served_by_the_admin(lead: Client, response: Response) -> None:
     image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]}
     shown = transcript(lead, response, image)
     url = f"/admin/content/items/{item_of(response).pk}/media/0/"
@@ -268,7 +278,7 @@ def test_an_image_that_was_brought_along_comes_from_here(lead: Client, response:
         "data:,x",
     ],
 )
-def test_what_is_no_image_is_saved_and_never_shown(lead: Client, response: Response, url: str) -> None:
+def test_an_unsafe_inline_image_is_only_downloaded(lead: Client, response: Response, url: str) -> None:
     image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
     transcript(lead, response, image)
     got = lead.get(f"/admin/content/items/{item_of(response).pk}/media/0/")
@@ -277,7 +287,7 @@ def test_what_is_no_image_is_saved_and_never_shown(lead: Client, response: Respo
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
-def test_files_of_the_team_come_from_here(lead: Client, response: Response, caller: Caller) -> None:
+def test_files_of_the_team_are_served_by_the_admin(lead: Client, response: Response, caller: Caller) -> None:
     picture, page = keep(caller, PNG, "image/png"), keep(caller, b"<script>", "text/html", "a.html")
     content = [{"type": "input_image", "file_id": picture.pk}, {"type": "input_file", "file_id": page.pk}]
     shown = transcript(lead, response, {"type": "message", "role": "user", "content": content})
@@ -289,29 +299,29 @@ def test_files_of_the_team_come_from_here(lead: Client, response: Response, call
     assert saved["Content-Disposition"] == 'attachment; filename="a.html"'
 
 
-# -- who sees how much -------------------------------------------------------------------------------------------------
+# -- content access ----------------------------------------------------------------------------------------------------
 
 
-def test_without_the_right_to_read_there_is_the_skeleton(auditor: Client, response: Response) -> None:
+def test_structure_is_visible_without_content_access(auditor: Client, response: Response) -> None:
     secret = "zebra"
     add_call(response, name="look", output=secret, error=secret)
     found = {"type": "file_search_call", "queries": [secret], "results": [{"filename": secret, "text": secret}]}
     patch = {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "delete_file", "path": secret}}
-    cited = model_says(secret)
+    cited = assistant_message(secret)
     cited["content"][0]["annotations"] = [{"type": "url_citation", "url": f"https://{secret}.example", "title": secret}]
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": secret}]}
-    say(response, Section.INPUT, user_says(secret))
-    say(response, Section.OUTPUT, model_calls("look", secret), found, patch, cited, thought)
+    add_items(response, Section.INPUT, user_message(secret))
+    add_items(response, Section.OUTPUT, function_call_item("look", secret), found, patch, cited, thought)
     shown = page(auditor, response)
     assert secret not in shown
-    told = ["<b>look</b>", "file search", "250 ms", "5 B", "Content hidden"]
-    assert [words for words in told if words not in shown] == []
+    expected = ["<b>look</b>", "file search", "250 ms", "5 B", "Content hidden"]
+    assert [words for words in expected if words not in shown] == []
 
 
-def test_payloads_are_for_those_who_may_read(
+def test_payloads_require_content_access(
     auditor: Client, operator: Client, stranger: Client, response: Response, caller: Caller
 ) -> None:
-    say(response, Section.INPUT, user_says("zebra"))
+    add_items(response, Section.INPUT, user_message("zebra"))
     add_call(response, output="zebra")
     file = keep(caller, b"zebra", "text/plain")
     with scope.team(response.team_id):
@@ -323,9 +333,9 @@ def test_payloads_are_for_those_who_may_read(
             assert (got.status_code, b"zebra" in got.content) == (status, False), url
 
 
-def test_reading_by_somebody_from_elsewhere_is_noted(operator: Client, response: Response) -> None:
+def test_reading_by_a_non_member_is_audited(operator: Client, response: Response) -> None:
     operator.post("/admin/content/reveal/", {"team": response.team_id, "reason": "ticket 12", "next": "/admin/"})
-    say(response, Section.INPUT, user_says("zebra"))
+    add_items(response, Section.INPUT, user_message("zebra"))
     key = item_of(response).pk
     assert text(operator.get(f"/admin/content/items/{key}/text/0/")) == "zebra"
     with scope.every_team():

@@ -1,4 +1,4 @@
-"""Upstreams and models. An upstream's key goes in and never comes out."""
+"""Upstreams with write-only keys, models and their capabilities."""
 
 import re
 import uuid
@@ -22,7 +22,7 @@ from tests.support.api import Caller, MakeCaller
 SECRET = "upstream-secret-8d1f"
 LIST = "/admin/tenants/upstream/"
 NO_IMAGES = '{"vision": false}'
-# The form of a model of which nothing is known.
+# Form of a model with default capabilities.
 PLAIN = {
     "enabled": "on",
     "vision": "on",
@@ -37,7 +37,7 @@ PLAIN = {
 
 @pytest.fixture
 def upstream(database: None) -> Iterator[Upstream]:
-    """An upstream with a key; removed, since upstreams belong to no team that would keep tests apart."""
+    """An upstream with a key. Removed afterwards, because upstreams are shared by all teams and so by all tests."""
     made = Upstream.objects.create(name=f"up {uuid.uuid4().hex}", base_url="http://127.0.0.1:9/v1", api_key=SECRET)
     yield made
     with scope.every_team():
@@ -45,25 +45,25 @@ def upstream(database: None) -> Iterator[Upstream]:
         Upstream.objects.filter(pk=made.pk).delete()
 
 
-def page_of(upstream: Upstream) -> str:
-    """The address of an upstream's page."""
+def page_url(upstream: Upstream) -> str:
+    """Return the URL of the page of an upstream."""
     return f"{LIST}{upstream.pk}/change/"
 
 
 def save(client: Client, upstream: Upstream, **changed: Any) -> None:
     """Save the form of an upstream."""
     form = {"name": upstream.name, "address": upstream.base_url, "wire_api": upstream.wire_api, **changed}
-    answer = client.post(page_of(upstream), form)
+    answer = client.post(page_url(upstream), form)
     assert answer.status_code == 302
 
 
 def stored_key(upstream: Upstream) -> str:
-    """The key as the inference client would get it."""
+    """Return the decrypted key, as the inference client gets it."""
     return Upstream.objects.get(pk=upstream.pk).api_key
 
 
-def test_the_key_is_on_no_page(admin: Client, upstream: Upstream) -> None:
-    pages = [text(admin.get(url)) for url in (LIST, page_of(upstream), "/admin/tenants/model/")]
+def test_the_key_is_never_shown(admin: Client, upstream: Upstream) -> None:
+    pages = [text(admin.get(url)) for url in (LIST, page_url(upstream), "/admin/tenants/model/")]
     assert [SECRET in page for page in pages] == [False] * 3
     assert "A key is set. Leave this empty to keep it." in pages[1]
 
@@ -82,34 +82,34 @@ def test_a_new_key_replaces_the_old_one_and_is_encrypted(admin: Client, upstream
         assert "another-secret" not in cursor.fetchone()[0]
 
 
-def test_a_key_can_be_forgotten(admin: Client, upstream: Upstream) -> None:
+def test_a_key_can_be_removed(admin: Client, upstream: Upstream) -> None:
     save(admin, upstream, forget_api_key="on")
     assert stored_key(upstream) == ""
-    assert "forget_api_key" not in text(admin.get(page_of(upstream)))
+    assert "forget_api_key" not in text(admin.get(page_url(upstream)))
 
 
-def test_the_pages_open_when_the_key_cannot_be_decrypted(admin: Client, upstream: Upstream) -> None:
+def test_pages_open_when_the_key_cannot_be_decrypted(admin: Client, upstream: Upstream) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tenants_upstream SET api_key = 'garbage' WHERE id = %s", [upstream.pk])
     Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
-    urls = (LIST, page_of(upstream), "/admin/tenants/model/", "/admin/tenants/model/add/")
+    urls = (LIST, page_url(upstream), "/admin/tenants/model/", "/admin/tenants/model/add/")
     assert [admin.get(url).status_code for url in urls] == [200] * 4
 
 
 @pytest.mark.parametrize("url", ["http://ollama:11434/v1", "https://api.openai.com/v1/", "http://[::1]:8000/v1"])
-def test_it_takes_the_addresses_that_upstreams_have(url: str, admin: Client, upstream: Upstream) -> None:
+def test_valid_base_urls_are_accepted(url: str, admin: Client, upstream: Upstream) -> None:
     save(admin, upstream, address=url)
     assert Upstream.objects.get(pk=upstream.pk).base_url == url.rstrip("/")
 
 
 @pytest.mark.parametrize("url", ["", "ftp://host/v1", "javascript:alert(1)", "http://host/v1?key=1", "//host/v1"])
-def test_it_refuses_what_is_no_address(url: str, admin: Client, upstream: Upstream) -> None:
-    answer = admin.post(page_of(upstream), {"name": upstream.name, "address": url})
+def test_invalid_base_urls_are_rejected(url: str, admin: Client, upstream: Upstream) -> None:
+    answer = admin.post(page_url(upstream), {"name": upstream.name, "address": url})
     assert answer.status_code == 200
     assert Upstream.objects.get(pk=upstream.pk).base_url == "http://127.0.0.1:9/v1"
 
 
-def test_there_is_one_default(admin: Client, upstream: Upstream) -> None:
+def test_only_one_upstream_is_the_default(admin: Client, upstream: Upstream) -> None:
     before = list(Upstream.objects.filter(is_default=True).values_list("pk", flat=True))
     try:
         save(admin, upstream, is_default="on")
@@ -118,7 +118,7 @@ def test_there_is_one_default(admin: Client, upstream: Upstream) -> None:
         Upstream.objects.filter(pk__in=before).update(is_default=True)
 
 
-def test_a_model_is_routed_and_shown_to_teams(
+def test_a_model_is_visible_to_the_chosen_teams(
     admin: Client, upstream: Upstream, caller: Caller, make_caller: MakeCaller
 ) -> None:
     name = f"m {uuid.uuid4().hex}"
@@ -132,7 +132,9 @@ def test_a_model_is_routed_and_shown_to_teams(
     assert [name in [model["id"] for model in directory.list_models(who)] for who in visible] == [True, False]
 
 
-def test_models_take_no_more_queries_for_more_rows(admin: Client, upstream: Upstream, count_queries: Any) -> None:
+def test_query_count_of_models_is_independent_of_the_rows(
+    admin: Client, upstream: Upstream, count_queries: Any
+) -> None:
     Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
     few = count_queries(admin, "/admin/tenants/model/")
     for _ in range(5):
@@ -142,7 +144,7 @@ def test_models_take_no_more_queries_for_more_rows(admin: Client, upstream: Upst
 
 @pytest.fixture
 def model(upstream: Upstream) -> Model:
-    """A model of which nothing is known; removed with its upstream."""
+    """A model with default capabilities; removed with its upstream."""
     return Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=upstream)
 
 
@@ -153,48 +155,50 @@ def save_model(client: Client, model: Model, **changed: Any) -> Any:
     return client.post(f"/admin/tenants/model/{model.pk}/change/", sent)
 
 
-def can(model: Model) -> Capabilities:
-    """What the model can do, as its route says."""
+def stored_capabilities(model: Model) -> Capabilities:
+    """Return the stored capabilities of a model."""
     return Model.objects.get(pk=model.pk).capabilities()
 
 
-def test_the_api_of_an_upstream_can_be_chosen(admin: Client, upstream: Upstream) -> None:
+def test_the_api_of_an_upstream_can_be_changed(admin: Client, upstream: Upstream) -> None:
     save(admin, upstream, wire_api="responses")
     assert Upstream.objects.get(pk=upstream.pk).wire_api == "responses"
 
 
-def test_every_capability_stands_on_the_page_with_what_it_decides(admin: Client, model: Model) -> None:
+def test_every_capability_is_on_the_form_with_its_effect(admin: Client, model: Model) -> None:
     page = text(admin.get(f"/admin/tenants/model/{model.pk}/change/"))
     assert [field.name for field in fields(Capabilities) if f'name="{field.name}"' not in page] == []
     assert "asking for them is refused" in page
 
 
-def test_an_ordinary_form_says_nothing_special(admin: Client, model: Model) -> None:
+def test_the_default_form_sets_no_capabilities(admin: Client, model: Model) -> None:
     assert save_model(admin, model).status_code == 302
-    assert can(model) == Capabilities()
+    assert stored_capabilities(model) == Capabilities()
     assert capability_labels(Model.objects.get(pk=model.pk)) == []
 
 
-def test_what_a_model_can_do_is_saved_shown_and_audited(admin: Client, model: Model) -> None:
+def test_capabilities_are_saved_shown_and_audited(admin: Client, model: Model) -> None:
     efforts = ["low", "high"]
     assert save_model(admin, model, vision=None, reasoning_efforts=efforts, context_window="32768").status_code == 302
-    assert can(model) == Capabilities(vision=False, reasoning_efforts=("low", "high"), context_window=32768)
+    assert stored_capabilities(model) == Capabilities(
+        vision=False, reasoning_efforts=("low", "high"), context_window=32768
+    )
     assert "no images" in text(admin.get("/admin/tenants/model/"))
     with scope.every_team():
         line = AuditEvent.objects.filter(target=str(model.pk), action="model.updated").get()
     assert line.after == {"vision": False, "reasoning_efforts": efforts, "context_window": 32768}
 
 
-def test_no_effort_chosen_means_that_nobody_knows(admin: Client, model: Model) -> None:
+def test_no_selected_effort_means_unknown(admin: Client, model: Model) -> None:
     save_model(admin, model, reasoning_efforts=["low"])
     save_model(admin, model)
-    assert can(model).reasoning_efforts is None
+    assert stored_capabilities(model).reasoning_efforts is None
 
 
 @pytest.mark.parametrize(("field", "value"), [("structured_output", "guessed"), ("max_images", "-1")])
-def test_it_refuses_what_is_no_capability(admin: Client, model: Model, field: str, value: str) -> None:
+def test_invalid_capabilities_are_rejected(admin: Client, model: Model, field: str, value: str) -> None:
     assert save_model(admin, model, **{field: value}).status_code == 200
-    assert can(model) == Capabilities()
+    assert stored_capabilities(model) == Capabilities()
 
 
 def add_by_command(upstream: Upstream, *options: str) -> None:
@@ -203,22 +207,24 @@ def add_by_command(upstream: Upstream, *options: str) -> None:
     call_command("add_upstream", *given, stdout=StringIO())
 
 
-def test_the_command_describes_models(model: Model) -> None:
-    said = '{"extra_sampling": true, "reasoning_efforts": ["low"], "context_window": 4096}'
-    add_by_command(model.upstream, "--models", model.name, "--wire-api", "responses", "--capabilities", said)
-    assert can(model) == Capabilities(extra_sampling=True, reasoning_efforts=("low",), context_window=4096)
+def test_the_command_sets_capabilities(model: Model) -> None:
+    capabilities = '{"extra_sampling": true, "reasoning_efforts": ["low"], "context_window": 4096}'
+    add_by_command(model.upstream, "--models", model.name, "--wire-api", "responses", "--capabilities", capabilities)
+    assert stored_capabilities(model) == Capabilities(
+        extra_sampling=True, reasoning_efforts=("low",), context_window=4096
+    )
     assert Upstream.objects.get(pk=model.upstream_id).wire_api == "responses"
 
 
-def test_the_command_keeps_what_it_is_not_told(model: Model) -> None:
+def test_the_command_keeps_unspecified_capabilities(model: Model) -> None:
     add_by_command(model.upstream, "--models", model.name, "--wire-api", "responses", "--capabilities", NO_IMAGES)
     add_by_command(model.upstream, "--models", model.name)
-    assert can(model) == Capabilities(vision=False)
+    assert stored_capabilities(model) == Capabilities(vision=False)
     assert Upstream.objects.get(pk=model.upstream_id).wire_api == "responses"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("capabilities", "message"),
     [
         ("nonsense", "no JSON"),
         ("[]", "no JSON object"),
@@ -229,12 +235,12 @@ def test_the_command_keeps_what_it_is_not_told(model: Model) -> None:
         ('{"reasoning_efforts": "low"}', "--capabilities"),
     ],
 )
-def test_the_command_refuses_what_is_no_capability(model: Model, said: str, told: str) -> None:
-    with pytest.raises(CommandError, match=re.escape(told)):
-        add_by_command(model.upstream, "--models", model.name, "--capabilities", said)
-    assert can(model) == Capabilities()
+def test_the_command_rejects_invalid_capabilities(model: Model, capabilities: str, message: str) -> None:
+    with pytest.raises(CommandError, match=re.escape(message)):
+        add_by_command(model.upstream, "--models", model.name, "--capabilities", capabilities)
+    assert stored_capabilities(model) == Capabilities()
 
 
-def test_capabilities_belong_to_models(upstream: Upstream) -> None:
+def test_capabilities_require_models_on_the_command_line(upstream: Upstream) -> None:
     with pytest.raises(CommandError, match="needs --models"):
         add_by_command(upstream, "--capabilities", NO_IMAGES)

@@ -1,4 +1,4 @@
-"""The page of usage: numbers by time and group, links to what they count, CSV, and nobody else's numbers."""
+"""Usage page: metrics by time and group, links to lists, CSV, and isolation of teams."""
 
 import csv
 import io
@@ -22,19 +22,19 @@ USAGE = "/admin/usage/"
 
 
 def table(client: Client, **query: str) -> list[dict[str, str]]:
-    """The CSV of a question."""
+    """Return the rows of the CSV file of a query."""
     answer = client.get(USAGE, {"format": "csv", **query})
     assert answer["Content-Type"].startswith("text/csv")
     return [*csv.DictReader(io.StringIO(text(answer)))]
 
 
 def totals(client: Client, **query: str) -> dict[str, str]:
-    """The table of totals: name and number."""
+    """Return the table of totals by name."""
     row = r'<td><i class="c-dot-sign[^>]*></i>(?:<a [^>]*>)?([^<]*)(?:</a>)?</td>\s*<td class="c-num">([^<]*)</td>'
     return dict(re.findall(row, text(client.get(USAGE, query))))
 
 
-def test_it_counts_responses_by_status(lead: Client, caller: Caller) -> None:
+def test_responses_are_counted_by_status(lead: Client, caller: Caller) -> None:
     for status in (Status.COMPLETED, Status.COMPLETED, Status.FAILED):
         add_response(caller, status=status)
     assert totals(lead, range="24h", group="status") == {"completed": "2", "failed": "1"}
@@ -51,13 +51,13 @@ def test_it_counts_responses_by_status(lead: Client, caller: Caller) -> None:
         ("tools", "5"),
     ],
 )
-def test_it_shows_each_metric(lead: Client, caller: Caller, metric: str, expected: str) -> None:
+def test_each_metric_has_a_total(lead: Client, caller: Caller, metric: str, expected: str) -> None:
     add_response(caller, input_tokens=100, cached_tokens=30, output_tokens=70, tool_calls=2)
     add_response(caller, status=Status.FAILED, input_tokens=200, tool_calls=3)
     assert list(totals(lead, metric=metric, group="none").values()) == [expected]
 
 
-def test_percentiles_are_those_of_the_rows_to_a_few_percent(lead: Client, caller: Caller) -> None:
+def test_percentiles_are_accurate_to_12_percent(lead: Client, caller: Caller) -> None:
     for number in range(1, 101):
         add_response(caller, duration_ms=number * 100, first_token_ms=number * 10)
     for metric, exact in (("p50", 5000), ("p95", 9500), ("ttft50", 500), ("ttft95", 950)):
@@ -65,7 +65,7 @@ def test_percentiles_are_those_of_the_rows_to_a_few_percent(lead: Client, caller
         assert float(row[metric]) == pytest.approx(exact, rel=0.12)
 
 
-def test_cost_and_calls_of_every_endpoint_come_from_the_ledger(lead: Client, caller: Caller) -> None:
+def test_cost_and_calls_come_from_the_usage_records(lead: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         for endpoint in ("responses", "embeddings"):
             UsageRecord.objects.create(
@@ -76,7 +76,7 @@ def test_cost_and_calls_of_every_endpoint_come_from_the_ledger(lead: Client, cal
     assert totals(lead, metric="cost", group="model") == {"m": "$0.50"}
 
 
-def test_tool_calls_are_told_apart_by_tool(lead: Client, caller: Caller) -> None:
+def test_tool_calls_can_be_grouped_by_tool(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     for place, name in enumerate(("search", "search", "fetch")):
         add_call(response, call_id=f"c{place}", name=name)
@@ -86,12 +86,12 @@ def test_tool_calls_are_told_apart_by_tool(lead: Client, caller: Caller) -> None
     assert totals(lead, metric="tools", group="tool") == {"search": "2", "fetch": "1"}
 
 
-def test_what_cannot_be_grouped_so_is_not_grouped(lead: Client, caller: Caller) -> None:
+def test_an_unsupported_grouping_is_reported(lead: Client, caller: Caller) -> None:
     page = text(lead.get(USAGE, {"metric": "cost", "group": "status"}))
     assert "Cost cannot be grouped by status" in page
 
 
-def test_the_largest_eight_are_shown_and_the_rest_is_other(lead: Client, caller: Caller) -> None:
+def test_groups_beyond_the_largest_eight_are_combined(lead: Client, caller: Caller) -> None:
     for number in range(11):
         for _ in range(1 + (number < 8)):
             add_response(caller, model=f"m{number:02}")
@@ -101,7 +101,7 @@ def test_the_largest_eight_are_shown_and_the_rest_is_other(lead: Client, caller:
     assert len(table(lead, group="model", range="24h")) == 11
 
 
-def test_filters_narrow_it(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_usage_can_be_filtered(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller(team=caller.team)
     add_response(caller, model="one")
     add_response(other, model="two")
@@ -112,7 +112,7 @@ def test_filters_narrow_it(lead: Client, caller: Caller, make_caller: MakeCaller
     assert totals(lead, group="model", model="none of these") == {}
 
 
-def test_a_day_is_a_day_of_the_time_zone(lead: Client, caller: Caller) -> None:
+def test_days_begin_at_midnight_of_the_time_zone(lead: Client, caller: Caller) -> None:
     add_response(caller, created_at=now() - timedelta(days=3))
     for zone in ("Asia/Kolkata", "America/St_Johns", "Pacific/Apia", "Europe/Berlin"):
         (row,) = table(lead, group="none", bucket="day", tz=zone)
@@ -120,7 +120,7 @@ def test_a_day_is_a_day_of_the_time_zone(lead: Client, caller: Caller) -> None:
         assert "T00:00:00" in row["from"] or zone in {"Asia/Kolkata", "America/St_Johns"}
 
 
-def test_all_buckets_add_up_to_the_total_where_clocks_change(lead: Client, caller: Caller) -> None:
+def test_buckets_add_up_when_clocks_change(lead: Client, caller: Caller) -> None:
     for month, day in ((3, 28), (3, 29), (3, 30), (10, 24), (10, 25), (10, 26)):
         for hour in (0, 1, 12, 22, 23):
             add_response(caller, created_at=now().replace(year=2026, month=month, day=day, hour=hour))
@@ -130,7 +130,7 @@ def test_all_buckets_add_up_to_the_total_where_clocks_change(lead: Client, calle
     assert totals(lead, **query) == {"Responses": "30"}
 
 
-def test_odd_addresses_get_a_page(lead: Client, caller: Caller) -> None:
+def test_invalid_queries_render_a_page(lead: Client, caller: Caller) -> None:
     odd: list[dict[str, Any]] = [
         {"metric": "x", "group": "y", "bucket": "z", "view": "v", "range": "r", "tz": "Nowhere/Land"},
         {"range": "custom", "since": "1999-01-01", "until": "9999-12-31"},
@@ -153,14 +153,14 @@ def test_numbers_link_to_lists_that_open(lead: Client, caller: Caller) -> None:
     assert good.pk not in listed
 
 
-def test_names_are_text_on_the_page_and_no_formula_in_the_file(lead: Client, caller: Caller) -> None:
+def test_names_are_escaped_on_the_page_and_in_the_csv(lead: Client, caller: Caller) -> None:
     add_response(caller, model="=1+<script>alert(1)</script>")
     assert "<script>alert" not in text(lead.get(USAGE, {"group": "model"}))
     (row,) = table(lead, group="model")
     assert row["group"].startswith("'=1+")
 
 
-def test_a_stranger_gets_nothing_of_it(stranger: Client, caller: Caller) -> None:
+def test_another_team_sees_no_usage(stranger: Client, caller: Caller) -> None:
     add_response(caller, model="secret-model")
     assert totals(stranger, group="model") == {}
     named = stranger.get(USAGE, {"group": "model", "team": caller.team.pk, "key": caller.key.pk})
@@ -174,11 +174,11 @@ def test_staff_see_every_team(operator: Client, caller: Caller) -> None:
     assert totals(operator, group="team", team=caller.team.pk) == {caller.team.name: "1"}
 
 
-def test_nobody_gets_in_without_signing_in(database: None) -> None:
+def test_usage_requires_signing_in(database: None) -> None:
     assert Client().get(USAGE).status_code == 302
 
 
-def test_it_takes_few_queries(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+def test_query_count_is_independent_of_the_groups(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
     add_response(caller)
     few = count_queries(lead, USAGE)
     for number in range(12):

@@ -29,43 +29,43 @@ SETTINGS = {"name": "orders", "url": "https://example.com/hook", "event_types": 
 ATTEMPT = {"at": "2026-11-21T12:00:00+00:00", "status": 503, "ms": 12, "error": "", "body": "<b>not today</b>"}
 
 
-def page_of(endpoint: WebhookEndpoint, action: str = "change") -> str:
-    """The address of an endpoint's page, or of one of its actions."""
+def page_url(endpoint: WebhookEndpoint, action: str = "change") -> str:
+    """Return the URL of the page of an endpoint, or of one of its actions."""
     return f"{ENDPOINTS}{endpoint.pk}/{action}/"
 
 
 def secret_on(answer: Any) -> str:
-    """The secret that a page shows."""
+    """Return the secret that a page shows."""
     found = re.search(r'<code id="secret"[^>]*>(whsec_[^<]+)</code>', text(answer))
     assert found is not None, "no secret on the page"
     return found[1]
 
 
-def told(answer: Any) -> str:
-    """What the next page says."""
+def messages_of(answer: Any) -> str:
+    """Return the messages for the user."""
     return " ".join(str(message) for message in get_messages(answer.wsgi_request))
 
 
 def audited(caller: Caller) -> list[str]:
-    """What people did to the team's webhooks."""
+    """Return the audit actions of users on the team's webhooks."""
     with scope.team(caller.team.pk):
         lines = AuditEvent.objects.filter(actor__startswith="user:", action__startswith="webhook_").order_by("pk")
         return list(lines.values_list("action", flat=True))
 
 
-def test_a_lead_makes_an_endpoint_and_sees_its_secret_once(lead: Client, caller: Caller) -> None:
+def test_a_new_endpoint_shows_its_secret_once(lead: Client, caller: Caller) -> None:
     answer = lead.post(f"{ENDPOINTS}add/", {**SETTINGS, "team": caller.team.pk})
     made = endpoint_of(caller)
     assert secret_on(answer) == made.secret
     assert (made.name, made.url, made.event_types) == ("orders", SETTINGS["url"], ["response.completed"])
-    for later in (lead.get(ENDPOINTS), lead.get(page_of(made))):
+    for later in (lead.get(ENDPOINTS), lead.get(page_url(made))):
         assert made.secret not in text(later)
         assert f"whsec_…{made.secret[-4:]}" in text(later)
     assert audited(caller) == ["webhook_endpoint.created"]
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "https://10.0.0.1/", "nonsense"])
-def test_it_refuses_urls_that_no_delivery_reaches(lead: Client, caller: Caller, url: str) -> None:
+def test_urls_that_deliveries_cannot_reach_are_rejected(lead: Client, caller: Caller, url: str) -> None:
     answer = lead.post(f"{ENDPOINTS}add/", {**SETTINGS, "team": caller.team.pk, "url": url})
     assert "The URL is not allowed" in text(answer)
     with scope.team(caller.team.pk):
@@ -74,54 +74,54 @@ def test_it_refuses_urls_that_no_delivery_reaches(lead: Client, caller: Caller, 
 
 def test_a_lead_changes_an_endpoint(lead: Client, caller: Caller) -> None:
     made = add_endpoint(caller, "https://a.example/")
-    assert lead.post(page_of(made.endpoint), {**SETTINGS, "name": "bills"}).status_code == 302
+    assert lead.post(page_url(made.endpoint), {**SETTINGS, "name": "bills"}).status_code == 302
     changed = endpoint_of(caller)
     assert (changed.name, changed.url, changed.secret) == ("bills", SETTINGS["url"], made.secret)
     assert audited(caller) == ["webhook_endpoint.updated"]
 
 
-def test_rotating_shows_the_new_secret_and_keeps_the_old_one_if_asked(lead: Client, caller: Caller) -> None:
+def test_rotating_can_keep_the_previous_secret(lead: Client, caller: Caller) -> None:
     made = add_endpoint(caller, "https://a.example/")
-    assert "24 hours" in text(lead.get(page_of(made.endpoint, "rotate")))
-    shown = secret_on(lead.post(page_of(made.endpoint, "rotate"), {"keep_old": "on"}))
+    assert "24 hours" in text(lead.get(page_url(made.endpoint, "rotate")))
+    shown = secret_on(lead.post(page_url(made.endpoint, "rotate"), {"keep_old": "on"}))
     row = endpoint_of(caller)
     assert (row.secret, row.previous_secret) == (shown, made.secret)
-    secret_on(lead.post(page_of(made.endpoint, "rotate"), {}))
+    secret_on(lead.post(page_url(made.endpoint, "rotate"), {}))
     assert endpoint_of(caller).previous_secret == ""
 
 
-def test_switching_off_and_on(lead: Client, caller: Caller) -> None:
+def test_an_endpoint_can_be_disabled_and_enabled(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     for enabled in (False, True):
-        assert lead.get(page_of(endpoint, "switch")).status_code == 200
-        lead.post(page_of(endpoint, "switch"))
+        assert lead.get(page_url(endpoint, "switch")).status_code == 200
+        lead.post(page_url(endpoint, "switch"))
         assert endpoint_of(caller).enabled is enabled
     assert audited(caller) == ["webhook_endpoint.disabled", "webhook_endpoint.enabled"]
 
 
-def test_one_that_was_disabled_says_why(lead: Client, caller: Caller) -> None:
+def test_a_disabled_endpoint_shows_the_reason(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     change_endpoint(caller, enabled=False, disabled_at=now(), disabled_reason=DisabledReason.GONE)
-    assert "the endpoint responded with 410 Gone" in text(lead.get(page_of(endpoint)))
+    assert "the endpoint responded with 410 Gone" in text(lead.get(page_url(endpoint)))
     assert "It answered 410 Gone" in text(lead.get(ENDPOINTS))
 
 
-def test_a_test_that_nobody_answers_says_so(lead: Client, caller: Caller) -> None:
+def test_an_unreachable_endpoint_fails_the_test(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://127.0.0.1/").endpoint
-    assert "response.completed" in text(lead.get(page_of(endpoint, "test")))
-    answer = lead.post(page_of(endpoint, "test"), {"event_type": "response.completed"})
-    assert "Test failed" in told(answer)
+    assert "response.completed" in text(lead.get(page_url(endpoint, "test")))
+    answer = lead.post(page_url(endpoint, "test"), {"event_type": "response.completed"})
+    assert "Test failed" in messages_of(answer)
 
 
-def test_deleting_takes_the_deliveries_along(lead: Client, caller: Caller) -> None:
+def test_deleting_an_endpoint_deletes_its_deliveries(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     announce(caller)
-    assert lead.post(page_of(endpoint, "delete"), {"post": "yes"}).status_code == 302
+    assert lead.post(page_url(endpoint, "delete"), {"post": "yes"}).status_code == 302
     assert deliveries_of(caller) == []
     assert audited(caller) == ["webhook_endpoint.deleted"]
 
 
-def test_the_list_says_how_many_succeeded_lately(lead: Client, caller: Caller) -> None:
+def test_the_list_shows_the_success_rate(lead: Client, caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     for _ in range(3):
         announce(caller)
@@ -133,7 +133,7 @@ def test_the_list_says_how_many_succeeded_lately(lead: Client, caller: Caller) -
     assert "100 % of 3" in text(lead.get(ENDPOINTS))
 
 
-def test_a_delivery_shows_each_attempt_as_text(lead: Client, caller: Caller) -> None:
+def test_attempts_of_a_delivery_are_escaped(lead: Client, caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller, object_id="resp_12")
     change_deliveries(caller, attempts=1, history=[ATTEMPT], last_status=503, last_ms=12, last_body=ATTEMPT["body"])
@@ -146,40 +146,38 @@ def test_a_delivery_shows_each_attempt_as_text(lead: Client, caller: Caller) -> 
     assert delivery.event_id not in text(lead.get(DELIVERIES, {"q": "resp_13"}))
 
 
-def test_a_delivery_is_sent_again(lead: Client, caller: Caller) -> None:
+def test_a_delivery_can_be_resent(lead: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     announce(caller)
     change_deliveries(caller, state=DeliveryState.FAILED, next_attempt_at=None)
     resend = f"{DELIVERIES}{deliveries_of(caller)[0].pk}/resend/"
     assert "again with the same ID" in text(lead.get(resend))
-    assert "being resent" in told(lead.post(resend))
+    assert "being resent" in messages_of(lead.post(resend))
     assert deliveries_of(caller)[0].state == DeliveryState.PENDING
     change_deliveries(caller, claimed_until=now() + timedelta(minutes=1))
-    assert "already in progress" in told(lead.post(resend))
-    lead.post(page_of(endpoint, "switch"))
-    assert "disabled" in told(lead.post(resend))
+    assert "already in progress" in messages_of(lead.post(resend))
+    lead.post(page_url(endpoint, "switch"))
+    assert "disabled" in messages_of(lead.post(resend))
 
 
 @pytest.mark.parametrize("action", ["change", "delete", "test", "rotate", "switch"])
-def test_a_developer_and_a_stranger_change_nothing(
-    developer: Client, stranger: Client, caller: Caller, action: str
-) -> None:
+def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Client, caller: Caller, action: str) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     before = endpoint_of(caller).updated_at
     wanted = {**SETTINGS, "event_type": "response.completed", "post": "yes"}
-    assert developer.post(page_of(endpoint, action), wanted).status_code == 403
-    assert stranger.post(page_of(endpoint, action), wanted).status_code in {403, 404}
+    assert developer.post(page_url(endpoint, action), wanted).status_code == 403
+    assert stranger.post(page_url(endpoint, action), wanted).status_code in {403, 404}
     row = endpoint_of(caller)
     assert (row.updated_at, row.enabled, audited(caller)) == (before, True, [])
 
 
-def test_a_developer_reads_and_a_stranger_sees_nothing(developer: Client, stranger: Client, caller: Caller) -> None:
+def test_developers_read_endpoints_of_their_own_team_only(developer: Client, stranger: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     announce(caller)
     (delivery,) = deliveries_of(caller)
-    assert "https://a.example/" in text(developer.get(page_of(endpoint)))
+    assert "https://a.example/" in text(developer.get(page_url(endpoint)))
     assert developer.post(f"{DELIVERIES}{delivery.pk}/resend/").status_code == 403
-    for url in (ENDPOINTS, DELIVERIES, page_of(endpoint), f"{DELIVERIES}{delivery.pk}/change/"):
+    for url in (ENDPOINTS, DELIVERIES, page_url(endpoint), f"{DELIVERIES}{delivery.pk}/change/"):
         page = text(stranger.get(url, follow=True))
         assert "a.example" not in page
         assert delivery.event_id not in page
@@ -187,7 +185,7 @@ def test_a_developer_reads_and_a_stranger_sees_nothing(developer: Client, strang
     assert stranger.post(f"{DELIVERIES}{delivery.pk}/resend/").status_code in {403, 404}
 
 
-def test_the_lists_take_no_more_queries_for_more_rows(lead: Client, caller: Caller, count_queries: Any) -> None:
+def test_query_count_of_the_lists_is_independent_of_the_rows(lead: Client, caller: Caller, count_queries: Any) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller)
     few = [count_queries(lead, url) for url in (ENDPOINTS, DELIVERIES)]
@@ -197,9 +195,9 @@ def test_the_lists_take_no_more_queries_for_more_rows(lead: Client, caller: Call
     assert [count_queries(lead, url) for url in (ENDPOINTS, DELIVERIES)] == few
 
 
-def test_an_operator_does_all_but_what_shows_a_secret(operator: Client, caller: Caller) -> None:
+def test_an_operator_cannot_see_secrets(operator: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
-    seen = {action: operator.get(page_of(endpoint, action)).status_code for action in ("change", "switch", "rotate")}
+    seen = {action: operator.get(page_url(endpoint, action)).status_code for action in ("change", "switch", "rotate")}
     assert seen == {"change": 200, "switch": 200, "rotate": 403}
-    assert operator.post(page_of(endpoint, "rotate")).status_code == 403
+    assert operator.post(page_url(endpoint, "rotate")).status_code == 403
     assert operator.get(f"{ENDPOINTS}add/").status_code == 403

@@ -1,4 +1,4 @@
-"""`manage.py seed_demo`: what it makes is what runs would have left behind."""
+"""`manage.py seed_demo`: the created rows equal those of real runs."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from responses.models import TERMINAL, Response, Status
 from responses.seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope
 from tenants.models import Role, Team, UsageRecord
-from tests.admin.rows import member, page_of, text
+from tests.admin.rows import member, page_url, text
 from tests.support.api import Api, Caller, ok
 from tests.support.web import WebProcess
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
-    """A small platform."""
+    """A small seeded platform."""
     with django_db_blocker.unblock():
         return seed(SeedOptions(responses=110, teams=2, label="seeded"))
 
 
 @pytest.fixture
 def rows(seeded: Seeded, database: None) -> list[Response]:
-    """The responses of the first team."""
+    """Responses of the first team."""
     team = seeded.tenants[0].team
     with scope.team(team.pk):
         return list(Response.objects.filter(team=team).select_related("team"))
@@ -39,12 +39,12 @@ def rows(seeded: Seeded, database: None) -> list[Response]:
 
 @pytest.fixture
 def seeded_api(seeded: Seeded, web: WebProcess, http: httpx2.Client) -> Api:
-    """The API in the name of the first team."""
+    """API client with a key of the first team."""
     tenant = seeded.tenants[0]
     return Api(http, url=web.url, caller=Caller(team=tenant.team, key=tenant.keys[0], secret=tenant.secret))
 
 
-def test_it_has_responses_of_every_kind(rows: list[Response]) -> None:
+def test_responses_of_every_kind_are_created(rows: list[Response]) -> None:
     statuses = Counter(row.status for row in rows)
     assert set(statuses) == set(Status.values)
     assert {row.mode for row in rows} == {"json", "stream"}
@@ -54,20 +54,20 @@ def test_it_has_responses_of_every_kind(rows: list[Response]) -> None:
     assert {"rate_limit_exceeded", "server_error"} & {row.error_code for row in rows}
 
 
-def test_each_is_read_back_through_the_api(rows: list[Response], seeded_api: Api) -> None:
+def test_every_response_can_be_retrieved_through_the_api(rows: list[Response], seeded_api: Api) -> None:
     for row in rows:
         assert seeded_api.retrieve(row.pk)["status"] == row.status
         assert seeded_api.input_items(row.pk)
 
 
-def test_each_log_replays_to_what_is_stored(rows: list[Response], seeded_api: Api) -> None:
+def test_every_event_log_can_be_replayed(rows: list[Response], seeded_api: Api) -> None:
     for row in [row for row in rows if row.status in TERMINAL][:60]:
         with seeded_api.follow(row.pk) as live:
             events = live.rest()
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-def test_conversations_are_read_back(seeded: Seeded, database: None, seeded_api: Api) -> None:
+def test_conversations_can_be_listed_through_the_api(seeded: Seeded, database: None, seeded_api: Api) -> None:
     with scope.team(seeded.tenants[0].team.pk):
         talks = list(Conversation.objects.filter(team=seeded.tenants[0].team))
     longest = max(talks, key=lambda talk: talk.next_position)
@@ -77,7 +77,7 @@ def test_conversations_are_read_back(seeded: Seeded, database: None, seeded_api:
     assert len(page["data"]) == min(100, longest.next_position)
 
 
-def test_the_ledger_agrees_with_the_responses(rows: list[Response]) -> None:
+def test_usage_records_match_the_responses(rows: list[Response]) -> None:
     with scope.team(rows[0].team_id):
         spent = UsageRecord.objects.filter(endpoint="responses")
         tokens = Counter({row.object_id: 0 for row in spent})
@@ -87,31 +87,31 @@ def test_the_ledger_agrees_with_the_responses(rows: list[Response]) -> None:
     assert len(tokens) > len(rows) / 2
 
 
-def test_each_page_opens(rows: list[Response]) -> None:
+def test_the_page_of_every_response_opens(rows: list[Response]) -> None:
     lead = member(rows[0].team, Role.TEAM_LEAD)
-    assert {lead.get(page_of(row)).status_code for row in rows} == {200}
+    assert {lead.get(page_url(row)).status_code for row in rows} == {200}
 
 
-def test_the_list_opens(rows: list[Response]) -> None:
+def test_the_response_list_opens(rows: list[Response]) -> None:
     page = text(member(rows[0].team).get("/admin/responses/response/?period=30d"))
     assert len(re.findall(r"resp_[0-9a-f]{36}", page)) > 20
 
 
-def test_the_people_sign_in(seeded: Seeded, database: None) -> None:
+def test_the_created_users_can_sign_in(seeded: Seeded, database: None) -> None:
     for person in seeded.tenants[0].people:
         assert Client().login(username=person.username, password=person.password)
 
 
-def test_it_refuses_a_platform_that_somebody_uses(seeded: Seeded, caller: Caller) -> None:
+def test_seeding_a_platform_in_use_requires_confirmation(seeded: Seeded, caller: Caller) -> None:
     with pytest.raises(CommandError, match="--yes"):
         call_command("seed_demo", responses=1)
 
 
-def test_the_second_time_it_makes_other_teams_which_say_the_same(seeded: Seeded, database: None) -> None:
-    said = io.StringIO()
-    call_command("seed_demo", responses=12, teams=1, seed=7, yes=True, stdout=said)
-    call_command("seed_demo", responses=12, teams=1, seed=7, yes=True, stdout=said)
-    names = re.findall(r"^(.*): key", said.getvalue(), re.MULTILINE)
+def test_the_same_seed_creates_other_teams_with_equal_content(seeded: Seeded, database: None) -> None:
+    output = io.StringIO()
+    call_command("seed_demo", responses=12, teams=1, seed=7, yes=True, stdout=output)
+    call_command("seed_demo", responses=12, teams=1, seed=7, yes=True, stdout=output)
+    names = re.findall(r"^(.*): key", output.getvalue(), re.MULTILINE)
     assert len(set(names)) == 2
     with scope.every_team():
         first, second = (

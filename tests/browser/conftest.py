@@ -7,7 +7,7 @@ from playwright.sync_api import Browser
 from pytest_django import DjangoDbBlocker
 
 from responses.seeding.seed import Seeded, SeedOptions, seed
-from tests.admin.crawling import Subject
+from tests.admin.crawling import TeamData
 from tests.browser.chromium import chromium
 from tests.support.web import WebProcess
 
@@ -30,7 +30,7 @@ def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
 
 
 @pytest.fixture(scope="session")
-def subject(seeded: Seeded, django_db_blocker: DjangoDbBlocker) -> Subject:
+def subject(seeded: Seeded, django_db_blocker: DjangoDbBlocker) -> TeamData:
     """The rows of that team."""
     with django_db_blocker.unblock():
-        return Subject.of(seeded.tenants[0].team, words=[])
+        return TeamData.of(seeded.tenants[0].team, markers=[])

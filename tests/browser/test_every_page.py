@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Response
 from playwright.sync_api import Error as PlaywrightError
 
-from tests.admin.crawling import Subject, addresses, places
+from tests.admin.crawling import TeamData, addresses, admin_routes
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import ROLES, WIDTHS, Visit, person, visiting
 from tests.support.web import ROOT, WebProcess
@@ -43,12 +43,12 @@ KEY_PAGES = {
 }
 
 
-def addressed(path: str, subject: Subject) -> str:
+def addressed(path: str, subject: TeamData) -> str:
     """A key page of the team."""
     return path.format(**ids(subject))
 
 
-def ids(subject: Subject) -> dict[str, str]:
+def ids(subject: TeamData) -> dict[str, str]:
     """What key pages are about: the busiest response, the longest conversation."""
     rows = {model._meta.model_name: found for model, found in subject.rows.items()}
     return {
@@ -58,16 +58,16 @@ def ids(subject: Subject) -> dict[str, str]:
     }
 
 
-def pages(subject: Subject) -> Iterator[str]:
+def pages(subject: TeamData) -> Iterator[str]:
     """One address of each kind of page; of platform tables the first row."""
-    for place in places():
+    for place in admin_routes():
         if place.name not in _NO_PAGES:
             yield from addresses(place, subject)[:1]
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_pages_are_whole_at_every_width(
-    role: str, browser: Browser, web: WebProcess, subject: Subject, database: None
+    role: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
     """An administrator opens every page there is; others what they are offered, and the pages that are used most."""
     opened, wrong, every = 0, [], list(pages(subject))
@@ -86,7 +86,7 @@ def test_pages_are_whole_at_every_width(
     assert opened > (80 if role == "administrator" else 12)
 
 
-def offered(visit: Visit, subject: Subject) -> list[str]:
+def offered(visit: Visit, subject: TeamData) -> list[str]:
     """What stands in the navigation, and the pages that are used most."""
     visit.open("/admin/")
     links = visit.page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href') || '')")
@@ -129,7 +129,7 @@ def flaws(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
     return found if headings else [*found, f"{url}: no heading"]
 
 
-def test_focus_can_be_seen(browser: Browser, web: WebProcess, subject: Subject, database: None) -> None:
+def test_focus_can_be_seen(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> None:
     unseen = []
     with visiting(browser, web.url, person("team_lead", subject.team)) as visit:
         for name, path in KEY_PAGES.items():
@@ -175,7 +175,7 @@ def axe() -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_the_pages(
-    scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: Subject, database: None
+    scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
     """axe-core finds nothing serious: on every page in light, on the most used ones in dark."""
     every = [(url, url) for url in pages(subject)]

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Browser
 
-from tests.admin.crawling import Subject
+from tests.admin.crawling import TeamData
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.test_every_page import KEY_PAGES, addressed
 from tests.browser.visiting import Visit, person, visiting
@@ -35,7 +35,7 @@ _NO_TEXT = "*, *::before, *::after { color: transparent !important; caret-color:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_key_pages_look_as_they_did(
-    scheme: Any, browser: Browser, web: WebProcess, subject: Subject, database: None
+    scheme: Any, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
     changed = []
     with visiting(browser, web.url, person("team_lead", subject.team), color_scheme=scheme) as visit:
