@@ -22,7 +22,7 @@ from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion
 from responses.moderation.guardrails import reject_if_guarded
-from responses.providers.chat_completions import EventLines, decode
+from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.runs.ledger import RequestInfo, RoutedCall
 from tenants import directory
@@ -99,7 +99,7 @@ async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         yield [as_chunk(await _whole(response))]
         return
-    lines = EventLines()
+    lines = EventStreamDecoder()
     async for piece in read_bytes(response):
         yield lines.feed(piece)
         if lines.done or lines.failure is not None:

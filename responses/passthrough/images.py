@@ -19,7 +19,7 @@ from kernel.ids import new_id
 from responses.engine.chat.converter import Chunk, read_usage
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Usage
-from responses.providers.chat_completions import EventLines, decode
+from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
 from responses.runs.ledger import RequestInfo, RoutedCall
 from responses.vectors.embedding import UsageAccount
@@ -174,7 +174,7 @@ class _ImageCall:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 yield decode(b"".join([piece async for piece in read_bytes(response)]))
                 return
-            lines = EventLines()
+            lines = EventStreamDecoder()
             async with aclosing(read_bytes(response)) as pieces:
                 async for piece in pieces:
                     for chunk in lines.feed(piece):

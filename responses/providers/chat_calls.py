@@ -1,7 +1,7 @@
-"""Calls and their outputs → the messages of a chat completion.
+"""Converts calls and outputs to messages of a chat completion.
 
-Upstreams know functions: a call of any other tool is written as one of the function that stands for it, and its output
-as that function's. Every call has its output right behind it, since upstreams refuse anything else.
+Upstreams only know functions, so a call of any other tool is written as a call of the function that represents it.
+Outputs directly follow their calls, because upstreams reject any other order.
 """
 
 from collections import defaultdict, deque
@@ -40,38 +40,38 @@ from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter
 
 Message = dict[str, Any]
-NO_OUTPUT = "There is no output yet: the call is still being worked on."
-"""What stands in for an output that has not come yet."""
+NO_OUTPUT = "There is no output yet: the call is still in progress."
+"""Placeholder for the output of a call that has none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallWriter:
-    """Writes calls and outputs for one turn. `custom_tools`: the upstream knows custom tools itself."""
+    """Writer of the calls and outputs of one turn. `custom_tools`: the upstream supports custom tools."""
 
     parts: PartWriter = field(default_factory=PartWriter)
     extras: CallExtras = field(default_factory=CallExtras)
     custom_tools: bool = False
 
     def call(self, item: StoredItem) -> Message | None:
-        """A call, as it stands among the `tool_calls` of an assistant message; None for any other item."""
+        """Return an entry for the `tool_calls` of an assistant message; None if the item is not a call."""
         if isinstance(item, CustomToolCall) and self.custom_tools:
             custom = {"name": upstream_name(item.namespace, item.name), "input": item.input}
-            return self.extras.added_to({"id": item.call_id, "type": "custom", "custom": custom})
+            return self.extras.add_to({"id": item.call_id, "type": "custom", "custom": custom})
         called = _function(item)
         if called is None:
             return None
         call_id, name, arguments = called
         function = {"name": name, "arguments": arguments}
-        return self.extras.added_to({"id": call_id, "type": "function", "function": function})
+        return self.extras.add_to({"id": call_id, "type": "function", "function": function})
 
     def output(self, item: StoredItem) -> tuple[Message, list[Message]] | None:
-        """The output of a call, and what the user has to show beside it; None for any other item."""
-        beside: list[Message] = []
+        """Return a tool message and media parts for a user message; None if the item is not an output."""
+        media: list[Message] = []
         match item:
             case FunctionCallOutput() | CustomToolCallOutput():
-                text, beside = self.parts.tool_output(item.output)
+                text, media = self.parts.tool_output(item.output)
             case ComputerCallOutput():
-                text, beside = "The screen is shown next.", [self.parts.part(item.output)]
+                text, media = "The screenshot follows in the next message.", [self.parts.part(item.output)]
             case ShellCallOutput():
                 text = _json([entry.model_dump(exclude_none=True) for entry in item.output])
             case LocalShellCallOutput():
@@ -80,23 +80,21 @@ class CallWriter:
                 text = _json({"status": item.status, "output": item.output or ""})
             case McpApprovalResponse(approve=False):
                 reason = f" The reason: {item.reason}" if item.reason else ""
-                return _tool(item.approval_request_id, f"The user did not approve of this call.{reason}"), []
+                return _tool(item.approval_request_id, f"The user did not approve this call.{reason}"), []
             case ToolSearchOutput():
                 return _tool(_search_id(item), _json({"loaded": [*map(_named, item.tools)]})), []
             case _:
                 run = hosted_calls.answered(item)
-                return (_tool(*run), self._drawn(item)) if run is not None else None
-        return _tool(item.call_id, text), beside
+                return (_tool(*run), self._generated_image(item)) if run is not None else None
+        return _tool(item.call_id, text), media
 
-    def _drawn(self, item: StoredItem) -> list[Message]:
-        """The picture that a call made; a model that sees none reads a note in its place."""
+    def _generated_image(self, item: StoredItem) -> list[Message]:
         if not isinstance(item, ImageGenerationCall) or item.data_url is None:
             return []
         return [self.parts.part(InputImage(type="input_image", image_url=item.data_url, detail="auto"))]
 
 
 def _function(item: StoredItem) -> tuple[str, str, str] | None:
-    """Id, function and arguments of a call."""
     match item:
         case FunctionCall():
             return item.call_id, upstream_name(item.namespace, item.name), item.arguments
@@ -115,8 +113,11 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
     return hosted_calls.called(item)
 
 
-def unrepeated(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
-    """The items without the requests for approval whose calls were made: they would be read as calls of their own."""
+def without_executed_approvals(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
+    """Return the items without approval requests whose calls were run.
+
+    Such a request would be written as a call as well, and the model would read the same call twice.
+    """
     made = {item.approval_request_id for item in items if isinstance(item, McpCall)} - {None}
     if not made:
         return items
@@ -124,12 +125,12 @@ def unrepeated(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
 
 
 def _search_id(item: ToolSearchCall | ToolSearchOutput) -> str:
-    """Searches of the server's have no call id of their own; they are answered one after the other."""
+    # Hosted tool searches have no call id. They are answered in order, so a constant is sufficient.
     return item.call_id or "tool_search"
 
 
 def _named(tool: Mapping[str, Any]) -> Message:
-    """What a model needs to hear of a tool that was found: the tool itself is among its functions from then on."""
+    # Names and a description are enough: a tool that was found is among the functions of the following turns.
     match tool:
         case {"type": "mcp", "server_label": label, "allowed_tools": list() as names}:
             functions = [upstream_name(label, name) for name in names]
@@ -148,11 +149,11 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def settled(messages: Sequence[Message]) -> list[Message]:
-    """The messages with each output behind its call, in the order of the calls.
+def pair_outputs(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with each output directly after its call, in call order.
 
-    Calls may be answered late, or not yet where the tool is asynchronous. An id counts as often as it was used: some
-    upstreams begin to count anew in each turn.
+    Outputs may come later, or be missing if the tool is asynchronous. A call id may be used several times: some
+    upstreams number their calls from 0 in each turn.
     """
     if not any("tool_calls" in message for message in messages):
         return list(messages)

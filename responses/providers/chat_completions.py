@@ -1,4 +1,4 @@
-"""Upstreams that speak chat completions: a turn is one streamed request, its chunks converted into events."""
+"""Adapter for chat-completions upstreams: a turn is one streamed request whose chunks become events."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -14,9 +14,9 @@ from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_messages import messages
 from responses.providers.chat_parts import PartWriter
-from responses.providers.chat_reasoning import ThoughtWriter
+from responses.providers.chat_reasoning import ReasoningWriter
 from responses.providers.chat_tools import tool_parameters
-from responses.providers.clients import UpstreamFailed, failure_of_status, post, read_bytes
+from responses.providers.clients import UpstreamFailed, failure_from_status, post, read_bytes
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
 
@@ -24,13 +24,13 @@ DONE = b"[DONE]"
 
 
 class ChatModel:
-    """The engine's `Model` port over an upstream of chat completions."""
+    """Implementation of `LanguageModel` for chat-completions upstreams."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
 
     def open(self, request: TurnRequest) -> "ChatTurn":
-        """Begin a turn; nothing is sent before its events are asked for."""
+        """Start a turn. The request is sent when its events are iterated."""
         return ChatTurn(self._route, request)
 
 
@@ -54,12 +54,13 @@ class ChatTurn:
         self._upstream_request_id: str | None = None
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Send the request and convert what comes back, read by read."""
-        lines = EventLines()
+        """Send the request and yield the events of each network read."""
+        lines = EventStreamDecoder()
         try:
             body = await self._body()
             async with post(self._route.upstream, "/chat/completions", body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
+                # Some upstreams ignore `stream: true`.
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield self._whole(await response.aread())
                 else:
@@ -76,11 +77,11 @@ class ChatTurn:
         yield self._converter.end(done=lines.done)
 
     def result(self) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn."""
         return self._converter.result(upstream_request_id=self._upstream_request_id)
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Close what is open."""
+        """Return the events that close open items, and the partial result."""
         events = self._converter.interrupt()
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
@@ -92,7 +93,7 @@ class ChatTurn:
         return request_body(self._request, can, found)
 
     def _whole(self, body: bytes) -> list[Event]:
-        """An upstream that does not stream: its message is one big delta."""
+        # An answer that was not streamed is converted as a single chunk.
         completion = decode(body)
         choices = completion.get("choices") or []
         if not choices:
@@ -104,26 +105,27 @@ class ChatTurn:
         return self._converter.feed([chunk])
 
 
-class EventLines:
-    """Cuts server-sent events out of pieces of bytes and decodes their data; `done` after `[DONE]`.
+class EventStreamDecoder:
+    """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
 
-    An event that is no chunk ends it: `failure` says why, and what came before it still counts.
+    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
 
-    Chat completions put one JSON document on one `data:` line, so a line that is one is taken at once; one that is not
-    waits for more to the end of its event. Comments and other fields are passed over; lines may end in CRLF.
+    Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
+    not valid JSON is joined with further `data:` lines of the same event. Comments and other fields are ignored; lines
+    may end with CRLF.
 
-    `check` takes the parsed document and its bytes, and raises `UpstreamFailed` for what is no chunk.
+    `check` takes the parsed document and its bytes, and raises `UpstreamFailed` if it is not a chunk.
     """
 
     def __init__(self, *, check: Callable[[object, bytes], Chunk] | None = None) -> None:
-        self._check = check or _checked
+        self._check = check or _check_chunk
         self._rest = b""
         self._begun = b""
         self.done = False
         self.failure: Failure | None = None
 
     def feed(self, piece: bytes) -> list[Chunk]:
-        """The chunks that this piece completes."""
+        """Return the chunks that this piece completes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         chunks: list[Chunk] = []
         for line in lines:
@@ -136,7 +138,7 @@ class EventLines:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """The chunks of a last event whose end never came."""
+        """Return the chunk of a last event without a blank line after it."""
         return self.feed(b"\n\n")
 
     def _line(self, data: bytes, chunks: list[Chunk]) -> None:
@@ -162,15 +164,16 @@ TOO_DEEP = Failure(code="server_error", message="The model's server sent somethi
 
 
 def decode(data: bytes) -> Chunk:
-    """A chunk or a completion; raises `UpstreamFailed` for an error in its place and for what is no JSON object."""
+    """Return a chunk or a completion. Raises `UpstreamFailed` for an error object and for anything else."""
     try:
-        return _checked(orjson.loads(data), data)
+        return _check_chunk(orjson.loads(data), data)
     except orjson.JSONDecodeError as broken:
         raise UpstreamFailed(_NO_JSON) from broken
 
 
-def _checked(chunk: object, data: bytes) -> Chunk:
-    """A chunk is an object and no error; nothing in it, no NUL and no depth, keeps it from being stored."""
+def _check_chunk(chunk: object, data: bytes) -> Chunk:
+    # Some upstreams send an error with status 200. NUL and deep nesting are handled here because PostgreSQL can store
+    # neither of them as JSON.
     if not isinstance(chunk, dict):
         message = "The model's server sent something that is not a JSON object."
         raise UpstreamFailed(Failure(code="server_error", message=message))
@@ -178,24 +181,24 @@ def _checked(chunk: object, data: bytes) -> Chunk:
         raise UpstreamFailed(TOO_DEEP)
     if error := chunk.get("error"):
         status = error.get("code") if isinstance(error, dict) else None
-        raise UpstreamFailed(failure_of_status(status if isinstance(status, int) else 500, error))
+        raise UpstreamFailed(failure_from_status(status if isinstance(status, int) else 500, error))
     return without_nul(chunk) if b"\\u0000" in data else chunk
 
 
 def request_body(
     request: TurnRequest, can: Capabilities | None = None, attachments: AttachmentMap | None = None
 ) -> dict[str, Any]:
-    """The body of the upstream call. What the client did not send is not sent."""
+    """Return the body of the upstream request. Parameters that the client did not send are omitted."""
     can = can or Capabilities()
     parts = PartWriter(attachments=attachments or {}, vision=can.vision)
-    thoughts = _thoughts(request, can)
+    reasoning = _reasoning_writer(request, can)
     body: dict[str, Any] = {
         "model": request.model,
         "messages": messages(
             request.instructions,
             request.items,
             parts=parts,
-            thoughts=thoughts,
+            reasoning=reasoning,
             extras=CallExtras(request.cipher, request.items),
             custom_tools=can.custom_tools,
             developer_role=can.developer_role,
@@ -208,11 +211,11 @@ def request_body(
     return body | _parameters(request.sampling)
 
 
-def _thoughts(request: TurnRequest, can: Capabilities) -> ThoughtWriter | None:
+def _reasoning_writer(request: TurnRequest, can: Capabilities) -> ReasoningWriter | None:
     if not can.reasoning_field:
         return None
     all_turns = request.sampling.reasoning_context == "all_turns"
-    return ThoughtWriter(can.reasoning_field, cipher=request.cipher, items=request.items, all_turns=all_turns)
+    return ReasoningWriter(can.reasoning_field, cipher=request.cipher, items=request.items, all_turns=all_turns)
 
 
 def _parameters(sampling: Sampling) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an upstream has hung onto its calls → back onto them, out of the reasoning items that keep it."""
+"""Restores call extras: data that an upstream wants back with its calls, stored in reasoning items."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,18 +10,19 @@ Message = dict[str, Any]
 
 
 class CallExtras:
-    """The extras of one conversation, each for one call."""
+    """Extras of one conversation, each for one call."""
 
     def __init__(self, cipher: ReasoningCipher | None = None, items: Iterable[StoredItem] = ()) -> None:
         self._kept: list[Message] = []
         for item in items:
-            # Only items without words of their own keep extras: opening every one would cost too much.
+            # Extras are only stored in items without text; decrypting all others would be too expensive.
             if isinstance(item, Reasoning) and item.encrypted_content and not item.content and not item.summary:
-                thought = cipher.decrypt(item.encrypted_content) if cipher is not None else None
-                self._kept += thought.calls if thought is not None else ()
+                content = cipher.decrypt(item.encrypted_content) if cipher is not None else None
+                self._kept += content.calls if content is not None else ()
 
-    def added_to(self, call: Message) -> Message:
-        """The call with its extras. One that a tool of the server's made has another id now, and the same name."""
+    def add_to(self, call: Message) -> Message:
+        """Return the call with its extras, if it has any. Each extra is used once."""
+        # By id, or else by name: a hosted call is sent with the id of its item instead of the upstream's call id.
         name = (call.get("function") or call.get("custom") or {}).get("name")
         found = next((kept for kept in self._kept if kept["call_id"] == call["id"]), None)
         found = found or next((kept for kept in self._kept if kept["name"] == name), None)

@@ -1,6 +1,6 @@
-"""Items → the messages of a chat completion.
+"""Converts items to the messages of a chat completion.
 
-A lone text part becomes a plain string, calls in a row become one assistant message, each output a `tool` message.
+Consecutive calls become one assistant message, each output a `tool` message.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from conversations.items import (
     OutputText,
     StoredItem,
 )
-from responses.providers.chat_calls import CallWriter, settled, unrepeated
+from responses.providers.chat_calls import CallWriter, pair_outputs, without_executed_approvals
 from responses.providers.chat_extras import CallExtras
-from responses.providers.chat_parts import PartWriter, shown_by_user
-from responses.providers.chat_reasoning import ThoughtWriter
+from responses.providers.chat_parts import PartWriter, user_message
+from responses.providers.chat_reasoning import ReasoningWriter
 
 Message = dict[str, Any]
 
@@ -25,43 +25,43 @@ def messages(
     items: Sequence[StoredItem],
     *,
     parts: PartWriter | None = None,
-    thoughts: ThoughtWriter | None = None,
+    reasoning: ReasoningWriter | None = None,
     extras: CallExtras | None = None,
     custom_tools: bool = False,
     developer_role: bool = False,
 ) -> list[Message]:
-    """The conversation as an upstream reads it. Without `thoughts`, reasoning is not sent back."""
+    """Return the conversation as chat messages. Without a writer for it, reasoning is not sent back."""
     parts = parts or PartWriter()
     calls = CallWriter(parts=parts, extras=extras or CallExtras(), custom_tools=custom_tools)
     written: list[Message] = []
-    shown: list[Message] = []
+    pending_media: list[Message] = []
     if instructions:
         written.append({"role": "system", "content": instructions})
-    for item in unrepeated(items):
+    for item in without_executed_approvals(items):
         match item:
             case InputMessage():
-                written += _shown(shown)
+                written += _flush_media(pending_media)
                 written.append({"role": _role(item.role, known=developer_role), "content": parts.content(item.parts())})
             case AssistantMessage():
-                written += _shown(shown)
+                written += _flush_media(pending_media)
                 written.append(_assistant(item))
             case _:
-                _add_called(item, calls, written, shown)
-        if thoughts is not None:
-            thoughts.follow(item, written)
-    return settled(written + _shown(shown))
+                _add_called(item, calls, written, pending_media)
+        if reasoning is not None:
+            reasoning.follow(item, written)
+    return pair_outputs(written + _flush_media(pending_media))
 
 
-def _shown(parts: list[Message]) -> list[Message]:
-    """What tools gave beside their words: behind all of their messages, which upstreams want in a row."""
+def _flush_media(parts: list[Message]) -> list[Message]:
+    # Images and files of tool outputs. They come after all tool messages, which upstreams require to be consecutive.
     if not parts:
         return []
-    shown, parts[:] = [shown_by_user(parts)], []
-    return shown
+    flushed, parts[:] = [user_message(parts)], []
+    return flushed
 
 
 def _role(role: str, *, known: bool) -> str:
-    """`developer` is OpenAI's newer name for it, which many servers do not know."""
+    # Many servers do not know `developer`, OpenAI's newer name for `system`.
     return "system" if role == "developer" and not known else role
 
 
@@ -74,19 +74,19 @@ def _assistant(item: AssistantMessage) -> Message:
     return message
 
 
-def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], shown: list[Message]) -> None:
-    """A call, an output, or both in one; other items are settings, or for nobody but clients."""
+def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], pending_media: list[Message]) -> None:
+    # An item of a hosted call is both a call and an output. Items that are neither are not for models.
     if (call := calls.call(item)) is not None:
-        written += _shown(shown)
+        written += _flush_media(pending_media)
         _add_call(written, call)
     if (answer := calls.output(item)) is not None:
-        output, beside = answer
+        output, media = answer
         written.append(output)
-        shown += beside
+        pending_media += media
 
 
 def _add_call(written: list[Message], call: Message) -> None:
-    """A call joins the assistant message before it: a model says its words and its calls in one turn."""
+    # Text and calls of one turn belong in a single assistant message.
     if not written or written[-1]["role"] != "assistant":
         written.append({"role": "assistant", "content": None})
     written[-1].setdefault("tool_calls", []).append(call)

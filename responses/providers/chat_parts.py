@@ -1,6 +1,6 @@
-"""Content parts → the content of chat messages: text, images by URL, files.
+"""Converts content parts to the content of chat messages: text, images and files.
 
-Images and files that an item only names are taken from the attachments of the turn.
+Images and files that an item only references are taken from the attachments of the turn.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,30 +15,32 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """Writes parts for one turn."""
+    """Writer of the content parts of one turn. `vision`: the model reads images."""
 
     attachments: AttachmentMap = field(default_factory=dict)
     vision: bool = True
 
     def content(self, parts: Sequence[InputPart]) -> str | list[Message]:
-        """What a message says; a lone text is a plain string."""
-        if (text := lone_text(parts)) is not None:
+        """Return the content of a message."""
+        # A single text becomes a plain string, since some servers do not support lists of parts.
+        if (text := single_text(parts)) is not None:
             return text
         return [self.part(part) for part in parts]
 
     def part(self, part: InputPart | ComputerScreenshot) -> Message:
-        """One part, with the mark up to which an upstream is to cache."""
-        mark = getattr(part, "prompt_cache_breakpoint", None)
-        written = self._written(part)
-        return written if mark is None else {**written, "prompt_cache_breakpoint": mark.model_dump(exclude_none=True)}
+        """Return one part, with its prompt cache breakpoint if it has one."""
+        breakpoint_ = getattr(part, "prompt_cache_breakpoint", None)
+        written = self._convert(part)
+        if breakpoint_ is None:
+            return written
+        return {**written, "prompt_cache_breakpoint": breakpoint_.model_dump(exclude_none=True)}
 
-    def _written(self, part: InputPart | ComputerScreenshot) -> Message:
-        """One that nobody has found anything for is said to be missing, and not left out."""
+    def _convert(self, part: InputPart | ComputerScreenshot) -> Message:
         if isinstance(part, InputText):
             return {"type": "text", "text": part.text}
         if not (self.vision or isinstance(part, InputFile)):
-            # A request with one was refused, so this is a tool's.
-            return {"type": "text", "text": "[An image stands here, which you cannot see.]"}
+            # An image in the request would have been rejected, so this one is from the output of a tool.
+            return {"type": "text", "text": "[Image omitted: this model cannot read images.]"}
         name = attachment_key(part) if self.attachments else None
         match self.attachments.get(name) if name else None:
             case AttachmentText(text=text):
@@ -48,25 +50,27 @@ class PartWriter:
             case AttachmentImage(url=url):
                 return _image(url, part)
         if isinstance(part, InputFile) or part.image_url is None:
+            # A note, because a model might answer wrongly if the part were silently dropped.
             return {"type": "text", "text": "[This file is not available any more.]"}
         return _image(part.image_url, part)
 
     def tool_output(self, output: str | Sequence[InputPart]) -> tuple[str, list[Message]]:
-        """A tool's answer as text, which is all that tool messages carry, and what the user has to show beside it."""
+        """Return a tool's output as text and its images and files as parts for a user message."""
+        # Tool messages of chat completions only contain text.
         if isinstance(output, str):
             return output, []
         text = "\n".join(part.text for part in output if isinstance(part, InputText))
         return text, [self.part(part) for part in output if not isinstance(part, InputText)]
 
 
-def lone_text(parts: Sequence[InputPart]) -> str | None:
-    """What a message says that is nothing but one text; None for every other."""
+def single_text(parts: Sequence[InputPart]) -> str | None:
+    """Return the text of content that is a single text part; None for any other."""
     if len(parts) != 1 or not isinstance(parts[0], InputText) or parts[0].prompt_cache_breakpoint is not None:
         return None
     return parts[0].text
 
 
-# What other servers call the most detail.
+# Servers other than OpenAI do not know `original`.
 _DETAILS: Mapping[str, str] = {"original": "high"}
 
 
@@ -77,6 +81,6 @@ def _image(url: str, part: Any) -> Message:
     return {"type": "image_url", "image_url": image}
 
 
-def shown_by_user(parts: Iterable[Message]) -> Message:
-    """A message of the user that shows what tools have given beside their words."""
+def user_message(parts: Iterable[Message]) -> Message:
+    """Return a user message with images and files from tool outputs."""
     return {"role": "user", "content": [*parts]}

@@ -1,7 +1,6 @@
-"""Earlier reasoning → fields of the assistant messages behind it, for models that want it back.
+"""Writes earlier reasoning into the assistant messages that follow it, for models that want it back.
 
-Chat completions have no place for reasoning of their own; `Capabilities.reasoning_field` names the one that an upstream
-reads.
+Chat completions define no field for reasoning; `Capabilities.reasoning_field` names the one that an upstream reads.
 """
 
 from collections.abc import Sequence
@@ -12,12 +11,12 @@ from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
 from responses.engine.responses_api.segments import ENCRYPTED
 
 Message = dict[str, Any]
-# The fields that hold entries of the upstream's own, with signatures, instead of text.
-_ENTRIES = {"reasoning_details", "thinking_blocks"}
+# Fields that contain the upstream's own entries, with signatures, instead of text.
+_ENTRY_FIELDS = {"reasoning_details", "thinking_blocks"}
 
 
-class ThoughtWriter:
-    """Adds reasoning to the messages of one turn, as they are written."""
+class ReasoningWriter:
+    """Adds reasoning to the messages of one turn while they are written."""
 
     def __init__(
         self, field: str, *, cipher: ReasoningCipher | None, items: Sequence[StoredItem], all_turns: bool
@@ -26,46 +25,47 @@ class ThoughtWriter:
         self._cipher = cipher
         self._waiting: list[ReasoningContent] = []
         self._size = (0, 0)
-        # Of earlier turns only where the client asks for it: what a model thought then seldom helps it now.
-        earlier = 0 if all_turns else last_question(items)
-        self._ahead = items[earlier - 1] if earlier else None
+        # Reasoning before the last user message is only sent if the client asks for it with `reasoning.context`: it
+        # costs tokens and rarely helps to answer a new question.
+        earlier = 0 if all_turns else after_last_user_message(items)
+        self._skip_until = items[earlier - 1] if earlier else None
 
     def follow(self, item: StoredItem, written: list[Message]) -> None:
-        """An item was written: keep its reasoning, or give what was kept to the assistant message that it is in."""
-        if self._ahead is not None:
-            if item is self._ahead:
-                self._ahead = None
+        """Process an item that was just written: hold its reasoning, or add held reasoning to its assistant message."""
+        if self._skip_until is not None:
+            if item is self._skip_until:
+                self._skip_until = None
         elif isinstance(item, Reasoning):
-            self._waiting.append(self._thought(item))
+            self._waiting.append(self._content(item))
         before, self._size = self._size, _size(written)
         if not self._waiting or before == self._size:
             return
-        message = _answer(written, before[0], may_join=not isinstance(item, InputMessage))
+        message = _assistant_message(written, before[0], may_join=not isinstance(item, InputMessage))
         if message is not None:
             self._add(message)
         self._waiting.clear()
 
-    def _thought(self, item: Reasoning) -> ReasoningContent:
-        opened = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
-        if opened is not None:
-            return opened
+    def _content(self, item: Reasoning) -> ReasoningContent:
+        content = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
+        if content is not None:
+            return content
         return ReasoningContent(text="".join(part.text for part in item.content or ()))
 
     def _add(self, message: Message) -> None:
-        if self._field in _ENTRIES:
-            kept = (entry for thought in self._waiting for entry in thought.details)
-            # What an upstream of Responses has encrypted is of no use to any other.
-            entries = [entry for entry in kept if entry.get("type") != ENCRYPTED]
+        if self._field in _ENTRY_FIELDS:
+            details = (entry for content in self._waiting for entry in content.details)
+            # Encrypted content of a Responses upstream cannot be read by any other upstream.
+            entries = [entry for entry in details if entry.get("type") != ENCRYPTED]
             if entries:
                 message[self._field] = [*message.get(self._field, ()), *entries]
             return
-        texts = [message.get(self._field, ""), *(thought.text for thought in self._waiting)]
+        texts = [message.get(self._field, ""), *(content.text for content in self._waiting)]
         if text := "\n\n".join(text for text in texts if text):
             message[self._field] = text
 
 
-def last_question(items: Sequence[StoredItem]) -> int:
-    """How many items stand before the user's last message, itself included."""
+def after_last_user_message(items: Sequence[StoredItem]) -> int:
+    """Return the index after the last message of the user; 0 if there is none."""
     for position in range(len(items) - 1, -1, -1):
         item = items[position]
         if isinstance(item, InputMessage) and item.role == "user":
@@ -74,12 +74,12 @@ def last_question(items: Sequence[StoredItem]) -> int:
 
 
 def _size(written: list[Message]) -> tuple[int, int]:
-    """How many messages there are, and calls in the last one: whether an item has added anything."""
+    # The number of messages, and of calls in the last one. It changes if an item has added anything.
     return len(written), len(written[-1].get("tool_calls", ())) if written else 0
 
 
-def _answer(written: list[Message], first: int, *, may_join: bool) -> Message | None:
-    """The assistant message among the new ones; else the one before them, which a call has joined."""
+def _assistant_message(written: list[Message], first: int, *, may_join: bool) -> Message | None:
+    # The new assistant message, or the one before it that a call was merged into.
     new = next((message for message in written[first:] if message["role"] == "assistant"), None)
     if new is None and may_join and first and written[first - 1]["role"] == "assistant":
         return written[first - 1]

@@ -1,4 +1,4 @@
-"""The tools of a turn, and which of them to call, as parameters of a chat completion."""
+"""Tools and tool choice of a turn as parameters of a chat completion."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tenants.capabilities import Capabilities
 
 
 def tool_parameters(sampling: Sampling, can: Capabilities) -> dict[str, Any]:
-    """What goes into the body for the tools. A choice that the upstream does not know is left to it."""
+    """Return the tool parameters of the request body."""
     body: dict[str, Any] = {"tools": [_tool(tool, can) for tool in sampling.tools]}
     choice = sampling.tool_choice
     if choice is not None:
@@ -22,6 +22,7 @@ def _choice(choice: str | FunctionTool, can: Capabilities) -> Any:
     if isinstance(choice, str) and choice in {"auto", "none"}:
         return choice
     if not can.forced_tool_choice:
+        # The upstream would reject it. The instructions ask for the call instead, and the loop enforces it.
         return "auto"
     if isinstance(choice, str):
         return choice
@@ -49,9 +50,9 @@ def _format(tool: FunctionTool) -> dict[str, Any] | None:
 
 
 def _emulated(tool: FunctionTool) -> dict[str, Any]:
-    """A custom tool as a function with one string, whose description says what the string has to keep to."""
-    words = tool.grammar and _grammar_words(tool.grammar)
-    text = {"type": "string", **_filled(description=words)}
+    # A custom tool as a function with one string property, whose description contains the grammar.
+    description = tool.grammar and _grammar_description(tool.grammar)
+    text = {"type": "string", **_filled(description=description)}
     parameters = {
         "type": "object",
         "properties": {CUSTOM_INPUT: text},
@@ -61,10 +62,10 @@ def _emulated(tool: FunctionTool) -> dict[str, Any]:
     return _filled(name=tool.name, description=tool.description, parameters=parameters)
 
 
-def _grammar_words(grammar: Grammar) -> str:
+def _grammar_description(grammar: Grammar) -> str:
     if grammar.syntax == "regex":
-        return f"The whole of it must match this regular expression: {grammar.definition}"
-    return f"It must keep to this grammar, written for Lark:\n{grammar.definition}"
+        return f"The whole text must match this regular expression: {grammar.definition}"
+    return f"The text must match this Lark grammar:\n{grammar.definition}"
 
 
 def _filled(**fields: Any) -> dict[str, Any]:

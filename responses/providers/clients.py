@@ -1,9 +1,9 @@
-"""The openai SDK as client of any upstream: one pooled client per upstream and event loop, raw bytes out.
+"""HTTP clients of upstreams: one pooled OpenAI SDK client per upstream and event loop.
 
-The SDK gives configuration, authentication and its errors. Its typed stream costs ten times the raw bytes, so requests
-go through `client.post` with bytes in, and the undecoded response out. That form leans on a header which is the SDK's
-own business (`X-Stainless-Raw-Response`); only this module knows, and a contract test holds it. Its retries are off:
-they would ask a silent upstream three times and sleep for as long as a full one says.
+The SDK provides configuration, authentication and errors. Its typed stream costs ten times as much as raw bytes, so
+requests go through `client.post` and return the undecoded response. This relies on a private header of the SDK
+(`X-Stainless-Raw-Response`), which only this module uses and a contract test covers. The SDK's retries are off: they
+would call an unresponsive upstream three times, and sleep as long as an overloaded one says.
 """
 
 import asyncio
@@ -24,10 +24,11 @@ from openai._types import RequestOptions
 from kernel.errors import Failure
 from tenants.directory import UpstreamEndpoint
 
-# Before the first byte only; a connection that breaks later has said something already.
+# Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
+# already have received output.
 _RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
-# OpenAI's, vLLM's, llama.cpp's and others' words for an input that does not fit.
+# Wording of OpenAI, vLLM, llama.cpp and others for an input that exceeds the context window. Few of them send a code.
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size)|maximum context|prompt is too long|input is too long|too many tokens",
     re.IGNORECASE,
@@ -38,14 +39,14 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A body with files: the fields, and each file as its field, name, content and media type."""
+    """Multipart body: the fields, and each file as field, (name, content, media type)."""
 
     fields: dict[str, str]
     files: Sequence[tuple[str, tuple[str, bytes, str]]]
 
 
 class UpstreamFailed(Exception):
-    """The upstream answered with an error, not at all, or with something that is no answer."""
+    """The upstream answered with an error, with something unusable, or not at all."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
@@ -53,7 +54,7 @@ class UpstreamFailed(Exception):
 
 
 def client_for(upstream: UpstreamEndpoint) -> AsyncOpenAI:
-    """The client of an upstream in this loop; a changed address or key gets a new one."""
+    """Return the client of an upstream in the current event loop; a new one if its URL or key has changed."""
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = (upstream.id, upstream.base_url, upstream.api_key)
     if key not in clients:
@@ -62,7 +63,7 @@ def client_for(upstream: UpstreamEndpoint) -> AsyncOpenAI:
 
 
 async def close_clients() -> None:
-    """Close the clients of this loop; for an orderly shutdown."""
+    """Close the clients of the current event loop, on shutdown."""
     for client in _clients.pop(asyncio.get_running_loop(), {}).values():
         await client.close()
 
@@ -72,7 +73,7 @@ def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
     return AsyncOpenAI(
         base_url=upstream.base_url,
-        # The SDK insists on some key; servers that need none ignore it.
+        # The SDK requires a key; servers that need none ignore it.
         api_key=upstream.api_key or "none",
         max_retries=0,
         timeout=timeout,
@@ -85,9 +86,9 @@ def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
 
 @asynccontextmanager
 async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
-    """Send a request; the answer has status 200 and an unread body. Raises `UpstreamFailed`.
+    """Send a request and yield the response: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
-    Leaving the block closes the connection if the body was not read to its end.
+    On exit the connection is closed unless the body was read completely.
     """
     client = client_for(upstream)
     content = body if isinstance(body, Form) else orjson.dumps(body)
@@ -96,7 +97,7 @@ async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | For
             raw = await _send(client, path, content)
             break
         except openai.APIError as error:
-            if pause is None or not _may_pass(error):
+            if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(to_failure(error)) from error
         await asyncio.sleep(pause)
     response = raw.http_response
@@ -120,17 +121,19 @@ async def _send(client: AsyncOpenAI, path: str, content: bytes | Form) -> "Async
     return cast("AsyncAPIResponse[object]", await sent)
 
 
-def _may_pass(error: openai.APIError) -> bool:
-    """Whether another try may do better. Silence is not tried again, it has taken its time; and a full upstream is the
-    client's to wait for, which need not hold a connection open meanwhile."""
+def _is_retryable(error: openai.APIError) -> bool:
+    # A timeout is not retried, because it has already taken long. Neither is a 429: the client should wait and retry
+    # itself, rather than keep a connection open here.
     if isinstance(error, openai.APIStatusError):
-        told = error.response.headers.get("x-should-retry")
-        return told != "false" and (error.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR or told == "true")
+        # OpenAI's servers say in this header whether a retry makes sense.
+        advice = error.response.headers.get("x-should-retry")
+        return advice != "false" and (error.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR or advice == "true")
     return _is_unreachable(error)
 
 
 def _is_unreachable(error: openai.APIError) -> bool:
-    """The aiohttp transport calls every failure to connect a timeout, a refused connection and an unknown host too."""
+    # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
+    # hosts.
     connecting = isinstance(error.__cause__, httpx2.ConnectTimeout)
     return isinstance(error, openai.APIConnectionError) and (
         connecting or not isinstance(error, openai.APITimeoutError)
@@ -138,12 +141,12 @@ def _is_unreachable(error: openai.APIError) -> bool:
 
 
 async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body in pieces as they come; a broken or silent connection raises `UpstreamFailed`."""
+    """Yield the pieces of the body as they arrive. Raises `UpstreamFailed` if the connection breaks or is idle."""
     try:
         async for piece in response.aiter_bytes():
             yield piece
     except httpx2.TimeoutException as error:
-        message = "The model's server fell silent in the middle of its answer."
+        message = "The model's server stopped responding in the middle of its answer."
         raise UpstreamFailed(Failure(code="server_error", message=message)) from error
     except httpx2.HTTPError as error:
         message = "The connection to the model's server broke in the middle of its answer."
@@ -151,23 +154,24 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 
 def to_failure(error: openai.APIError) -> Failure:
-    """What a caller is told of an upstream's error: never its address, its key, or more of its words than is needed."""
+    """Return the failure that a client sees for an upstream's error. It never reveals the upstream's URL or key."""
     if isinstance(error, openai.APITimeoutError) and not _is_unreachable(error):
         return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
     if not isinstance(error, openai.APIStatusError):
         return Failure(code="server_error", message="The model's server could not be reached.", status=503)
-    return failure_of_status(error.status_code, error.body, retry_after=error.response.headers.get("retry-after"))
+    return failure_from_status(error.status_code, error.body, retry_after=error.response.headers.get("retry-after"))
 
 
-def failure_of_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
-    """The failure for an upstream's HTTP error."""
+def failure_from_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
+    """Return the failure for an HTTP error of an upstream."""
     message = _message_in(body)
     if status == httpx2.codes.TOO_MANY_REQUESTS:
         headers = {"retry-after": retry_after} if retry_after else {}
         text = "The model's server is receiving too many requests. Please retry."
         return Failure(code="rate_limit_exceeded", message=text, status=429, headers=headers)
     if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
-        return Failure(code="server_error", message="The model's server refused this platform's credentials.")
+        # A misconfiguration of this platform, hence not a 401 for the client.
+        return Failure(code="server_error", message="The model's server rejected this platform's credentials.")
     if status == httpx2.codes.NOT_FOUND:
         text = "The requested model does not exist."
         return Failure(code="model_not_found", message=text, param="model", status=400)
@@ -183,7 +187,6 @@ def failure_of_status(status: int, body: object, *, retry_after: str | None = No
 
 
 def _is_too_long(status: int, body: object, message: str) -> bool:
-    """Whether a server could not read so much: it has a code for it, or one of the usual sentences."""
     inner = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]:
         return True
@@ -191,7 +194,7 @@ def _is_too_long(status: int, body: object, message: str) -> bool:
 
 
 def _message_in(body: object) -> str:
-    """The upstream's own sentence, shortened; the SDK has already unwrapped `error`."""
+    # The SDK has already unwrapped `error`, bodies inside a stream have not been.
     if isinstance(body, dict):
         inner = body.get("error", body)
         message = inner.get("message") if isinstance(inner, dict) else inner

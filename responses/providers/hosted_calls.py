@@ -1,7 +1,8 @@
-"""Calls that the server ran → the function that stands for each, and what it answered.
+"""Converts items of hosted calls to function calls with outputs, for upstreams.
 
-An item of such a call has its own result, so that later turns read both from it. A search whose results are not there
-(a client may have left them out, an upstream may have searched) is not told of: a model would take it for a vain one.
+An item of a hosted call contains its result, so it becomes both a call and an output. A search without results in its
+item (the client may have omitted them, or an upstream has searched) is skipped: a model would take it for a search that
+found nothing.
 """
 
 from typing import Any
@@ -27,7 +28,7 @@ from responses.engine.citation_markers import mark
 
 
 def called(item: StoredItem) -> tuple[str, str, str] | None:
-    """Id, function and arguments of a call that the server ran or was to run; None for any other item."""
+    """Return id, function and arguments of a hosted call or approval request; None for any other item."""
     match item:
         case McpCall() | McpApprovalRequest():
             return item.id or "mcp", upstream_name(item.server_label, item.name), item.arguments or "{}"
@@ -43,7 +44,7 @@ def called(item: StoredItem) -> tuple[str, str, str] | None:
 
 
 def answered(item: StoredItem) -> tuple[str, str] | None:
-    """Id and answer of a call that the server ran; None for any other item."""
+    """Return id and output of a hosted call; None for any other item."""
     match item:
         case McpCall():
             return item.id or "mcp", item.output or _mcp_error(item)
@@ -54,7 +55,7 @@ def answered(item: StoredItem) -> tuple[str, str] | None:
         case CodeInterpreterCall():
             return item.id or "code_interpreter", _written(item)
         case ImageGenerationCall():
-            return item.id or "image_generation", _drawn(item)
+            return item.id or "image_generation", _generated_image(item)
     return None
 
 
@@ -79,7 +80,6 @@ def _step(action: WebSearch | OpenPage | FindInPage) -> tuple[str, str]:
 
 
 def _passages(item: FileSearchCall) -> str:
-    """What a search in files found, each passage behind its mark."""
     if item.status == "failed":
         return "\n".join(["error: the search failed", *(one.text or "" for one in item.results or ())])
     if not item.results:
@@ -91,9 +91,8 @@ def _passages(item: FileSearchCall) -> str:
 
 
 def _pages(item: WebSearchCall) -> str:
-    """What a step in the web brought, each page behind its mark."""
     if item.status == "failed":
-        return "\n".join(["error: this did not work", *(one.text or "" for one in item.results or ())])
+        return "\n".join(["error: the request failed", *(one.text or "" for one in item.results or ())])
     if not item.results:
         return "Nothing was found."
     return "\n\n".join(
@@ -103,19 +102,19 @@ def _pages(item: WebSearchCall) -> str:
 
 
 def _written(item: CodeInterpreterCall) -> str:
-    """What a program wrote and made; a client may have left it out."""
     if item.outputs is None:
-        return "The outputs were not kept."
+        # Clients only get outputs that they ask for with `include`, and may send the item back without them.
+        return "The outputs are not available."
     logs = [output.logs for output in item.outputs if isinstance(output, CodeLogs)]
     made = [file.path for file in item.files or () if not file.gone]
     files = [f"Files written: {', '.join(made)}"] if made else []
     return "\n".join([*logs, *files]) or "(no output)"
 
 
-def _drawn(item: ImageGenerationCall) -> str:
+def _generated_image(item: ImageGenerationCall) -> str:
     if item.result:
-        return "The image was made, and shown to the user. It is shown next."
-    return f"error: {item.error.message if item.error else 'there is no image'}"
+        return "The image was generated and shown to the user. It follows in the next message."
+    return f"error: {item.error.message if item.error else 'no image was generated'}"
 
 
 def _json(value: Any) -> str:

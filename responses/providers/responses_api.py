@@ -1,6 +1,6 @@
-"""Upstreams that speak Responses: a turn is one streamed request, its events become ours.
+"""Adapter for Responses upstreams: a turn is one streamed request whose events become ours.
 
-The upstream stores nothing: responses, items and their ids are this platform's.
+The upstream is asked to store nothing: responses, items and their ids are this platform's.
 """
 
 from collections.abc import AsyncGenerator
@@ -14,10 +14,10 @@ from responses.engine.attachments import AttachmentMap
 from responses.engine.events.types import Event
 from responses.engine.responses_api.converter import ResponsesConverter, UpstreamEvent
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
-from responses.providers.chat_completions import TOO_DEEP, EventLines
+from responses.providers.chat_completions import TOO_DEEP, EventStreamDecoder
 from responses.providers.chat_tools import tool_parameters
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.providers.responses_failures import failure_of_error
+from responses.providers.responses_failures import failure_from_error
 from responses.providers.responses_input import InputWriter
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
@@ -27,13 +27,13 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesModel:
-    """The engine's `Model` port over an upstream of Responses."""
+    """Implementation of `LanguageModel` for Responses upstreams."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
 
     def open(self, request: TurnRequest) -> "ResponsesTurn":
-        """Begin a turn; nothing is sent before its events are asked for."""
+        """Start a turn. The request is sent when its events are iterated."""
         return ResponsesTurn(self._route, request)
 
 
@@ -47,19 +47,20 @@ class ResponsesTurn:
             first_output_index=request.first_output_index,
             sampling=request.sampling,
             upstream_id=route.upstream.id,
-            to_failure=failure_of_error,
+            to_failure=failure_from_error,
             cipher=request.cipher,
             show_raw=route.capabilities.raw_reasoning,
         )
         self._upstream_request_id: str | None = None
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Send the request and convert what comes back, read by read."""
-        converter, lines = self._converter, EventLines(check=checked)
+        """Send the request and yield the events of each network read."""
+        converter, lines = self._converter, EventStreamDecoder(check=checked)
         try:
             body = await self._body()
             async with post(self._route.upstream, "/responses", body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
+                # Some upstreams ignore `stream: true`.
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield converter.whole(decode(await response.aread()))
                 else:
@@ -76,11 +77,11 @@ class ResponsesTurn:
         yield converter.end()
 
     def result(self) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn."""
         return self._converter.result(upstream_request_id=self._upstream_request_id)
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Close what is open."""
+        """Return the events that close open items, and the partial result."""
         events = self._converter.interrupt()
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
@@ -93,7 +94,7 @@ class ResponsesTurn:
 
 
 def checked(event: object, data: bytes) -> UpstreamEvent:
-    """An event or a response is an object; nothing in it, no NUL and no depth, keeps it from being stored."""
+    """Return an event or response that can be stored as JSON. Raises `UpstreamFailed` for anything else."""
     if not isinstance(event, dict):
         message = "The model's server sent something that is not a JSON object."
         raise UpstreamFailed(Failure(code="server_error", message=message))
@@ -103,7 +104,7 @@ def checked(event: object, data: bytes) -> UpstreamEvent:
 
 
 def decode(data: bytes) -> UpstreamEvent:
-    """An answer that is not streamed."""
+    """Return the response object of an answer that was not streamed."""
     try:
         return checked(orjson.loads(data), data)
     except orjson.JSONDecodeError as broken:
@@ -112,8 +113,9 @@ def decode(data: bytes) -> UpstreamEvent:
 
 
 def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap | None = None) -> dict[str, Any]:
-    """The body of the upstream call. What the client did not send is not sent."""
+    """Return the body of the upstream request. Parameters that the client did not send are omitted."""
     sampling = request.sampling
+    # The upstream stores nothing, so its reasoning is only available to later turns in encrypted form.
     body: dict[str, Any] = {
         "model": request.model,
         "input": InputWriter(route, request, attachments or {}).write(request.items),
@@ -129,7 +131,7 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap 
 
 
 def _tools(sampling: Sampling, can: Capabilities) -> dict[str, Any]:
-    """The parameters of chat completions for the tools, in the flat shape of Responses."""
+    # Chat completions nest a tool's fields under its type; the Responses API does not.
     body = tool_parameters(sampling, can)
     body["tools"] = [_tool(tool) for tool in body["tools"]]
     if isinstance(choice := body.get("tool_choice"), dict):
@@ -139,6 +141,7 @@ def _tools(sampling: Sampling, can: Capabilities) -> dict[str, Any]:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool["type"] == "function":
+        # Both fields are required in the Responses API, unlike in chat completions.
         return {"type": "function", "parameters": None, "strict": None, **tool["function"]}
     custom = {"type": "custom", **tool["custom"]}
     if "format" in custom:
@@ -174,7 +177,6 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format(chat: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The format of a chat completion in the flat shape of Responses."""
     if chat is None or chat["type"] != "json_schema":
         return chat
     return {"type": "json_schema", **chat["json_schema"]}

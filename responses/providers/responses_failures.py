@@ -1,11 +1,12 @@
-"""What callers are told of an error that an upstream reports in the course of a response."""
+"""Maps errors that a Responses upstream reports inside its answer to failures for clients."""
 
 import regex
 
 from kernel.errors import Failure
-from responses.providers.clients import failure_of_status
+from responses.providers.clients import failure_from_status
 
-# Whoever sent the request can do something about these, so that they get the upstream's own code and words.
+# Errors that the client can fix, so it gets the upstream's own code and message. All others get general messages,
+# which reveal nothing about the upstream.
 _REQUEST = {
     "invalid_prompt",
     "context_length_exceeded",
@@ -27,6 +28,8 @@ _REQUEST = {
     "failed_to_download_image",
     "image_file_not_found",
 }
+# HTTP status of errors that are reported inside a stream, where there is no status. Some servers put the name in
+# `code`, others in `type`.
 _STATUS = {
     "rate_limit_exceeded": 429,
     "rate_limit_error": 429,
@@ -38,20 +41,21 @@ _STATUS = {
     "invalid_request_error": 400,
 }
 _NAME = regex.compile(r"[a-z_]{1,60}")
-_MAX_WORDS = 500
+_MAX_MESSAGE = 500
 
 
-def failure_of_error(error: object) -> Failure:
-    """The failure for an error object: that of an `error` event, of `response.error`, or of a body."""
-    said = error if isinstance(error, dict) else {"message": error}
-    code, kind = said.get("code"), said.get("type")
+def failure_from_error(error: object) -> Failure:
+    """Return the failure for the error object of an `error` event, of `response.error` or of an HTTP body."""
+    details = error if isinstance(error, dict) else {"message": error}
+    code, kind = details.get("code"), details.get("type")
     if isinstance(code, int):
-        return failure_of_status(code, said)
+        return failure_from_status(code, details)
     if code in _REQUEST:
-        words = str(said.get("message") or "")[:_MAX_WORDS]
-        return Failure(code=code, message=f"The model's server rejected the request: {words}", status=400)
+        message = str(details.get("message") or "")[:_MAX_MESSAGE]
+        return Failure(code=code, message=f"The model's server rejected the request: {message}", status=400)
     for name in (code, kind):
         if name in _STATUS:
-            return failure_of_status(_STATUS[name], said)
+            return failure_from_status(_STATUS[name], details)
+    # An unknown code may be any string; only one that looks like a code is shown.
     named = f" ({code})" if isinstance(code, str) and _NAME.fullmatch(code) else ""
     return Failure(code="server_error", message=f"The model's server failed{named}.")

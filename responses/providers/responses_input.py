@@ -1,7 +1,7 @@
-"""Items → the input of a Responses request.
+"""Converts items to the input of a Responses request.
 
-Ids stay here: the upstream has stored nothing that they could name. Calls are written as those of the functions that
-upstreams are offered, as for chat completions.
+Item ids are omitted, because the upstream stores no items. Calls are written as calls of the functions that are offered
+to upstreams, as for chat completions.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from conversations.items import (
 from responses.engine.attachments import AttachmentMap
 from responses.engine.responses_api.segments import ENCRYPTED
 from responses.engine.turn import TurnRequest
-from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, unrepeated
-from responses.providers.chat_parts import PartWriter, lone_text
-from responses.providers.chat_reasoning import last_question
+from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, without_executed_approvals
+from responses.providers.chat_parts import PartWriter, single_text
+from responses.providers.chat_reasoning import after_last_user_message
 from tenants.directory import Route
 
 Entry = dict[str, Any]
@@ -31,7 +31,7 @@ _CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_t
 
 
 class InputWriter:
-    """Writes the items of one turn."""
+    """Writer of the input of one turn."""
 
     def __init__(self, route: Route, request: TurnRequest, attachments: AttachmentMap) -> None:
         self._upstream_id = route.upstream.id
@@ -43,10 +43,11 @@ class InputWriter:
         self._custom: set[str] = set()
 
     def write(self, items: Sequence[StoredItem]) -> list[Entry]:
-        """The conversation as the upstream reads it; of the reasoning, that about the last question if not all."""
-        items = unrepeated(items)
-        since = 0 if self._all_turns else last_question(items)
-        return _answered(
+        """Return the conversation as input entries."""
+        items = without_executed_approvals(items)
+        # Reasoning before the last user message is only sent if the client asks for it.
+        since = 0 if self._all_turns else after_last_user_message(items)
+        return _with_placeholders(
             [
                 entry
                 for position, item in enumerate(items)
@@ -66,7 +67,7 @@ class InputWriter:
         return self._called(item)
 
     def _called(self, item: StoredItem) -> list[Entry]:
-        """A call, an output, or both in one; other items are settings, or for nobody but clients."""
+        # An item of a hosted call is both a call and an output. Items that are neither are not for models.
         entries: list[Entry] = []
         if (call := self._calls.call(item)) is not None:
             kind = "custom_tool_call" if call["type"] == "custom" else "function_call"
@@ -77,13 +78,13 @@ class InputWriter:
             entries.append(self._answer(item, *answer))
         return entries
 
-    def _answer(self, item: StoredItem, told: Message, beside: Sequence[Message]) -> Entry:
-        output: str | list[Entry] = told["content"]
+    def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Message]) -> Entry:
+        output: str | list[Entry] = output_message["content"]
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             output = item.output if isinstance(item.output, str) else [self._part(part) for part in item.output]
-        elif beside:
-            output = [{"type": "input_text", "text": told["content"]}, *map(_from_chat, beside)]
-        call_id = told["tool_call_id"]
+        elif media:
+            output = [{"type": "input_text", "text": output_message["content"]}, *map(_from_chat, media)]
+        call_id = output_message["tool_call_id"]
         kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
         return {"type": kind, "call_id": call_id, "output": output}
 
@@ -91,19 +92,20 @@ class InputWriter:
         return "system" if role == "developer" and not self._can.developer_role else role
 
     def _reasoning(self, item: Reasoning) -> list[Entry]:
-        """Encrypted reasoning goes back to the upstream that made it; raw words to one that is to read them."""
-        thought = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
+        # Encrypted reasoning can only be read by the upstream that created it. Raw reasoning is only sent to upstreams
+        # whose capabilities name a field for it.
+        content = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
         summary = [{"type": "summary_text", "text": part.text} for part in item.summary]
-        for detail in thought.details if thought else ():
+        for detail in content.details if content else ():
             if detail.get("type") == ENCRYPTED and detail.get("upstream") == self._upstream_id:
                 return [{"type": "reasoning", "summary": summary, "encrypted_content": detail["data"]}]
-        raw = "".join(part.text for part in item.content or ()) or (thought.text if thought else "")
+        raw = "".join(part.text for part in item.content or ()) or (content.text if content else "")
         if not self._can.reasoning_field or not raw:
             return []
         return [{"type": "reasoning", "summary": summary, "content": [{"type": "reasoning_text", "text": raw}]}]
 
     def _content(self, parts: Sequence[InputPart]) -> str | list[Entry]:
-        if (text := lone_text(parts)) is not None:
+        if (text := single_text(parts)) is not None:
             return text
         return [self._part(part) for part in parts]
 
@@ -116,7 +118,7 @@ class InputWriter:
 
 
 def _assistant(item: AssistantMessage) -> Entry:
-    """Words alone as a string, which every server takes."""
+    # Text alone is sent as a string, which every server accepts.
     parts = item.parts()
     content: str | list[Entry] = "".join(part.text for part in parts if isinstance(part, OutputText))
     if any(not isinstance(part, OutputText) for part in parts):
@@ -131,7 +133,6 @@ def _assistant(item: AssistantMessage) -> Entry:
 
 
 def _from_chat(part: Message) -> Entry:
-    """A part of a chat message as a part of an input."""
     marks = {name: part[name] for name in ("prompt_cache_breakpoint",) if name in part}
     match part["type"]:
         case "image_url":
@@ -142,8 +143,8 @@ def _from_chat(part: Message) -> Entry:
     return {"type": "input_text", "text": part["text"], **marks}
 
 
-def _answered(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with an output for each call: one that still is worked on would be refused."""
+def _with_placeholders(entries: Sequence[Entry]) -> list[Entry]:
+    # Upstreams reject a call without an output, so a call that is still in progress gets a placeholder.
     outputs = Counter(entry["call_id"] for entry in entries if entry["type"] in _CALLS.values())
     return [one for entry in entries for one in _with_output(entry, outputs)]
 

@@ -1,4 +1,4 @@
-"""Which adapter answers for a route."""
+"""Selection of the adapter for a route."""
 
 from responses.engine.turn import LanguageModel
 from responses.providers.chat_completions import ChatModel
@@ -8,5 +8,5 @@ from tenants.models import WireApi
 
 
 def model_for(route: Route) -> LanguageModel:
-    """The engine's `LanguageModel` port over whatever API the route's upstream speaks."""
+    """Return the adapter for the API of the route's upstream."""
     return ResponsesModel(route) if route.upstream.wire_api == WireApi.RESPONSES else ChatModel(route)

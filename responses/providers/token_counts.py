@@ -1,6 +1,6 @@
-"""Asks an upstream how many tokens an input has, where the model's operator says that it can be asked.
+"""Token counting by the upstream, for models whose capabilities name an endpoint for it.
 
-A count is not worth a failed request: what goes wrong here is None, and the caller estimates.
+A count is not worth a failed request, so all errors return None and the caller estimates.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from tenants.capabilities import TokenCounting
 from tenants.directory import Route
 
 _SECONDS = 10.0
+# Parameters of vLLM's `/tokenize`.
 _TOKENIZED = ("model", "messages", "tools", "chat_template_kwargs")
+# Parameters of OpenAI's `/responses/input_tokens`.
 _COUNTED = (
     "model",
     "input",
@@ -29,7 +31,7 @@ _COUNTED = (
 
 
 async def count(route: Route, request: TurnRequest) -> int | None:
-    """What the upstream says; None where it is not asked, says nothing, or nothing that is a count."""
+    """Return the number of input tokens; None if the upstream cannot count or fails to."""
     how = route.capabilities.token_counting
     if how == TokenCounting.ESTIMATE:
         return None
@@ -51,7 +53,7 @@ async def _attachments(route: Route, request: TurnRequest) -> AttachmentMap:
 
 
 async def _tokenize(route: Route, request: TurnRequest, found: AttachmentMap) -> int | None:
-    """vLLM's endpoint stands beside /v1, and counts what its chat template makes of the messages."""
+    # vLLM's endpoint is outside `/v1`. It counts the tokens after applying the chat template.
     body = chat_completions.request_body(request, route.capabilities, found)
     url = f"{route.upstream.base_url.removesuffix('/v1')}/tokenize"
     return _number(await _ask(route, url, body, _TOKENIZED), "count")

@@ -66,4 +66,4 @@ async def test_an_agent_asks_for_approval(
     assert (result.final_output, asked) == ("As you say.", ["add"])
     assert served.names() == (["add"] if approve else [])
     told = script.messages[1][-1]["content"]
-    assert told == ("5" if approve else "The user did not approve of this call. The reason: Too dear.")
+    assert told == ("5" if approve else "The user did not approve this call. The reason: Too dear.")

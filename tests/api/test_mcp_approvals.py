@@ -72,7 +72,7 @@ def test_a_denied_call_is_told_to_the_model_with_its_reason(
     answer = [word(first["output"][1], approve=False, reason="Too dear.")]
     second = reaching.create(model=script.model, input=answer, tools=[asking(served)], previous_response_id=first["id"])
     assert [item["type"] for item in second["output"]] == ["message"]
-    assert script.messages[1][-1]["content"] == "The user did not approve of this call. The reason: Too dear."
+    assert script.messages[1][-1]["content"] == "The user did not approve this call. The reason: Too dear."
     assert served.calls == []
 
 

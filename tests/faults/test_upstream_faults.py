@@ -18,7 +18,7 @@ from tests.support.web import WebProcess, running_web
 
 FAILED = "The model's server failed (HTTP 500)."
 BROKE = "The connection to the model's server broke in the middle of its answer."
-REFUSED = "The model's server refused this platform's credentials."
+REFUSED = "The model's server rejected this platform's credentials."
 BUSY = "The model's server is receiving too many requests. Please retry."
 # What the upstream answers: the HTTP answer to JSON (status, param, code), and the sentence.
 FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
@@ -193,7 +193,7 @@ def impatient(impatient_web: WebProcess, http: httpx2.Client, make_caller: MakeC
 def test_an_upstream_that_falls_silent_is_given_up(impatient: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
     events = impatient.events(model=script.model, input="Hi")
-    message = "The model's server fell silent in the middle of its answer."
+    message = "The model's server stopped responding in the middle of its answer."
     assert events[-1]["response"]["error"] == {"code": "server_error", "message": message}
     assert_stream_equals_stored(events, impatient.retrieve(events[0]["response"]["id"]))
     assert script.received[0].was_closed_within(1.0)

@@ -54,7 +54,7 @@ def test_what_nobody_has_found_is_said_to_be_missing() -> None:
 def test_a_model_that_cannot_see_is_told_of_the_images_of_its_tools() -> None:
     text, beside = PartWriter(vision=False).tool_output([InputText(text="Look:"), InputImage(image_url=URL)])
     assert text == "Look:"
-    assert beside == [{"type": "text", "text": "[An image stands here, which you cannot see.]"}]
+    assert beside == [{"type": "text", "text": "[Image omitted: this model cannot read images.]"}]
 
 
 def test_the_same_data_under_another_name_is_another_file() -> None:

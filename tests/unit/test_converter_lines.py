@@ -5,7 +5,7 @@ import pytest
 
 from responses.engine.chat.converter import ChatConverter
 from responses.engine.turn import Finish
-from responses.providers.chat_completions import EventLines
+from responses.providers.chat_completions import EventStreamDecoder
 from tests.support.chunks import Chunk, chunk
 
 FIRST, SECOND = chunk(content="a"), chunk(content="b")
@@ -16,9 +16,9 @@ def data(value: Chunk) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
-def read(*pieces: bytes) -> tuple[list[Chunk], EventLines]:
+def read(*pieces: bytes) -> tuple[list[Chunk], EventStreamDecoder]:
     """The chunks of these pieces, read as a turn reads them, and the lines after their end."""
-    lines, chunks = EventLines(), list[Chunk]()
+    lines, chunks = EventStreamDecoder(), list[Chunk]()
     for piece in pieces:
         chunks += lines.feed(piece)
         if lines.done or lines.failure is not None:
