@@ -38,12 +38,12 @@ WITH: dict[str, dict[str, Any]] = {
     "stream_options": {"stream": True},
 }
 """What a parameter cannot do without."""
-ACCEPTED = [one for one in PARAMETERS if one.support in {Support.HONOURED, Support.ECHOED}]
+ACCEPTED = [one for one in PARAMETERS if one.support in {Support.SUPPORTED, Support.ECHOED}]
 DEPENDENT = [one for one in PARAMETERS if one.support is Support.DEPENDS]
 REFUSALS = [
-    (one.name, one.example if one.support is Support.REFUSED else one.refused)
+    (one.name, one.example if one.support is Support.REJECTED else one.rejected)
     for one in PARAMETERS
-    if one.support is Support.REFUSED or one.refused is not None
+    if one.support is Support.REJECTED or one.rejected is not None
 ]
 UNSUPPORTED = {"unsupported_parameter", "unsupported_value"}
 
@@ -114,7 +114,7 @@ def test_tools_are_refused_by_their_type_or_read(api: Api, script: Script, one: 
     """A tool that is honoured gets no further than to what it lacks."""
     script.always(stream(*text("Hello")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [{"type": one.type}]})
-    if one.support is Support.REFUSED:
+    if one.support is Support.REJECTED:
         assert error(answer) == (400, "tools[0].type", "unsupported_value")
     elif one.support is Support.CONFIGURED and answer.status_code != 200:
         assert error(answer)[1] in {"tools[0].type", *LACKING.get(one.type, ())}
