@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, made of the same types that validate requests."""
+"""OpenAPI 3.1 document of the API, generated from the types that validate requests."""
 
 from functools import cache
 from typing import Any
@@ -14,7 +14,8 @@ from responses.models import Status
 from responses.models.vector_stores import EntryStatus
 
 Schema = dict[str, Any]
-_STREAMED = "Server-sent events when `stream` is true"
+_STREAMED = "Server-sent events if `stream` is true"
+# OpenAPI cannot describe the events of a stream, only the format of a single one.
 _EVENT: Schema = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
@@ -24,13 +25,13 @@ _EVENT: Schema = {
 
 @cache
 def document() -> Schema:
-    """The whole document."""
+    """Return the document; cached, as building the schemas takes a while and never changes."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Responses Platform",
             "version": settings.VERSION,
-            "description": "The OpenAI Responses API on your own ground. Every error has OpenAI's envelope.",
+            "description": "A self-hosted OpenAI Responses API. Errors have the format of OpenAI's errors.",
         },
         "servers": [{"url": "/v1"}],
         "security": [{"key": []}],
@@ -50,7 +51,7 @@ def _paths() -> Schema:
                 "Create a response",
                 body="CreateResponse",
                 answer="Response",
-                stream=f"{_STREAMED}; each event's `type` is also its name.",
+                stream=f"{_STREAMED}; the name of each event is its `type`.",
                 errors=(400, 401, 403, 404, 413, 429, 500, 503),
             ),
             "get": _operation("List responses", answer="ResponseList", parameters=[*_page(before=True), *_filters()]),
@@ -59,7 +60,7 @@ def _paths() -> Schema:
             "get": _operation(
                 "Retrieve a response",
                 answer="Response",
-                stream=f"{_STREAMED}: those of the response's run, and what comes of it.",
+                stream=f"{_STREAMED}: the events of the run so far, followed by live events until its end.",
                 parameters=[response_id, _include(), *_replay()],
                 errors=(400, 401, 403, 404),
             ),
@@ -72,7 +73,7 @@ def _paths() -> Schema:
         },
         "/responses/{response_id}/input_items": {
             "get": _operation(
-                "List what a response was generated from",
+                "List input items",
                 answer="ItemList",
                 parameters=[response_id, *_page(before=True), _include()],
                 errors=(400, 401, 403, 404),
@@ -99,18 +100,17 @@ def _paths() -> Schema:
         **_containers(),
         **_webhooks(),
         **_batches(),
-        **_passed(),
+        **_forwarded(),
     }
 
 
-def _passed() -> Schema:
-    """What is passed on to upstreams, and the names of their models."""
-    edit = _passed_on("Edit images", body="EditImage", answer="Images")
+def _forwarded() -> Schema:
+    edit = _forwarding("Edit images", body="EditImage", answer="Images")
     edit["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("EditImage")}}}
     return {
-        "/embeddings": {"post": _passed_on("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
-        "/moderations": {"post": _passed_on("Create a moderation", body="CreateModeration", answer="Moderation")},
-        "/images/generations": {"post": _passed_on("Create images", body="CreateImage", answer="Images")},
+        "/embeddings": {"post": _forwarding("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
+        "/moderations": {"post": _forwarding("Create moderation", body="CreateModeration", answer="Moderation")},
+        "/images/generations": {"post": _forwarding("Create images", body="CreateImage", answer="Images")},
         "/images/edits": {"post": edit},
         "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
         "/models/{model}": {
@@ -154,7 +154,7 @@ def _chat() -> Schema:
         },
         "/chat/completions/{completion_id}/messages": {
             "get": _operation(
-                "List the messages of a stored chat completion", answer="ChatMessageList", parameters=[one, *page]
+                "List messages of a stored chat completion", answer="ChatMessageList", parameters=[one, *page]
             ),
         },
     }
@@ -164,6 +164,7 @@ def _conversations() -> Schema:
     one, item_id, include = _path_parameter("conversation_id"), _path_parameter("item_id"), _include()
     created_after, changing = _query("created_after", {"type": "integer"}), (400, 401, 403, 404, 413)
     export = _operation("Export a conversation", answer="Item", parameters=[one])
+    # One item per line; OpenAPI 3.1 has no schema for the lines of a JSON Lines document.
     export["responses"]["200"]["content"] = {"application/jsonl": {"schema": {"type": "string"}}}
 
     def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
@@ -184,7 +185,7 @@ def _conversations() -> Schema:
         },
         "/conversations/{conversation_id}/items": {
             "post": operation("Add items to a conversation", "ItemList", one, include, body="CreateItems"),
-            "get": operation("List the items of a conversation", "ItemList", one, *_page(before=True), include),
+            "get": operation("List items of a conversation", "ItemList", one, *_page(before=True), include),
         },
         "/conversations/{conversation_id}/items/{item_id}": {
             "get": operation("Retrieve an item of a conversation", "Item", one, item_id, include),
@@ -194,7 +195,7 @@ def _conversations() -> Schema:
             "post": operation("Fork a conversation", "Conversation", one, body="ForkConversation"),
         },
         "/conversations/{conversation_id}/cancel": {
-            "post": operation("Cancel what continues a conversation", "Conversation", one),
+            "post": operation("Cancel the active run of a conversation", "Conversation", one),
         },
         "/conversations/{conversation_id}/export": {"get": export},
     }
@@ -219,7 +220,7 @@ def _files() -> Schema:
 def _containers() -> Schema:
     one, file_id = _path_parameter("container_id"), _path_parameter("file_id")
     upload = _operation(
-        "Put a file into a container", answer="ContainerFile", parameters=[one], errors=(400, 401, 403, 404, 413)
+        "Create a container file", answer="ContainerFile", parameters=[one], errors=(400, 401, 403, 404, 413)
     )
     upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("NewContainerFile")}}}
     content = _operation("Retrieve the content of a container file", answer="ContainerFile", parameters=[one, file_id])
@@ -288,29 +289,34 @@ def _vector_stores() -> Schema:
             "post": operation("Search a vector store", "VectorStoreResults", store, body="SearchStore"),
         },
         "/vector_stores/{store_id}/files": {
-            "post": operation("Attach a file", "VectorStoreFile", store, body="AttachFile"),
-            "get": operation("List attached files", "VectorStoreFileList", store, status, *_page(before=True)),
+            "post": operation("Create a vector store file", "VectorStoreFile", store, body="AttachFile"),
+            "get": operation("List vector store files", "VectorStoreFileList", store, status, *_page(before=True)),
         },
         "/vector_stores/{store_id}/files/{file_id}": {
-            "get": operation("Retrieve an attached file", "VectorStoreFile", store, file_id),
-            "post": operation("Update an attached file", "VectorStoreFile", store, file_id, body="UpdateStoreFile"),
-            "delete": operation("Detach a file", "DeletedVectorStoreFile", store, file_id),
+            "get": operation("Retrieve a vector store file", "VectorStoreFile", store, file_id),
+            "post": operation("Update a vector store file", "VectorStoreFile", store, file_id, body="UpdateStoreFile"),
+            "delete": operation("Delete a vector store file", "DeletedVectorStoreFile", store, file_id),
         },
         "/vector_stores/{store_id}/files/{file_id}/content": {
-            "get": operation("Retrieve the passages of a file", "VectorStorePassages", store, file_id),
+            "get": operation("Retrieve the content of a vector store file", "VectorStorePassages", store, file_id),
         },
         "/vector_stores/{store_id}/file_batches": {
-            "post": operation("Attach several files", "VectorStoreBatch", store, body="AttachFiles"),
+            "post": operation("Create a vector store file batch", "VectorStoreBatch", store, body="AttachFiles"),
         },
         "/vector_stores/{store_id}/file_batches/{batch_id}": {
-            "get": operation("Retrieve a batch of files", "VectorStoreBatch", store, batch),
+            "get": operation("Retrieve a vector store file batch", "VectorStoreBatch", store, batch),
         },
         "/vector_stores/{store_id}/file_batches/{batch_id}/cancel": {
-            "post": operation("Cancel a batch of files", "VectorStoreBatch", store, batch),
+            "post": operation("Cancel a vector store file batch", "VectorStoreBatch", store, batch),
         },
         "/vector_stores/{store_id}/file_batches/{batch_id}/files": {
             "get": operation(
-                "List the files of a batch", "VectorStoreFileList", store, batch, status, *_page(before=True)
+                "List files of a vector store file batch",
+                "VectorStoreFileList",
+                store,
+                batch,
+                status,
+                *_page(before=True),
             ),
         },
     }
@@ -370,9 +376,10 @@ def _operation(
     content: Schema = {"application/json": {"schema": ref(answer)}}
     if stream:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": stream}}
-    failure = {"description": "An error.", "content": {"application/json": {"schema": ref("Error")}}}
+    failure = {"description": "Error.", "content": {"application/json": {"schema": ref("Error")}}}
     operation: Schema = {
         "summary": summary,
+        # Generators of clients name their methods after it, so a changed summary changes their API.
         "operationId": summary.lower().replace(" ", "_"),
         "parameters": parameters or [],
         "responses": {
@@ -385,7 +392,8 @@ def _operation(
     return operation
 
 
-def _passed_on(summary: str, *, body: str, answer: str) -> Schema:
+# These fail like the upstream they are forwarded to, so they also have 429, 500 and 503.
+def _forwarding(summary: str, *, body: str, answer: str) -> Schema:
     return _operation(summary, body=body, answer=answer, errors=(400, 401, 403, 413, 429, 500, 503))
 
 
@@ -396,6 +404,7 @@ def _page(*, before: bool, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT, 
 
 
 def _replay() -> list[Schema]:
+    # The last two have an effect on streams only, but are validated for JSON requests as well.
     return [
         _query("stream", {"type": "boolean", "default": False}),
         _query("starting_after", {"type": "integer", "minimum": 0}),
@@ -420,6 +429,7 @@ def _filters() -> list[Schema]:
 
 def _metadata_filter() -> Schema:
     metadata = _query("metadata", {"type": "object", "additionalProperties": {"type": "string"}})
+    # Sent as `metadata[key]=value`.
     return {**metadata, "style": "deepObject", "explode": True}
 
 

@@ -1,4 +1,4 @@
-"""The schemas of the OpenAPI document: of bodies by the types that validate them, of answers by what is presented."""
+"""Schemas of the OpenAPI document. Those of request bodies are generated from the types that validate them."""
 
 from typing import Any
 
@@ -29,12 +29,13 @@ _NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
 
 
 def ref(name: str) -> Schema:
-    """A reference to one of the schemas."""
+    """Return a reference to one of the schemas."""
     return {"$ref": _REF.format(model=name)}
 
 
 def schemas() -> Schema:
-    """All schemas by their names."""
+    """Return all schemas by name."""
+    # pydantic puts the types that a schema refers to into its `$defs`; OpenAPI keeps them beside it.
     create = CreateResponse.model_json_schema(ref_template=_REF)
     return {
         **create.pop("$defs"),
@@ -49,6 +50,7 @@ def schemas() -> Schema:
         "ItemList": _list_of(ref("Item")),
         "Usage": _object(_usage(), required=list(_usage())),
         **_models(),
+        # Abridged: the complete schema is that of OpenAI.
         "CreateChatCompletion": _object(
             {
                 "model": {"type": "string", "maxLength": 200},
@@ -66,13 +68,13 @@ def schemas() -> Schema:
         "InputTokens": _object(
             {
                 "object": {"const": "response.input_tokens"},
-                "input_tokens": {"type": "integer", "description": "An estimate: four characters a token."},
+                "input_tokens": {"type": "integer", "description": "Estimated at four characters per token."},
             },
             required=["object", "input_tokens"],
         ),
         **_compaction(create),
-        **_passed(),
-        "ChatCompletion": {"type": "object", "description": "The upstream's completion, as it came."},
+        **_forwarded(),
+        "ChatCompletion": {"type": "object", "description": "The upstream's completion, unchanged."},
         **_stored_chat(),
         **_conversations(),
         **_webhooks(),
@@ -91,22 +93,23 @@ def schemas() -> Schema:
     }
 
 
-def _passed() -> Schema:
-    """What is passed on to upstreams as it is."""
+def _forwarded() -> Schema:
+    # Responses of upstreams are not validated, so their schemas promise nothing.
     moderation = CreateModeration.model_json_schema(ref_template=_REF)
     return {
         **moderation.pop("$defs"),
         "CreateEmbedding": CreateEmbedding.model_json_schema(ref_template=_REF),
-        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, as it came."},
+        "EmbeddingList": {"type": "object", "description": "The upstream's list of embeddings, unchanged."},
         "CreateImage": CreateImage.model_json_schema(ref_template=_REF),
         "EditImage": _image_form(),
-        "Images": {"type": "object", "description": "The upstream's images, as they came."},
+        "Images": {"type": "object", "description": "The upstream's images, unchanged."},
         "CreateModeration": moderation,
-        "Moderation": {"type": "object", "description": "The upstream's moderation, as it came."},
+        "Moderation": {"type": "object", "description": "The upstream's moderation result, unchanged."},
     }
 
 
 def _image_form() -> Schema:
+    # `EditImage` validates the fields of the form; its files are not part of it.
     form = EditImage.model_json_schema(ref_template=_REF)
     file: Schema = {"type": "string", "format": "binary"}
     images: Schema = {"anyOf": [file, {"type": "array", "items": file, "maxItems": MAX_EDIT_IMAGES}]}
@@ -137,7 +140,7 @@ def _compaction(create: Schema) -> Schema:
         "output": {
             "type": "array",
             "items": ref("Item"),
-            "description": "What users said, and one compaction item: the beginning of the next input.",
+            "description": "The user messages and one compaction item. Use them as the beginning of the next input.",
         },
         "usage": ref("Usage"),
     }
@@ -151,8 +154,8 @@ def _compaction(create: Schema) -> Schema:
 def _conversations() -> Schema:
     bodies: Schema = {}
     for body in (CreateConversation, UpdateConversation, CreateItems, ForkConversation):
-        made = body.model_json_schema(ref_template=_REF)
-        bodies |= {**made.pop("$defs", {}), body.__name__: made}
+        schema = body.model_json_schema(ref_template=_REF)
+        bodies |= {**schema.pop("$defs", {}), body.__name__: schema}
     conversation: Schema = {
         "id": {"type": "string"},
         "object": {"const": "conversation"},
@@ -187,7 +190,7 @@ def _webhooks() -> Schema:
         "url": {"type": "string"},
         "signing_secret_hint": {"type": "string"},
     }
-    secret: Schema = {"type": "string", "description": "Shown here and never again."}
+    secret: Schema = {"type": "string", "description": "Returned only by this request."}
     deleted: Schema = {
         "id": {"type": "string"},
         "object": {"const": "webhook_endpoint.deleted"},
@@ -196,7 +199,7 @@ def _webhooks() -> Schema:
     tested: Schema = {
         "object": {"const": "webhook_endpoint.test"},
         "event_type": {"enum": list(EVENT_TYPES)},
-        "status_code": {"type": "integer", "description": "What the endpoint answered."},
+        "status_code": {"type": "integer", "description": "HTTP status of the endpoint's response."},
         "success": {"const": True},
         "webhook_endpoint_id": {"type": "string"},
     }
@@ -245,6 +248,7 @@ def _upload_file() -> Schema:
     seconds = {"type": "integer", "minimum": 3600, "maximum": 2_592_000}
     properties: Schema = {
         "file": {"type": "string", "format": "binary"},
+        # Only the server creates files with the output of batches.
         "purpose": {"enum": [purpose for purpose in Purpose.values if purpose != Purpose.BATCH_OUTPUT]},
         "expires_after[anchor]": {"const": "created_at"},
         "expires_after[seconds]": seconds,
@@ -267,12 +271,12 @@ def _file() -> Schema:
 
 
 def _bodies(**bodies: type[BaseModel]) -> Schema:
-    """The schemas of bodies, by the names that they have here."""
-    found: Schema = {}
+    """Return the schemas of bodies and of the types that they refer to, by name."""
+    schemas: Schema = {}
     for name, body in bodies.items():
-        made = body.model_json_schema(ref_template=_REF)
-        found |= {**made.pop("$defs", {}), name: made}
-    return found
+        schema = body.model_json_schema(ref_template=_REF)
+        schemas |= {**schema.pop("$defs", {}), name: schema}
+    return schemas
 
 
 def _uploads() -> Schema:
@@ -322,10 +326,10 @@ def _vector_stores() -> Schema:
         "expires_after": {"type": ["object", "null"]},
         "expires_at": _NULLABLE_INTEGER,
     }
-    belongs = {**known, "vector_store_id": {"type": "string"}}
-    batch = {**belongs, "file_counts": _object(counts, required=list(counts))}
+    child = {**known, "vector_store_id": {"type": "string"}}
+    batch = {**child, "file_counts": _object(counts, required=list(counts))}
     file = {
-        **belongs,
+        **child,
         "usage_bytes": {"type": "integer"},
         "last_error": {"type": ["object", "null"]},
         "attributes": attributes,
@@ -355,13 +359,13 @@ def _vector_stores() -> Schema:
         "VectorStoreFileList": _list_of(ref("VectorStoreFile")),
         "DeletedVectorStoreFile": _deleted("vector_store.file.deleted"),
         "VectorStoreBatch": _object(batch, required=list(batch)),
-        "VectorStoreResults": _all_at_once(_object(hit, required=list(hit))),
-        "VectorStorePassages": _all_at_once(text),
+        "VectorStoreResults": _single_page(_object(hit, required=list(hit))),
+        "VectorStorePassages": _single_page(text),
     }
 
 
-def _all_at_once(entry: Schema) -> Schema:
-    """A page that has no other behind it."""
+def _single_page(entry: Schema) -> Schema:
+    # OpenAI's format of pages without cursors; here there is always one.
     page = {"object": {"type": "string"}, "data": {"type": "array", "items": entry}, "has_more": {"const": False}}
     return _object(page, required=list(page))
 
