@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses` as typed values: its tools, their choice, its formats, and the whole."""
+"""Body of `POST /v1/responses` as typed values: the parameters, the tools, their choice and the text formats."""
 
 from responses.schema.choices import AllowedTools, FunctionChoice, ToolChoice
 from responses.schema.create import CreateResponse, parse_create

@@ -1,4 +1,4 @@
-"""`tool_choice`: which tool the model has to call, or may. Source: section 3.3 of the API surface specification."""
+"""The `tool_choice` parameter: the tool that the model must or may call."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -13,14 +13,14 @@ from responses.schema.tools import CustomToolParam, FunctionToolParam, Namespace
 
 
 class FunctionChoice(Wire):
-    """Forces one function."""
+    """Forces the model to call a specific function."""
 
     type: Literal["function"]
     name: str
 
 
 class CustomChoice(Wire):
-    """Forces one custom tool."""
+    """Forces the model to call a specific custom tool."""
 
     type: Literal["custom"]
     name: str
@@ -46,13 +46,14 @@ Kind = Literal[
 
 
 class KindChoice(Wire):
-    """Forces the tool of a kind of which a request has one at most."""
+    """Forces the model to call a built-in tool of this type."""
 
     type: Kind
 
 
 def _one_tag(choice: Any) -> str | None:
     tag = by_type(choice)
+    # All other types are built-in tools, which have no name and share one schema.
     return tag if tag in {None, f"{TAG}function", f"{TAG}custom", f"{TAG}mcp", f"{TAG}allowed_tools"} else f"{TAG}kind"
 
 
@@ -66,7 +67,7 @@ OneTool = Annotated[
 
 
 class AllowedTools(Wire):
-    """Narrows the choice to some of the tools, without changing the list of tools itself."""
+    """Constrains the tools available to the model to a subset of `tools`."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"] = "auto"
@@ -74,6 +75,7 @@ class AllowedTools(Wire):
 
 
 def _choice_tag(choice: Any) -> str | None:
+    # A string is a mode; objects name tools.
     return f"{TAG}mode" if isinstance(choice, str) else _one_tag(choice)
 
 
@@ -89,32 +91,35 @@ ToolChoice = Annotated[
 
 
 def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
-    """A choice names tools that are there."""
+    """Raise InvalidValue if the choice names a tool that is not in `tools`, or an ambiguous one."""
+    # A model without tools could never satisfy this choice.
     if choice == "required" and not tools:
         raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
     if choice is None or isinstance(choice, str):
         return
-    there = [label for tool in tools for label in _labels(tool)]
+    available = [label for tool in tools for label in _labels(tool)]
     for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
         label = label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
-        if label not in there:
+        if label not in available:
             message = f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter."
             raise InvalidValue(message, param="tool_choice")
-        if label[0] != "mcp" and there.count(label) > 1 and one is choice:
-            message = f"Tool choice '{label[1]}' is the name of a tool in more than one namespace."
+        # A name may occur in several namespaces. An allowed name then allows all of them, but a forced call needs one.
+        if label[0] != "mcp" and available.count(label) > 1 and one is choice:
+            message = f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name."
             raise InvalidValue(message, param="tool_choice")
 
 
 def label_of(kind: str, name: str | None = None) -> tuple[str, str]:
-    """By what choices point at a tool: its kind, and the name where the kind has names; of a server, its label."""
+    """Return what a choice identifies a tool by: its type, and its name or the label of its server."""
+    # The computer tool has several types, which clients mix.
     return ("computer" if kind.startswith("computer") else kind), name or ""
 
 
 def _labels(tool: Any) -> list[tuple[str, str]]:
-    """By what choices point at a tool, or at the tools in a namespace."""
     if isinstance(tool, NamespaceToolParam):
         return [label for inner in tool.tools for label in _labels(inner)]
     if isinstance(tool, McpToolParam):
         return [label_of(tool.type, tool.server_label)]
+    # Built-in tools are identified by their type alone.
     named = isinstance(tool, FunctionToolParam | CustomToolParam)
     return [label_of(tool.type, tool.name if named else None)]

@@ -1,7 +1,4 @@
-"""Tools that run in containers of the server's: the code interpreter and the hosted shell.
-
-Source: section 3.2 of the API surface specification.
-"""
+"""Tools that run in containers on the server: the code interpreter and the hosted shell."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -19,15 +16,16 @@ _ContainerId = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class NetworkPolicy(Wire):
-    """What can be reached from inside."""
+    """Network access policy for the container. This server supports only `disabled`."""
 
     type: Literal["disabled", "allowlist"]
     allowed_domains: list[str] | None = None
+    # repr=False: secrets must not appear in logs or tracebacks.
     domain_secrets: list[dict[str, Any]] | None = Field(default=None, repr=False)
 
 
 class _Auto(Wire):
-    """A container that is made when it is needed."""
+    """An automatically created container."""
 
     file_ids: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=MAX_FILES)] | None = None
     memory_limit: MemoryLimit | None = None
@@ -37,48 +35,50 @@ class _Auto(Wire):
         return {
             "file_ids": self.file_ids or [],
             "memory_limit": self.memory_limit or "1g",
+            # The policy in force, whatever was sent.
             "network_policy": {"type": "disabled"},
         }
 
 
 class AutoContainer(_Auto):
-    """The container of a code interpreter."""
+    """Configuration for a code interpreter container. Optionally specifies the ids of files to run the code on."""
 
     type: Literal["auto"]
 
     def shown(self) -> dict[str, Any]:
-        """As the response echoes it."""
+        """Return the container as the response shows it."""
         return {"type": self.type, **self._shown()}
 
 
 class AutoEnvironment(_Auto):
-    """The container of a shell."""
+    """A container that is created automatically for the shell."""
 
     type: Literal["container_auto"]
     skills: list[dict[str, Any]] | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As the response echoes it."""
+        """Return the environment as the response shows it."""
         return {"type": self.type, **self._shown()}
 
 
 class ReferencedEnvironment(Wire):
-    """A container that the client has made before."""
+    """A container created with `POST /v1/containers`."""
 
     type: Literal["container_reference"]
     container_id: _ContainerId
 
     def shown(self) -> dict[str, Any]:
-        """As the response echoes it."""
+        """Return the environment as the response shows it."""
         return self.model_dump()
 
 
 def _shape(value: Any) -> str:
+    # Everything else is validated as the id of a container.
     return f"{TAG}auto" if isinstance(value, dict | AutoContainer) else f"{TAG}id"
 
 
 class CodeInterpreterParam(Wire):
-    """Python that runs on the server."""
+    """A tool that runs Python code to help generate a response to a prompt."""
 
     type: Literal["code_interpreter"]
     container: Annotated[
@@ -88,8 +88,9 @@ class CodeInterpreterParam(Wire):
     allowed_callers: list[Literal["direct", "programmatic"]] | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         container = self.container if isinstance(self.container, str) else self.container.shown()
+        # Returned only to clients that sent it.
         sent = {} if self.allowed_callers is None else {"allowed_callers": self.allowed_callers}
         return {"type": self.type, "container": container, **sent}
 
@@ -99,27 +100,28 @@ HostedEnvironment = Annotated[
     | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
     Discriminator(by_type),
 ]
-"""Where a shell of the server's runs."""
+"""Environment of a shell that runs on the server."""
 
 
 def is_built_in(tool: Any) -> bool:
-    """Whether an `mcp` tool names the code interpreter instead of a server."""
+    """Return True if an `mcp` tool means the built-in code interpreter instead of a remote server."""
     return isinstance(tool, McpToolParam) and tool.built_in
 
 
 def check_container(container: Any, *, param: str) -> None:
-    """What OpenAI's containers can do, and the server's cannot."""
+    """Raise UnsupportedParameter for features of OpenAI's containers that this server lacks."""
     if not isinstance(container, AutoContainer | AutoEnvironment):
         return
     if container.network_policy is not None and container.network_policy.type != "disabled":
         message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
         raise UnsupportedParameter(message, param=f"{param}.network_policy")
+    # Skills would be ignored silently, and the model would lack the files they describe.
     if isinstance(container, AutoEnvironment) and container.skills:
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{param}.skills")
 
 
 def check_code_tools(tools: Sequence[Any], *, param: str) -> None:
-    """There is one code interpreter at most, under whichever name."""
+    """Raise InvalidValue if the request has more than one code interpreter, under either type."""
     places = [index for index, tool in enumerate(tools) if isinstance(tool, CodeInterpreterParam) or is_built_in(tool)]
     if len(places) > 1:
-        raise InvalidValue("Invalid 'tools': the code interpreter stands in it twice.", param=f"{param}[{places[1]}]")
+        raise InvalidValue("Invalid 'tools': only one code interpreter is allowed.", param=f"{param}[{places[1]}]")

@@ -1,8 +1,7 @@
-"""The body of `POST /v1/responses`: JSON in, a typed and closed value out.
+"""Body of `POST /v1/responses`: parsed from JSON into typed values, or rejected with OpenAI's errors.
 
-Fields stand in the order in which OpenAI reports their defects. A parameter is honoured, or stored and echoed because
-that is its whole meaning, or refused by name; nothing is ignored. Source: section 1.1.1 of the API surface
-specification.
+The fields are in the order in which OpenAI reports their errors. Each parameter is honoured, stored and returned if it
+has no other meaning, or rejected by name. No parameter is ignored.
 """
 
 from difflib import get_close_matches
@@ -48,15 +47,16 @@ def _input_tag(value: Any) -> str:
 
 Input = Annotated[
     Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")]
+    # fail_fast: the errors of thousands of invalid items would take long to collect, and only one is reported.
     | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}items")],
     Discriminator(_input_tag),
 ]
 
 
 class CreateResponse(Wire):
-    """A request to create a response. What was not sent is not in `model_fields_set`."""
+    """Create a model response."""
 
-    # Without input and model the prompt has to bring them.
+    # Input and model may come from the prompt instead.
     input: Input = ""
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
     conversation: ConversationReference | None = None
@@ -75,6 +75,7 @@ class CreateResponse(Wire):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None
+    # 16 is the minimum of OpenAI's API.
     max_output_tokens: Annotated[int, Field(ge=16)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     reasoning: ReasoningParam | None = None
@@ -92,6 +93,7 @@ class CreateResponse(Wire):
     access_programs: AccessPrograms | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     generate: bool | None = None
+    # From here on: parameters of vLLM and similar servers, passed on to the upstream.
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
@@ -99,27 +101,29 @@ class CreateResponse(Wire):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_response_messages: bool | None = None
     previous_input_messages: Annotated[list[PreviousMessage], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
+    # The same characters as in the X-Client-Request-Id header, which it replaces.
     request_id: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[ -~]*$")] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200)] = ""
 
     @property
     def generates(self) -> bool:
-        """Whether the model is to answer. A response that it does not answer can be followed all the same."""
+        """True if the model should answer. A response without an answer can still be continued."""
         prewarms = self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
         return self.generate is not False and not prewarms
 
     @property
     def compacts(self) -> bool:
-        """Whether the response is to be a compaction of what came before, and nothing else."""
+        """True if the response only compacts the preceding context."""
         return bool(self.input) and isinstance(self.input[-1], CompactionTrigger)
 
     def previous_items(self) -> list[StoredItem]:
-        """The conversation before the input, where the request brings it as messages."""
-        told = self.previous_input_messages or ()
-        return history(told, instructed=bool(self.instructions), tools=self.tools or ())
+        """Return the context before the input that the request provides as messages."""
+        messages = self.previous_input_messages or ()
+        return history(messages, instructed=bool(self.instructions), tools=self.tools or ())
 
 
 _MAX_NAME = 64
+# Part of OpenAI's API but not of the schema, so that it does not appear in /openapi.json.
 _UNSUPPORTED = {"multi_agent"}
 _EMPTY_INPUT = (
     "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be provided."  # OpenAI's quotes
@@ -127,11 +131,12 @@ _EMPTY_INPUT = (
 
 
 def parse_create(values: dict[str, Any]) -> CreateResponse:
-    """Validate a body; the first defect is raised as OpenAI words it.
+    """Validate a body. Raises the API error of the first defect, in OpenAI's wording.
 
-    `null` means "not sent" for everything but `model` and `input`.
+    Null means "not sent" for every parameter except `model` and `input`.
     """
     _refuse_by_name(values)
+    # For `model` and `input` null is a type error, as in OpenAI's API.
     sent = {name: value for name, value in values.items() if value is not None or name in {"model", "input"}}
     if "model" in sent and sent["model"] is None:
         raise InvalidType("model", expected="a string", got="null")
@@ -139,20 +144,21 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         if "prompt" not in sent:
             raise MissingParameter("input")
         sent["input"] = []
+    # The messages may already contain everything there is to say.
     if sent["input"] == "" and sent.get("previous_input_messages"):
         sent["input"] = []
+    # Without own input there must be some other source of context.
     elsewhere = {"previous_response_id", "conversation", "prompt"} & sent.keys() or sent.get("previous_input_messages")
     if sent["input"] in ("", []) and not elsewhere:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
     body = _validated(sent)
-    # A prompt may bring what others need beside them.
+    # A prompt may provide parameters that others depend on, so its request is checked once the prompt is resolved.
     if body.prompt is None:
         check_combinations(body)
     return body
 
 
 def _validated(sent: dict[str, Any]) -> CreateResponse:
-    """`null` means "not sent" further down as well."""
     try:
         return validate_without_nulls(CreateResponse, sent)
     except ValidationError as error:
@@ -160,12 +166,15 @@ def _validated(sent: dict[str, Any]) -> CreateResponse:
 
 
 def check_combinations(body: CreateResponse) -> None:
-    """What each parameter allows and the others forbid. Unchecked, it would be dropped on the way, or puzzle models."""
+    """Raise the API error of parameters that are invalid together or not supported.
+
+    Without these checks a parameter would be dropped silently, or confuse the model.
+    """
     if not body.model:
         raise MissingParameter("model")
     _refuse_unsupported_values(body)
     if body.moderation and not body.generates:
-        message = "The parameter 'moderation' is about an answer, and no answer is asked for."
+        message = "The parameter 'moderation' requires generated output, but the request does not generate any."
         raise InvalidValue(message, param="moderation")
     check_updates(body.input)
     _check_compaction_trigger(body)
@@ -188,33 +197,32 @@ def check_combinations(body: CreateResponse) -> None:
 
 
 def _check_compaction_trigger(body: CreateResponse) -> None:
-    """What comes after a trigger would neither be compacted nor answered."""
+    # Items after a trigger would be neither compacted nor answered.
     for index, item in enumerate(body.input[:-1]):
         if isinstance(item, CompactionTrigger):
-            message = "An item of the type 'compaction_trigger' has to be the last one of the input."
+            message = "An item of type 'compaction_trigger' must be the last item of the input."
             raise InvalidValue(message, param=f"input[{index}]")
     if body.compacts and not body.generates:
-        message = "An item of the type 'compaction_trigger' asks for something, and 'generate' is false."
+        message = "An item of type 'compaction_trigger' cannot be used when 'generate' is false."
         raise InvalidValue(message, param="generate")
 
 
 def _check_background(body: CreateResponse) -> None:
-    """What is run later has to be found by then, and has to have something to run."""
+    # The client can read a background response only by its id.
     if body.store is False:
-        message = "Background responses are read by their id, so they have to be stored: 'store' must not be false."
+        message = "Background responses must be stored: 'store' must not be false."
         raise InvalidValue(message, param="background")
     if not body.generates:
-        message = "The parameter 'background' is about an answer, and no answer is asked for."
+        message = "The parameter 'background' requires generated output, but the request does not generate any."
         raise InvalidValue(message, param="background")
 
 
 def _refuse_unsupported_values(body: CreateResponse) -> None:
-    """What OpenAI's own models can be asked for, and no model here."""
     if body.reasoning and body.reasoning.mode not in {None, "standard"}:
         message = "Reasoning modes other than 'standard' are not supported by this server."
         raise UnsupportedValue(message, param="reasoning.mode")
     if body.image and body.image.context_compression == "enabled":
-        message = "Images are sent to models as they are: compressing them is not supported by this server."
+        message = "Image compression is not supported by this server."
         raise UnsupportedValue(message, param="image.context_compression")
     if body.access_programs and body.access_programs.cyber not in {None, "standard"}:
         raise Forbidden(
@@ -226,11 +234,13 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
 
 def _refuse_by_name(values: dict[str, Any]) -> None:
     for name, value in values.items():
+        # Clients of Chat Completions make this mistake; OpenAI answers it with the same message.
         if name == "messages":
             message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
             raise UnsupportedParameter(message, param=name)
         if name in _UNSUPPORTED and value is not None:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         if name not in CreateResponse.model_fields and name not in _UNSUPPORTED:
+            # Cut to a bounded length: names come from the client, and fuzzy matching is quadratic.
             near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
             raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)

@@ -1,7 +1,4 @@
-"""`file_search` as a request has it, and what it shares with searches by the API: filters, and how results are ranked.
-
-Source: section 3.2 of the API surface specification.
-"""
+"""The `file_search` tool, and what it shares with searches of the API: filters and ranking options."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -17,12 +14,13 @@ MAX_STORES = 20
 _MAX_FILTERS = 100
 _MAX_VALUES = 1_000
 _ORDERED = frozenset({"gt", "gte", "lt", "lte"})
+# Looked up by exact type, because bool is a subclass of int.
 _KINDS = {bool: "bool", int: "int", float: "float", list: "list"}
 Key = Annotated[str, StringConstraints(max_length=64)]
 
 
 def _value_tag(value: Any) -> str:
-    """What a value cannot be is told that it should be a string."""
+    # Anything else is reported as an invalid string, the most common type.
     return f"{TAG}{_KINDS.get(type(value), 'str')}"
 
 
@@ -46,7 +44,7 @@ _Value = Annotated[
 
 
 class ComparisonFilter(Wire):
-    """Files whose attribute compares so with a value."""
+    """A filter used to compare a specified attribute key to a given value."""
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Key
@@ -56,16 +54,17 @@ class ComparisonFilter(Wire):
     def _value_fits(self) -> Self:
         if isinstance(self.value, list) is not (self.type in {"in", "nin"}):
             needs = "an array" if self.type in {"in", "nin"} else "a string, a number or a boolean"
-            message = f"a filter '{self.type}' compares with {needs}."
+            message = f"a filter of type '{self.type}' takes {needs}."
             raise ValueError(message)
+        # Booleans have no order.
         if self.type in _ORDERED and isinstance(self.value, bool):
-            message = f"a filter '{self.type}' compares with a string or a number."
+            message = f"a filter of type '{self.type}' takes a string or a number."
             raise ValueError(message)
         return self
 
 
 class CompoundFilter(Wire):
-    """All of several filters, or any of them."""
+    """Combine multiple filters using `and` or `or`."""
 
     type: Literal["and", "or"]
     filters: Annotated[list["Filter"], Field(min_length=1, max_length=_MAX_FILTERS)]
@@ -80,25 +79,27 @@ Filter = Annotated[
     Annotated[ComparisonFilter, Tag(f"{TAG}comparison")] | Annotated[CompoundFilter, Tag(f"{TAG}compound")],
     Discriminator(_filter_tag),
 ]
+# Filters nest: the class refers to the union that contains it.
 CompoundFilter.model_rebuild()
 
 
 class HybridSearch(Wire):
-    """How much likeness of meaning counts, and how much the words themselves."""
+    """Weights that control how vector similarity and keyword matches are balanced."""
 
     embedding_weight: Annotated[float, Field(ge=0, le=1_000)]
     text_weight: Annotated[float, Field(ge=0, le=1_000)]
 
     @model_validator(mode="after")
     def _something_counts(self) -> Self:
+        # Scores are divided by the sum of the weights.
         if not self.embedding_weight + self.text_weight:
-            message = "at least one of the weights has to be greater than 0."
+            message = "at least one weight must be greater than 0."
             raise ValueError(message)
         return self
 
 
 class RankingOptions(Wire):
-    """How the results of the tool are ranked."""
+    """Ranking options for search."""
 
     ranker: Literal["auto", "default-2024-11-15"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -106,7 +107,7 @@ class RankingOptions(Wire):
 
 
 class FileSearchToolParam(Wire):
-    """Lets the model search in vector stores of the team."""
+    """A tool that searches for relevant content from uploaded files."""
 
     type: Literal["file_search"]
     vector_store_ids: Annotated[
@@ -117,9 +118,10 @@ class FileSearchToolParam(Wire):
     filters: Filter | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         ranking = self.ranking_options or RankingOptions()
         shown_ranking: dict[str, Any] = {
+            # Defaults are returned explicitly, as OpenAI does.
             "ranker": ranking.ranker or "auto",
             "score_threshold": ranking.score_threshold or 0.0,
         }
@@ -135,4 +137,4 @@ class FileSearchToolParam(Wire):
 
 
 Attributes = Annotated[dict[Key, Attribute], Field(max_length=16)]
-"""What clients may note on a file of a store, and filter by."""
+"""Attributes of a file in a vector store, which searches can filter by."""

@@ -1,4 +1,4 @@
-"""`text`: the format and the verbosity of the answer. Source: section 3.4 of the API surface specification."""
+"""The `text` parameter: format and verbosity of the model's text output."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,22 +12,23 @@ from responses.schema.tools import NAME
 
 
 class TextFormat(Wire):
-    """Plain text."""
+    """Default response format. Used to generate text responses."""
 
     type: Literal["text"]
 
 
 class JsonObjectFormat(Wire):
-    """Some JSON object (legacy)."""
+    """JSON object response format. An older method of generating JSON responses; `json_schema` is recommended."""
 
     type: Literal["json_object"]
 
 
 class JsonSchemaFormat(Wire):
-    """JSON of a schema. The SDK dumps `schema`, a word of pydantic's, as `schema_`."""
+    """JSON Schema response format. Used to generate structured JSON responses."""
 
     type: Literal["json_schema"]
     name: Annotated[str, NAME]
+    # The SDK dumps `schema` as `schema_`, because pydantic reserves the name.
     json_schema: dict[str, Any] = Field(
         validation_alias=AliasChoices("schema", "schema_"), serialization_alias="schema"
     )
@@ -44,14 +45,15 @@ Format = Annotated[
 
 
 class TextParam(Wire):
-    """How the text is to look."""
+    """Configuration options for a text response from the model."""
 
     format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") -> None:
-    """A schema that is none could never be kept to."""
+    """Raise BadRequest for an invalid JSON Schema, which no output could match."""
+    # Checked here: otherwise an upstream would reject it later, in words of its own.
     if (wrong := schema_defect(given.json_schema)) is not None:
         message = f"Invalid schema for response_format '{given.name}': {wrong}."
         raise BadRequest(message, param=param, code="invalid_json_schema")

@@ -1,6 +1,6 @@
-"""The tool `image_generation`, and the bodies of `/v1/images`.
+"""The `image_generation` tool and the bodies of `/v1/images`.
 
-What an image model can be asked for is sent on as it is: which sizes and qualities there are is for its server to say.
+Settings of image models are forwarded unchanged, because each model supports other sizes and qualities.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
 from kernel.errors import UnsupportedParameter, UnsupportedValue
 
 MAX_EDIT_IMAGES = 16
-"""How many pictures one edit is given."""
+"""Maximum number of input images of an edit."""
 FORWARDED = (
     "background",
     "input_fidelity",
@@ -22,7 +22,8 @@ FORWARDED = (
     "quality",
     "size",
 )
-"""The settings of the tool that its model is told."""
+"""Settings of the tool that are forwarded to the image model."""
+# Parameters of animations and vector graphics.
 _UNSUPPORTED = ("complexity", "frame_count", "frame_duration_ms", "svg")
 _ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 _Background = Literal["transparent", "opaque", "auto"]
@@ -35,14 +36,14 @@ _Word = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class ImageMask(Wire):
-    """Which part of a picture an edit may change."""
+    """Mask for inpainting: marks the part of an image that an edit may change."""
 
     file_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     image_url: Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)] | None = None
 
 
 class ImageGenerationParam(Wire):
-    """Lets the model ask an image model for pictures."""
+    """A tool that generates images using an image model."""
 
     type: Literal["image_generation"]
     model: _ModelName | None = None
@@ -62,18 +63,19 @@ class ImageGenerationParam(Wire):
     svg: dict[str, Any] | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it: what was sent."""
+        """Return the tool as the response shows it: with the fields that were sent."""
+        # Without defaults: they depend on the image model, which this server does not know.
         return self.model_dump(exclude_none=True)
 
 
 def check_image_tool(tool: ImageGenerationParam, *, where: str) -> None:
-    """Refuse what only the newest models of OpenAI's draw: pictures that move, and those made of lines."""
+    """Raise an API error for features of the newest OpenAI models: animated images and vector graphics."""
     for name in _UNSUPPORTED:
         if getattr(tool, name) is not None:
-            message = f"The parameter '{name}' is not supported by this server: it makes no moving or drawn images."
+            message = f"The parameter '{name}' is not supported: animations and vector graphics cannot be made."
             raise UnsupportedParameter(message, param=f"{where}.{name}")
     if tool.output_format in {"gif", "svg"}:
-        message = f"Images are made as PNG, WebP or JPEG by this server, not as '{tool.output_format}'."
+        message = f"The output format '{tool.output_format}' is not supported by this server: use png, webp or jpeg."
         raise UnsupportedValue(message, param=f"{where}.output_format")
 
 
@@ -94,20 +96,21 @@ class _Image(Wire):
 
 
 class CreateImage(_Image):
-    """A request for pictures."""
+    """Create an image given a prompt."""
 
     style: _Word | None = None
 
 
 class EditImage(_Image):
-    """A request to change pictures, without the pictures themselves: the fields of a form."""
+    """Create an edited image given a prompt and one or more source images, which are uploaded with the form."""
 
     input_fidelity: Literal["high", "low"] | None = None
 
 
 def check_image(values: Mapping[str, Any]) -> None:
-    """Refuse a stream: these endpoints answer at once; the tool `image_generation` shows pictures as they are drawn."""
+    """Raise UnsupportedParameter for streaming."""
+    # These endpoints wait for the final image. Partial images are available from the `image_generation` tool.
     for name in ("stream", "partial_images"):
         if values.get(name):
-            message = f"The parameter '{name}' is not supported here: use the tool 'image_generation' of a response."
+            message = f"The parameter '{name}' is not supported here: use the 'image_generation' tool of a response."
             raise UnsupportedParameter(message, param=name)

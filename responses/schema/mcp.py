@@ -1,7 +1,7 @@
-"""The `mcp` tool: a remote server whose tools the model may call. Source: section 3.2 of the API surface specification.
+"""The `mcp` tool: a remote server whose tools the model may call.
 
-Its URL beyond the host, its headers and its authorization are secrets of the client's: they are neither stored with the
-response nor echoed.
+The URL beyond the origin, the headers and the authorization are secrets of the client. They are neither stored with the
+response nor returned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,12 @@ from kernel.validation import TAG
 
 MAX_TOOL_NAMES = 1000
 BUILT_IN = frozenset({"code_interpreter"})
-"""The labels that stand for tools of the server's own, where no URL says otherwise."""
+"""Labels that mean a built-in tool if no URL is given."""
 _LABEL = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")
+# The characters that HTTP allows. Control characters would allow header injection.
 _HeaderName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 _HeaderValue = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[\t\x20-\x7e]*$")]
-# What says how a message is sent, and where to: the connection's own business.
+# Headers that control the connection or the encoding of messages; the HTTP client sets them itself.
 _RESERVED = frozenset(
     {
         "accept",
@@ -49,14 +50,14 @@ _RESERVED = frozenset(
 
 
 class McpToolFilter(Wire):
-    """Some tools of a server: by name, by whether they only read, or both."""
+    """A filter object to specify which tools are allowed."""
 
     tool_names: Annotated[list[str], Field(max_length=MAX_TOOL_NAMES)] | None = None
     read_only: bool | None = None
 
 
 class McpApprovalFilter(Wire):
-    """Which tools need approval, and which do not."""
+    """Specify which of the MCP server's tools require approval."""
 
     always: McpToolFilter | None = None
     never: McpToolFilter | None = None
@@ -85,12 +86,14 @@ RequireApproval = Annotated[
 
 
 class McpToolParam(Wire):
-    """A remote MCP server."""
+    """Give the model access to additional tools via remote Model Context Protocol (MCP) servers."""
 
     type: Literal["mcp"]
     server_label: Annotated[str, _LABEL]
+    # repr=False on secrets: they must not appear in logs or tracebacks.
     server_url: Annotated[str, Field(max_length=8192)] | None = Field(default=None, repr=False)
     connector_id: Annotated[str, Field(max_length=200)] | None = None
+    # Accepted here only to be rejected by name.
     tunnel_id: str | None = None
     server_description: Annotated[str, Field(max_length=10_000)] | None = None
     headers: Annotated[dict[_HeaderName, _HeaderValue], Field(max_length=64)] | None = Field(default=None, repr=False)
@@ -104,6 +107,7 @@ class McpToolParam(Wire):
     @classmethod
     def _leaves_the_connection_alone(cls, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         for name in headers or ():
+            # Headers of the MCP protocol and of proxies are reserved as well.
             if name.lower() in _RESERVED or name.lower().startswith(("mcp-", "proxy-")):
                 raise PydanticCustomError("reserved_header", "the header '{name}' cannot be set.", {"name": name})
         return headers
@@ -112,27 +116,28 @@ class McpToolParam(Wire):
     @classmethod
     def _is_a_header(cls, token: str | None) -> str | None:
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise PydanticCustomError("not_a_token", "it is not a token that can be sent in a header.")
+            raise PydanticCustomError("not_a_token", "it contains characters that cannot be sent in a header.")
         return token
 
     @property
     def built_in(self) -> bool:
-        """Whether it names a tool of the server's own instead of another server, as clients of vLLM do."""
+        """True if the tool means a built-in tool instead of a remote server, as clients of vLLM expect."""
         return self.server_label in BUILT_IN and self.server_url is None and self.connector_id is None
 
     @property
     def name(self) -> str:
-        """What tells it from the other tools of a request."""
+        """The label, which distinguishes the tool from others of the request."""
         return self.server_label
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response echoes it: without secrets, and of the URL only where it leads."""
+        """Return the tool as the response shows it, without secrets and with only the origin of the URL."""
         shown = {
             "type": "mcp",
             "server_label": self.server_label,
             "server_url": origin(self.server_url) if self.server_url else None,
             "connector_id": self.connector_id,
             "server_description": self.server_description,
+            # OpenAI returns null, too.
             "headers": None,
             "allowed_tools": _dumped(self.allowed_tools),
             "require_approval": _dumped(self.require_approval) or ("never" if self.built_in else "always"),
@@ -141,7 +146,7 @@ class McpToolParam(Wire):
 
 
 class McpChoice(Wire):
-    """Forces a tool of a server; without a name, any of them."""
+    """Forces the model to call a tool on a remote MCP server. Without a name, any of its tools."""
 
     type: Literal["mcp"]
     server_label: str
@@ -149,7 +154,7 @@ class McpChoice(Wire):
 
 
 def check_mcp(tool: McpToolParam, *, param: str) -> None:
-    """What the fields of an `mcp` tool say together; `param` is where it stands."""
+    """Raise the API error of fields that are invalid together; `param` is the path of the tool."""
     if tool.server_url is not None:
         _check_spelling(tool.server_url, param=f"{param}.server_url")
     if tool.tunnel_id is not None:
@@ -168,24 +173,25 @@ def check_mcp(tool: McpToolParam, *, param: str) -> None:
 
 
 def _check_built_in(tool: McpToolParam, *, param: str) -> None:
-    """A tool of the server's own has nothing to be reached by, and asks nobody."""
+    # A built-in tool has no connection to configure and never asks for approval.
     for name in ("headers", "authorization", "allowed_tools", "defer_loading", "server_description"):
         if getattr(tool, name):
-            message = f"'{tool.server_label}' without a 'server_url' is a tool of this server's own, without '{name}'."
+            message = f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support '{name}'."
             raise UnsupportedParameter(message, param=f"{param}.{name}")
     if tool.require_approval not in (None, "never"):
-        message = f"'{tool.server_label}' without a 'server_url' is a tool of this server's own: nobody approves of it."
+        message = f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support approvals."
         raise UnsupportedValue(message, param=f"{param}.require_approval")
 
 
 def check_servers(tools: Sequence[Any]) -> None:
-    """Calls name their server by its label, so no two servers may share one."""
+    """Raise an API error for invalid servers, or if two have the same label."""
+    # Items refer to a server by its label only.
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         if isinstance(tool, McpToolParam):
             check_mcp(tool, param=f"tools[{index}]")
             if tool.server_label in seen:
-                message = f"Invalid 'tools': the server label '{tool.server_label}' stands in it twice."
+                message = f"Invalid 'tools': the server label '{tool.server_label}' is used more than once."
                 raise InvalidValue(message, param=f"tools[{index}].server_label")
             seen.add(tool.server_label)
 

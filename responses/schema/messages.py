@@ -1,6 +1,7 @@
-"""`previous_input_messages`: a conversation in the messages of `engine.messages`, read back into items.
+"""Converts `previous_input_messages`, a conversation in the messages of `engine.messages`, back into items.
 
-What this server has put into such messages itself is passed over, since each request says anew which tools there are.
+Messages that this server has generated itself, such as tool descriptions, are skipped: each request lists its tools
+anew.
 """
 
 from collections import defaultdict, deque
@@ -38,19 +39,19 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 _PARAM = "previous_input_messages"
 _NOT_IN_NAMES = regex.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME = 64
-# Recipients that are no tools.
+# Recipients of messages that are not tool calls.
 _NON_TOOL_RECIPIENTS = {None, "user", "assistant", "all"}
 
 
 class TextPart(Wire):
-    """Words."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class Author(Wire):
-    """Who speaks; a tool has a name."""
+    """The author of a message. Tools have a name."""
 
     role: Role
     name: str | None = None
@@ -61,7 +62,7 @@ def _content_tag(value: Any) -> str:
 
 
 class PreviousMessage(Wire):
-    """A message. Its role stands in `role`, in `author`, or in both; `content_type` says how its text is written."""
+    """A message of the conversation so far. The role is set in `role`, in `author`, or in both."""
 
     role: Role | None = None
     author: Author | None = None
@@ -76,13 +77,16 @@ class PreviousMessage(Wire):
     content_type: str | None = None
 
     def texts(self) -> list[str]:
-        """The words, part by part."""
+        """Return the text of each part."""
         return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
 
 
 def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Sequence[ToolParam]) -> list[StoredItem]:
-    """The messages as items. `instructed`: the request has instructions of its own, which take the place of the system
-    message; `tools` are its tools, of which those that are custom took free text."""
+    """Convert messages to items.
+
+    `instructed` is true if the request has its own instructions, which replace the system message. `tools` are the
+    tools of the request; calls of its custom tools become custom tool calls.
+    """
     reader = _HistoryReader(instructed=instructed, custom=frozenset(_custom(tools)))
     for index, message in enumerate(messages):
         reader.read(message, where=f"{_PARAM}[{index}]")
@@ -90,7 +94,7 @@ def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Seq
 
 
 class _HistoryReader:
-    """Reads messages one after the other; outputs find their calls by id, or by name in the order of the calls."""
+    """Converts messages one by one and matches outputs to calls, by id or in the order of the calls."""
 
     def __init__(self, *, instructed: bool, custom: frozenset[str]) -> None:
         self.items: list[StoredItem] = []
@@ -99,7 +103,7 @@ class _HistoryReader:
         self._waiting: dict[str, deque[str]] = defaultdict(deque)
 
     def read(self, message: PreviousMessage, *, where: str) -> None:
-        """Add the item that a message is."""
+        """Add the item for a message; `where` is the path for errors."""
         match _role(message, where=where):
             case "system" | "developer" | "user" as role:
                 self._add_input_message(message, role)
@@ -109,10 +113,12 @@ class _HistoryReader:
                 self._add_tool_output(message, where=where)
 
     def _add_input_message(self, message: PreviousMessage, role: Literal["system", "developer", "user"]) -> None:
+        # The instructions of the request replace the system message of the earlier conversation.
         if role == "system" and self._instructed:
             return
         texts = message.texts()
         if role != "user":
+            # Skips what this server adds to the messages it shows.
             texts = [text for text in texts if text != LEGEND and not text.startswith(TOOLS_TITLE)]
         if texts:
             self.items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
@@ -131,6 +137,7 @@ class _HistoryReader:
     def _add_call(self, message: PreviousMessage, recipient: str) -> None:
         name, call_id = _function(recipient), message.call_id or new_id("call")
         text = "".join(message.texts())
+        # Outputs without an id are matched in the order of the calls.
         self._waiting[name].append(call_id)
         if name in self._custom:
             self.items.append(CustomToolCall(call_id=call_id, name=name, input=text))
@@ -143,8 +150,9 @@ class _HistoryReader:
             raise MissingParameter(f"{where}.name")
         name = _function(given)
         waiting = self._waiting[name]
+        # Without an id, an output belongs to the oldest call of this tool that has none.
         if not waiting or (message.call_id is not None and message.call_id not in waiting):
-            raise InvalidValue(f"No call of '{given}' waits for this output.", param=where)
+            raise InvalidValue(f"No tool call found for this output of '{given}'.", param=where)
         call_id = message.call_id or waiting[0]
         waiting.remove(call_id)
         output: list[InputPart] = [InputText(text=text) for text in message.texts()]
@@ -153,7 +161,6 @@ class _HistoryReader:
 
 
 def _custom(tools: Sequence[ToolParam]) -> Iterator[str]:
-    """What upstreams call the tools that take free text."""
     for tool in tools:
         if isinstance(tool, CustomToolParam):
             yield tool.name
@@ -169,10 +176,10 @@ def _role(message: PreviousMessage, *, where: str) -> Role:
     if role is None:
         raise MissingParameter(f"{where}.role")
     if author is not None and role != author:
-        raise InvalidValue(f"'{role}' and '{author}' cannot both be its role.", param=f"{where}.role")
+        raise InvalidValue(f"Invalid role: 'role' is '{role}' but 'author.role' is '{author}'.", param=f"{where}.role")
     return role
 
 
 def _function(recipient: str) -> str:
-    """The function that a recipient stands for; tools of other places get a name that upstreams take."""
+    # Recipients may contain characters that upstreams reject in function names.
     return _NOT_IN_NAMES.sub("__", recipient.removeprefix(FUNCTIONS))[:_MAX_NAME] or "tool"

@@ -1,7 +1,4 @@
-"""The objects among the parameters: of reasoning, of the stream, of caching and compaction, of judging, of a prompt.
-
-Source: sections 1.1.1 and 3.5 of the API surface specification.
-"""
+"""Objects among the parameters: reasoning, stream, caching, compaction, moderation and prompts."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,22 +12,24 @@ SummaryStyle = Literal["auto", "concise", "detailed"]
 
 
 class StreamOptions(Wire):
-    """Options of the stream itself."""
+    """Options for streaming responses."""
 
     include_obfuscation: bool | None = None
 
 
 class ConversationParam(Wire):
-    """The conversation that a response continues; its id alone is enough."""
+    """The conversation that this response belongs to, given as an object or by its id alone."""
 
     id: Annotated[str, Field(min_length=1, max_length=64)]
 
     @model_validator(mode="before")
     @classmethod
     def _from_id(cls, value: Any) -> Any:
+        # A plain id becomes an object, so that the rest of the code sees one form.
         return {"id": value} if isinstance(value, str) else value
 
 
+# Written by hand: the validator below accepts a plain id, which the generated JSON Schema would not show.
 _ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 64}
 _REFERENCE_SCHEMA = {
     "type": "object",
@@ -42,22 +41,24 @@ ConversationReference = Annotated[ConversationParam, WithJsonSchema({"anyOf": [_
 
 
 class ReasoningParam(Wire):
-    """How hard the model is to think, and what is shown of it."""
+    """Configuration options for reasoning models."""
 
     effort: Effort | None = None
     summary: SummaryStyle | None = None
+    # The deprecated name of `summary`, which older SDKs still send.
     generate_summary: SummaryStyle | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
+    # Any string, so that an unsupported mode can be reported by name.
     mode: str | None = None
 
     @property
     def style(self) -> str | None:
-        """How it is to be summarised, under the name of today or under the old one."""
+        """The style of the reasoning summary, from `summary` or the deprecated `generate_summary`."""
         return self.summary or self.generate_summary
 
 
 class PromptCacheOptions(Wire):
-    """What the upstream may keep of a prompt, and for how long."""
+    """Options for caching the prompt upstream."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
@@ -66,45 +67,45 @@ class PromptCacheOptions(Wire):
 
 
 class ImageOptions(Wire):
-    """What may be done to images on their way."""
+    """Options for processing input images."""
 
     context_compression: Literal["auto", "enabled", "disabled"] | None = None
 
 
 class AccessPrograms(Wire):
-    """Programs of OpenAI's that open more of a model."""
+    """OpenAI programs that grant access to more capabilities of a model."""
 
     cyber: Literal["standard", "daybreak_blue", "daybreak_red"] | None = None
 
 
 class ContextManagement(Wire):
-    """What becomes of a conversation that grows long. Without a threshold the model's window says what long is."""
+    """Context management configuration. Without a threshold, compaction depends on the model's context window."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Field(ge=1000)] | None = None
 
 
 class ModerationMode(Wire):
-    """Whether what is flagged is only shown, or stops the response."""
+    """Moderation mode: `score` only reports flagged content, `block` also stops the response."""
 
     mode: Literal["score", "block"]
 
 
 class ModerationPolicy(Wire):
-    """What becomes of a judgement."""
+    """Moderation modes for the input and the output."""
 
     input: ModerationMode | None = None
     output: ModerationMode | None = None
 
 
 class ModerationParam(Wire):
-    """Which model judges the input and the output of a response."""
+    """Moderation of the input and the output of a response with a moderation model."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     policy: ModerationPolicy | None = None
 
     def blocks(self, side: Literal["input", "output"]) -> bool:
-        """Whether what is flagged on this side stops the response."""
+        """Return True if flagged content on this side stops the response."""
         mode = getattr(self.policy, side) if self.policy else None
         return mode is not None and mode.mode == "block"
 
@@ -120,7 +121,7 @@ Variable = Annotated[
 
 
 class PromptParam(Wire):
-    """A prompt that the team has stored, and what its variables stand for."""
+    """Reference to a prompt template and its variables."""
 
     id: Annotated[str, Field(min_length=1, max_length=64)]
     version: Annotated[str, Field(max_length=20)] | None = None

@@ -1,4 +1,4 @@
-"""Bodies that have some of the parameters of `POST /v1/responses`, and no other."""
+"""Validation of bodies that accept only some parameters of `POST /v1/responses`."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,10 +8,14 @@ from kernel.errors import UnknownParameter, UnsupportedParameter
 
 
 def refuse_others(values: dict[str, Any], *, known: Iterable[str], unsupported: Iterable[str] = ()) -> None:
-    """Refuse every name but the known ones. What is `unsupported` is known to the wire, and may be null."""
+    """Raise an API error for every parameter that is not in `known`.
+
+    Parameters in `unsupported` are part of the API, and may be null.
+    """
     names = list(known)
     for name, value in values.items():
         if name in unsupported:
+            # SDK clients send null for unset parameters.
             if value is not None:
                 raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         elif name not in names:

@@ -1,7 +1,4 @@
-"""The closed union of what `tools` may hold: what is valid, and how it is echoed.
-
-Source: section 3.2 of the API surface specification.
-"""
+"""Union of all tools that `tools` may contain: validation, and the form in which responses show them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -25,19 +22,22 @@ from responses.schema.containers import (
 from responses.schema.file_search import FileSearchToolParam
 from responses.schema.images import ImageGenerationParam, check_image_tool
 from responses.schema.mcp import McpToolParam, check_servers
-from responses.schema.web_search import SEARCHES, STEPS, WebSearchParam, WebSearchPreviewParam
+from responses.schema.web_search import WEB_SEARCH_FUNCTIONS, WEB_SEARCH_TYPES, WebSearchParam, WebSearchPreviewParam
 
 NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000
 MAX_TEXT = 100_000
 Callers = list[Literal["direct", "programmatic"]]
 UNSUPPORTED_TYPES = {
-    "programmatic_tool_calling": "this server has no sandbox to run programs in",
-    "container_auto": "a shell in the middle of a conversation has only the client's own 'local' environment",
-    "container_reference": "a shell in the middle of a conversation has only the client's own 'local' environment",
+    "programmatic_tool_calling": "this server does not run programs that call tools",
+    "container_auto": "a shell added during a conversation can only use the 'local' environment",
+    "container_reference": "a shell added during a conversation can only use the 'local' environment",
 }
-"""What the wire knows and this server has not got, with the reason."""
-_REQUEST_ONLY = frozenset({"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *SEARCHES})
+"""Tool types of the API that this server does not support, with the reason for the error message."""
+# These tools cannot be added during a conversation, because they are set up before a run starts.
+_REQUEST_ONLY = frozenset(
+    {"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *WEB_SEARCH_TYPES}
+)
 
 
 def _loaded_tag(tool: Any) -> str:
@@ -46,13 +46,12 @@ def _loaded_tag(tool: Any) -> str:
 
 
 def _present(**fields: Any) -> dict[str, Any]:
-    """Those fields that are echoed to those alone who sent them."""
+    # Optional fields are returned only to clients that sent them, as OpenAI does.
     return {name: value for name, value in fields.items() if value is not None}
 
 
 class _Named(Wire):
-    """A tool of the client's. The SDK dumps `async`, a word of Python's, as `async_` as well."""
-
+    # `async` is a keyword of Python, so the SDK dumps the field as `async_`. Both names are accepted.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     name: Annotated[str, NAME]
@@ -67,7 +66,7 @@ class _Named(Wire):
 
 
 class FunctionToolParam(_Named):
-    """A function of the client's, in the flat shape."""
+    """Defines a function in your own code the model can choose to call."""
 
     type: Literal["function"]
     parameters: dict[str, Any] | None = None
@@ -75,7 +74,7 @@ class FunctionToolParam(_Named):
     output_schema: dict[str, Any] | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {
             "type": "function",
             "name": self.name,
@@ -88,13 +87,13 @@ class FunctionToolParam(_Named):
 
 
 class TextInput(Wire):
-    """Any text."""
+    """Unconstrained free-form text."""
 
     type: Literal["text"]
 
 
 class GrammarInput(Wire):
-    """Text that keeps to a grammar."""
+    """A grammar defined by the user."""
 
     type: Literal["grammar"]
     syntax: Literal["lark", "regex"]
@@ -102,7 +101,7 @@ class GrammarInput(Wire):
 
 
 class CustomToolParam(_Named):
-    """A tool of the client's that takes text."""
+    """A custom tool that processes input using a specified format."""
 
     type: Literal["custom"]
     format: (
@@ -114,7 +113,7 @@ class CustomToolParam(_Named):
     ) = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {
             "type": "custom",
             "name": self.name,
@@ -125,7 +124,7 @@ class CustomToolParam(_Named):
 
 
 class NamespaceToolParam(Wire):
-    """Tools of the client's under one name."""
+    """Groups function and custom tools under a shared namespace."""
 
     type: Literal["namespace"]
     name: Annotated[str, NAME]
@@ -141,13 +140,13 @@ class NamespaceToolParam(Wire):
     ]
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         tools = [tool.shown() for tool in self.tools]
         return {"type": "namespace", "name": self.name, "description": self.description, "tools": tools}
 
 
 class ToolSearchParam(Wire):
-    """Looks for tools whose loading was deferred: the server does, or the client."""
+    """Tool search configuration: finds tools with deferred loading, on the server or by the client."""
 
     type: Literal["tool_search"]
     execution: Literal["server", "client"] | None = None
@@ -155,7 +154,7 @@ class ToolSearchParam(Wire):
     parameters: dict[str, Any] | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {
             "type": "tool_search",
             "execution": self.execution or "server",
@@ -165,17 +164,17 @@ class ToolSearchParam(Wire):
 
 
 class ComputerToolParam(Wire):
-    """A computer of the client's."""
+    """A tool that controls a virtual computer."""
 
     type: Literal["computer"]
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {"type": "computer"}
 
 
 class ComputerUsePreviewParam(Wire):
-    """A computer of the client's, one action at a time."""
+    """A tool that controls a virtual computer, one action per call."""
 
     type: Literal["computer_use_preview"]
     display_width: Annotated[int, Field(ge=1)]
@@ -183,12 +182,12 @@ class ComputerUsePreviewParam(Wire):
     environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return self.model_dump()
 
 
 class LocalSkill(Wire):
-    """Something that a folder of the client's machine tells how to do."""
+    """A skill: instructions in a folder on the client's machine."""
 
     name: str
     description: str
@@ -203,20 +202,20 @@ class LocalShellEnvironment(Wire):
 
 
 class ShellToolParam(Wire):
-    """A shell of the client's."""
+    """A tool that allows the model to execute shell commands on the client's machine."""
 
     type: Literal["shell"]
     environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(by_type)] | None = None
     allowed_callers: Callers | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         environment = self.environment.model_dump(exclude_none=True) if self.environment else {"type": "local"}
         return {"type": "shell", "environment": environment, **_present(allowed_callers=self.allowed_callers)}
 
 
 class AnyShellParam(Wire):
-    """A shell of the client's, or of the server's."""
+    """A tool that allows the model to execute shell commands, on the client's machine or in a container."""
 
     type: Literal["shell"]
     environment: (
@@ -231,7 +230,7 @@ class AnyShellParam(Wire):
     allowed_callers: Callers | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         match self.environment:
             case None:
                 environment: dict[str, Any] = {"type": "local"}
@@ -243,23 +242,23 @@ class AnyShellParam(Wire):
 
 
 class LocalShellParam(Wire):
-    """A shell of the client's, one command at a time."""
+    """A tool that allows the model to execute shell commands in a local environment."""
 
     type: Literal["local_shell"]
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {"type": "local_shell"}
 
 
 class ApplyPatchParam(Wire):
-    """Files of the client's that the model may change."""
+    """Allows the assistant to create, delete, or update files using unified diffs."""
 
     type: Literal["apply_patch"]
     allowed_callers: Callers | None = None
 
     def shown(self) -> dict[str, Any]:
-        """The tool as the response object echoes it."""
+        """Return the tool as the response shows it."""
         return {"type": "apply_patch", **_present(allowed_callers=self.allowed_callers)}
 
 
@@ -274,13 +273,13 @@ ClientToolParam = Annotated[
     | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
     Discriminator(by_type),
 ]
-"""What a developer may add in the middle of a conversation: tools that the client runs."""
+"""Tools that an `additional_tools` item may add during a conversation: tools that the client runs."""
 
 LoadedToolParam = Annotated[
     Annotated[ClientToolParam, Tag(f"{TAG}client")] | Annotated[McpToolParam, Tag(f"{TAG}mcp")],
     Discriminator(_loaded_tag),
 ]
-"""What a search may find: tools that the client runs, and tools of a server that the request names."""
+"""Tools that a search may load: tools that the client runs, and tools of an MCP server in the request."""
 
 ToolParam = Annotated[
     Annotated[FunctionToolParam, Tag(f"{TAG}function")]
@@ -313,22 +312,25 @@ class _LoadedTools(Wire):
 
 
 def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
-    """The tools that an item brings, typed; the first defect is raised with its path below `param`, which ends `tools`.
+    """Validate the tools of an item.
 
-    Nulls that nobody knows are taken out of the item, as they are out of the request that it came with.
+    Raises the API error of the first defect, with its path below `param`, which ends in `tools`. Unknown nulls are
+    removed from the item, as they are from requests.
     """
     allowed: type[_AddedTools | _LoadedTools] = _LoadedTools if isinstance(item, ToolSearchOutput) else _AddedTools
     try:
         typed: list[Any] = list(validate_without_nulls(allowed, {"tools": item.tools}).tools)
     except ValidationError as error:
         prefix = param.removesuffix("tools")
+        # A known but unsupported type gets a specific message instead of a list of all valid types.
         raise tool_defect(error, prefix=prefix) or first_defect(error, prefix=prefix) from error
     check_tools(typed, param=param)
     return typed
 
 
 def added_tools(given: Any, *, param: str = "input") -> list[Any]:
-    """The tools that items bring: what searches have found, and what a developer adds; `param` is where they stand."""
+    """Return the tools that items add: results of tool searches and `additional_tools`; `param` is the path of the
+    items."""
     if isinstance(given, str):
         return []
     return [
@@ -340,31 +342,32 @@ def added_tools(given: Any, *, param: str = "input") -> list[Any]:
 
 
 def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | None:
-    """The error of a kind of tool that the wire knows and this server has not got; None for any other defect."""
+    """Return the error for a tool type that the API has but this server does not support; None for other defects."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
     if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED_TYPES, *_REQUEST_ONLY}:
         return None
-    reason = UNSUPPORTED_TYPES.get(kind, "it can only stand in the 'tools' of a request")
+    reason = UNSUPPORTED_TYPES.get(kind, "it can only be used in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
     return UnsupportedValue(f"The tool type '{kind}' is not supported here: {reason}.", param=param)
 
 
 def check_tools(tools: Sequence[Any], *, param: str) -> None:
-    """What the tools of one list say together; `param` is where the list stands."""
+    """Raise the API error of tools that are invalid together or not supported; `param` is the path of the list."""
     check_servers(tools)
     check_code_tools(tools, param=param)
     taken: set[str] = set()
     for name, where in _upstream_names(tools, param):
         if name in taken:
-            raise InvalidValue(f"Invalid '{param}': the name '{name}' stands in it twice.", param=where)
+            raise InvalidValue(f"Invalid '{param}': the name '{name}' is used more than once.", param=where)
         taken.add(name)
     _check_prefixes(tools, param)
     for tool, where in _walk(tools, param):
         _check_hosted(tool, where)
         callers = getattr(tool, "allowed_callers", None)
+        # The model cannot call tools from programs here, so any other value would have no effect.
         if callers is not None and callers != ["direct"]:
-            message = "Only direct calls of tools are supported by this server: it runs no programs of models."
+            message = "Programmatic tool calling is not supported by this server: 'allowed_callers' must be ['direct']."
             raise UnsupportedValue(message, param=f"{where}.allowed_callers")
         if isinstance(tool, FunctionToolParam) and (wrong := _parameters_defect(tool.parameters or {})) is not None:
             message = f"Invalid schema for function '{tool.name}': {wrong}."
@@ -373,7 +376,6 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
 
 
 def _check_hosted(tool: Any, where: str) -> None:
-    """What OpenAI's own tools can do, and the server's cannot."""
     if isinstance(tool, CodeInterpreterParam):
         check_container(tool.container, param=f"{where}.container")
     if isinstance(tool, ImageGenerationParam):
@@ -381,15 +383,15 @@ def _check_hosted(tool: Any, where: str) -> None:
     if isinstance(tool, AnyShellParam):
         check_container(tool.environment, param=f"{where}.environment")
     if isinstance(tool, WebSearchParam) and tool.external_web_access is False:
-        message = "A web search without access to the web is not supported by this server: it keeps no pages."
+        message = "Web search without external web access is not supported by this server."
         raise UnsupportedValue(message, param=f"{where}.external_web_access")
     if isinstance(tool, WebSearchPreviewParam) and "image" in (tool.search_content_types or ()):
-        message = "Only text is searched for by this server."
+        message = "Searching for images is not supported by this server."
         raise UnsupportedValue(message, param=f"{where}.search_content_types")
 
 
 def _parameters_defect(schema: dict[str, Any]) -> str | None:
-    """What is wrong at the top of a schema of arguments: they are an object. The rest is for the upstream to judge."""
+    # Only the top level is checked: the upstream validates the rest and knows what its model supports.
     kind = schema.get("type", "object")
     if kind != "object":
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {orjson.dumps(kind).decode()}'"
@@ -402,38 +404,38 @@ def _parameters_defect(schema: dict[str, Any]) -> str | None:
 
 
 def _check_prefixes(tools: Sequence[Any], param: str) -> None:
-    """Upstream, the tools of a server are called by its label, two underscores and their names: no other tool is."""
     servers = [
         (tool.server_label, f"{param}[{index}].server_label")
         for index, tool in enumerate(tools)
         if isinstance(tool, McpToolParam)
     ]
+    # Upstream, tools of a server are named "<label>__<tool>". No other tool may have such a name.
     prefixes = tuple(f"{label}__" for label, _ in servers)
     for name, where in (*_upstream_names(tools, param), *servers):
         if prefixes and name.startswith(prefixes):
-            message = f"Invalid '{param}': '{name}' could be taken for a tool of one of the servers in it."
+            message = f"Invalid '{param}': the name '{name}' conflicts with the tools of an MCP server."
             raise InvalidValue(message, param=where)
 
 
 def _check_search(tools: Sequence[Any], param: str) -> None:
-    """Deferred tools need a search, and a search of the server's something to find."""
     deferred = [where for tool, where in _walk(tools, param) if getattr(tool, "defer_loading", None)]
     searches = [(tool, f"{param}[{i}]") for i, tool in enumerate(tools) if isinstance(tool, ToolSearchParam)]
+    # Without a search the model could never learn of a deferred tool.
     if deferred and not searches and param == "tools":
-        message = "A tool with 'defer_loading' can only be found by a 'tool_search' tool, and there is none."
+        message = "Tools with 'defer_loading' require a 'tool_search' tool."
         raise InvalidValue(message, param=f"{deferred[0]}.defer_loading")
     for search, where in searches:
         if search.execution == "client":
             continue
         if not deferred:
-            raise InvalidValue("A 'tool_search' needs at least one tool with 'defer_loading'.", param=where)
+            raise InvalidValue("A 'tool_search' tool requires at least one tool with 'defer_loading'.", param=where)
         if search.parameters is not None:
-            message = "Only a search with 'execution' 'client' has parameters of its own."
+            message = "'parameters' can only be set if 'execution' is 'client'."
             raise InvalidValue(message, param=f"{where}.parameters")
 
 
 def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str]]:
-    """What an upstream would call each tool, and where the tool stands."""
+    """Yield the upstream name of each tool and its path. Tools of MCP servers are not known yet."""
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
         match tool:
@@ -445,15 +447,16 @@ def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str
             case McpToolParam():
                 continue
             case ComputerUsePreviewParam():
+                # The upstream name is the same for both types of the computer tool.
                 yield "computer", where
             case WebSearchParam() | WebSearchPreviewParam():
-                yield from ((name, where) for name in STEPS)
+                yield from ((name, where) for name in WEB_SEARCH_FUNCTIONS)
             case _:
                 yield tool.type, where
 
 
 def _walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
-    """Each tool, those inside of namespaces too, with its path."""
+    """Yield each tool with its path, including tools in namespaces."""
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
         yield tool, where
@@ -463,7 +466,7 @@ def _walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
 
 
 def grammars(tools: Sequence[Any], *, param: str) -> Iterator[tuple[Grammar, str]]:
-    """The grammars that the tools name, each with its path."""
+    """Yield the grammars of custom tools, each with its path."""
     for tool, where in _walk(tools, param):
         if isinstance(tool, CustomToolParam) and isinstance(tool.format, GrammarInput):
             grammar = Grammar(syntax=tool.format.syntax, definition=tool.format.definition)
@@ -471,7 +474,7 @@ def grammars(tools: Sequence[Any], *, param: str) -> Iterator[tuple[Grammar, str
 
 
 def grammars_of_items(given: Sequence[Any]) -> Iterator[tuple[Grammar, str]]:
-    """The grammars of the tools that input items bring, each with its path."""
+    """Yield the grammars of the tools that input items add, each with its path."""
     for index, item in enumerate(given):
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             param = f"input[{index}].tools"

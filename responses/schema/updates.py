@@ -1,4 +1,4 @@
-"""What a `configuration_update` among the items may hold. Source: section 3.1c of the API surface specification."""
+"""Validation of `configuration_update` items in the input."""
 
 from typing import Annotated, Any
 
@@ -12,13 +12,13 @@ from responses.schema.options import Effort
 
 
 class ReasoningUpdate(Wire):
-    """How hard the model is to think from here on."""
+    """Reasoning options from this item on."""
 
     effort: Effort | None = None
 
 
 class TextUpdate(Wire):
-    """The format of the answers from here on."""
+    """Text format of the output from this item on."""
 
     format: Annotated[
         Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
@@ -27,7 +27,7 @@ class TextUpdate(Wire):
 
 
 def check_updates(given: Any, *, param: str = "input") -> None:
-    """Refuse an update among items that could never be in force; `param` is where they stand."""
+    """Raise the API error of an invalid update among the items; `param` is the path of the items."""
     if isinstance(given, str):
         return
     for index, item in enumerate(given):
@@ -36,16 +36,17 @@ def check_updates(given: Any, *, param: str = "input") -> None:
 
 
 def _check(update: ConfigurationUpdate, param: str) -> None:
-    """What clients of the SDK dump without meaning it is taken out of the item: nulls, and a name of Python's."""
     if update.reasoning is not None:
         _validated(ReasoningUpdate, update.reasoning, f"{param}.reasoning.")
     if update.text is not None:
+        # Validation also removes nulls that SDK clients send for unset fields.
         text = _validated(TextUpdate, update.text, f"{param}.text.")
         if isinstance(text.format, JsonSchemaFormat):
             check_schema(text.format, param=f"{param}.text.format.schema")
-            told = update.text["format"]
-            if "schema_" in told:
-                told["schema"] = told.pop("schema_")
+            format_values = update.text["format"]
+            # Clients that dump the SDK's objects send pydantic's alias of the field.
+            if "schema_" in format_values:
+                format_values["schema"] = format_values.pop("schema_")
 
 
 def _validated(schema: type[Schema], values: dict[str, Any], prefix: str) -> Schema:

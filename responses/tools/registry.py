@@ -23,7 +23,7 @@ from responses.schema import CreateResponse
 from responses.schema.containers import is_built_in
 from responses.schema.images import ImageGenerationParam
 from responses.schema.tools import ToolParam
-from responses.schema.web_search import SEARCHES
+from responses.schema.web_search import WEB_SEARCH_TYPES
 from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval
 from responses.tools.code_interpreter.run_container import (
@@ -113,7 +113,9 @@ def _web_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbo
     base_url = request.search.base_url or public
     engine = make(base_url=base_url, key=request.search.api_key, egress=egress.default())
     shown = [
-        tool for tool in request.tools if tool["type"] in SEARCHES and tool_offer.allows(request.choice, tool["type"])
+        tool
+        for tool in request.tools
+        if tool["type"] in WEB_SEARCH_TYPES and tool_offer.allows(request.choice, tool["type"])
     ]
     return [WebSearchToolbox(tool, engine=engine, reader=PageReader(egress.default())) for tool in shown]
 
@@ -208,7 +210,7 @@ _PERMISSIONS = {
     "file_search": ToolKind.FILE_SEARCH,
     "code_interpreter": ToolKind.CODE_INTERPRETER,
     IMAGES: ToolKind.IMAGE_GENERATION,
-    **dict.fromkeys(SEARCHES, ToolKind.WEB_SEARCH),
+    **dict.fromkeys(WEB_SEARCH_TYPES, ToolKind.WEB_SEARCH),
 }
 
 
@@ -228,7 +230,7 @@ def _required_permission(tool: ToolParam) -> ToolKind | None:
 
 
 async def _find_search_engine(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
-    wanted = [index for index, tool in enumerate(tools) if tool.type in SEARCHES]
+    wanted = [index for index, tool in enumerate(tools) if tool.type in WEB_SEARCH_TYPES]
     if not wanted:
         return None
     search = await directory.asearch_engine(principal.team_id)
@@ -284,7 +286,9 @@ def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     servers = mcp.decrypt_servers(response.secrets, tools)
     granted = approvals.granted_approvals(response.pk, items)
     choice = response.parameters["tool_choice"]
-    search = directory.search_engine(response.team_id) if any(tool["type"] in SEARCHES for tool in tools) else None
+    search = (
+        directory.search_engine(response.team_id) if any(tool["type"] in WEB_SEARCH_TYPES for tool in tools) else None
+    )
     # Only background runs are resumed, and those never answer with a single JSON body.
     account = UsageAccount(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk)
     return _toolbox(

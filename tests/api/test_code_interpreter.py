@@ -167,7 +167,7 @@ def test_a_container_that_dies_is_replaced(api: Api, script: Script, sandbox: Sa
     script.call(code_interpreter=code("1 + 1")).say("It works again.")
     first, second, _ = ask(api, script, include=OUTPUTS)["output"]
     assert (first["status"], second["status"], logs(second)) == ("failed", "completed", "2")
-    assert "everything in it is lost" in logs(first)
+    assert "its contents are lost" in logs(first)
     assert first["container_id"] != second["container_id"]
 
 

@@ -19,11 +19,11 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
-from responses.schema.web_search import STEPS
+from responses.schema.web_search import WEB_SEARCH_FUNCTIONS
 from responses.tools.web_search.engines import Engine, EngineResult, Query
 from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
 
-_SEARCH, _OPEN, _FIND = STEPS
+_SEARCH, _OPEN, _FIND = WEB_SEARCH_FUNCTIONS
 _MAX_QUERIES = 4
 _MAX_QUERY_LENGTH = 400
 _TEXT = {"type": "string"}
@@ -85,7 +85,7 @@ class WebSearchToolbox:
         )
 
     def kind(self, name: str) -> str | None:
-        return self._kind if name in STEPS else None
+        return self._kind if name in WEB_SEARCH_FUNCTIONS else None
 
     def may_repeat(self, name: str) -> bool:
         return True
