@@ -46,6 +46,7 @@ class ListChatCompletionsView(ApiView):
         principal = principal_of(request)
         principal.require(Scope.CHAT_READ)
         query = request.query_params
+        # OpenAI's lists of completions have no `before`.
         reject_unknown(query, page=False, filters=(*_PAGE, "model", "metadata[…]"))
         page = _page(query)
         filters = stored.CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))

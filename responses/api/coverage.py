@@ -19,9 +19,13 @@ class Support(StrEnum):
     """Level of support for a feature of the API."""
 
     SUPPORTED = "supported"
+    # Stored and shown in the response, without any other effect.
     ECHOED = "echoed"
+    # Rejected unless the model's settings in the admin allow it.
     DEPENDS = "depends on the model"
+    # Rejected unless the operator has configured a service or a model for it.
     CONFIGURED = "requires configuration"
+    # A 400 that names the parameter: nothing is ignored silently.
     REJECTED = "rejected"
 
 
@@ -448,6 +452,7 @@ def _item_types() -> str:
     return _table(("item", "in `input`", "in `output`", "notes"), rows)
 
 
+# A list, not a table: the names of events need no notes.
 def _event_types() -> str:
     return "\n".join(f"- `{name}`" for name in EVENTS)
 

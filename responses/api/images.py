@@ -21,8 +21,9 @@ from responses.passthrough.images import Upload, forward_images
 from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage, check_image
 from tenants.models import Scope as KeyScope
 
-_NUMBERS = frozenset({"n", "output_compression", "partial_images"})
+# Some clients send the name of an array's field with brackets, others without.
 _FILES = {"image": "image[]", "image[]": "image[]", "mask": "mask"}
+_NUMBERS = frozenset({"n", "output_compression", "partial_images"})
 _INTEGER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
@@ -105,6 +106,7 @@ def _upload(name: str, file: "UploadedFile[bytes]") -> Upload:
         raise BadRequest("File is empty.", param=name)
     return Upload(
         field=_FILES[name],
+        # Clients may omit the name and the type; the upstream's form needs both.
         filename=file.name or "image.png",
         content=content,
         content_type=file.content_type or "image/png",

@@ -15,6 +15,7 @@ from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
+# OpenAI's limits for streams and for responses that run at the same time on a connection.
 MAX_NAMED_STREAMS = 32
 MAX_RUNNING = 16
 MAX_WAITING = 256
@@ -118,6 +119,7 @@ class SocketStreams:
 
     def _lane(self, stream_id: str | None) -> SocketStream:
         if stream_id not in self._streams:
+            # The default stream does not count: clients that name no streams must always be able to use it.
             if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:
                 raise TooManyStreams
             self._streams[stream_id] = SocketStream(stream_id)
@@ -131,6 +133,7 @@ class SocketStreams:
         # Ends when the queue is empty, and `enqueue` starts a new worker: idle streams cost no task.
         while stream.waiting:
             async with self._in_flight:
+                # The connection may have ended while this request waited for its turn.
                 if self._stopped:
                     return
                 request = stream.waiting.popleft()

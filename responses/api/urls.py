@@ -7,6 +7,7 @@ from responses.api import batches, chat_completions, conversations, images, pass
 
 urlpatterns = [
     path("responses", by_method(get=views.ListResponsesView.as_view(), post=views.CreateResponseView.as_view())),
+    # Before the pattern of response ids, which matches these names as well.
     path("responses/input_tokens", by_method(post=passthrough.CountInputTokensView.as_view())),
     path("responses/compact", by_method(post=passthrough.CompactConversationView.as_view())),
     path("responses/<str:response_id>", views.ResponseView.as_view()),

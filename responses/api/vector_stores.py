@@ -229,6 +229,7 @@ def _entry(principal: Principal, store_id: str, file_id: str) -> VectorStoreFile
 def _listed(principal: Principal, query: QueryDict, store_id: str, *, batch_id: str | None = None) -> dict[str, Any]:
     status, page = _status(query), PageRequest.from_query(query)
     with scope.team(principal.team_id):
+        # Raises the 404 of an unknown store, whose list would otherwise just be empty.
         selectors.get_store(principal=principal, store_id=store_id)
         batch: VectorStoreBatch | None = None
         if batch_id is not None:

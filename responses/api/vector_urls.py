@@ -8,6 +8,7 @@ from responses.api import vector_stores as views
 urlpatterns = [
     path("vector_stores", views.VectorStoreListView.as_view()),
     path("vector_stores/<str:store_id>", views.VectorStoreView.as_view()),
+    # The only asynchronous view here: it waits for the embedding of the query.
     path("vector_stores/<str:store_id>/search", by_method(post=views.SearchVectorStoreView.as_view())),
     path("vector_stores/<str:store_id>/files", views.VectorStoreFilesView.as_view()),
     path("vector_stores/<str:store_id>/files/<str:file_id>", views.VectorStoreFileView.as_view()),

@@ -111,6 +111,7 @@ class SendWebhookTestView(AsyncApiView):
         reject_unknown(request.query_params, page=False)
         event_type = _read(SendTest, request).event_type
         endpoint = await in_db_thread(lambda: _find(principal, endpoint_id))
+        # No database thread is occupied while the endpoint responds.
         outcome = await services.send_test(endpoint=endpoint, event_type=event_type)
         await in_db_thread(
             lambda: services.note_test(endpoint=endpoint, actor=_actor(request), event_type=event_type, outcome=outcome)

@@ -50,6 +50,7 @@ class CompletionAccumulator:
         known = self._choices[index]
         message = {"role": "assistant", "content": None, "refusal": None, **_joined(known["message"])}
         for call in message.get("tool_calls") or ():
+            # The index exists in deltas only, and some upstreams omit the type.
             call.pop("index", None)
             call.setdefault("type", "function")
         return {

@@ -57,6 +57,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
         response = await stack.enter_async_context(post(call.route.upstream, "/chat/completions", values))
@@ -160,6 +161,7 @@ class _ChatCall:
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> _ChatCall:
     principal.require(Scope.CHAT_WRITE)
+    # Guardrails check responses only. A team whose guardrail blocks content must not get around it here.
     await reject_if_guarded(principal)
     route = await directory.aroute(principal, body.body.model)
     capabilities.check(body, route)

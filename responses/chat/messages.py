@@ -84,6 +84,8 @@ class ChatRefusalPart(Wire):
     refusal: str
 
 
+# Discriminators select the branch of a union by its JSON type: without them pydantic would report the defects of every
+# branch, in which the relevant one cannot be recognised.
 def _content_tag(value: Any) -> str:
     return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
 
@@ -198,6 +200,7 @@ class ChatFunctionMessage(Wire):
     name: str
 
 
+# Called after `check_roles`, so the role is valid.
 def _role_tag(value: Any) -> str:
     role = value.get("role")
     return f"{TAG}{'instruction' if role in {'developer', 'system'} else role}"
@@ -237,6 +240,7 @@ def check_conversation(messages: Sequence[ChatMessage]) -> None:
             pending.pop(message.tool_call_id, None)
             continue
         _check_none_pending(pending, f"{param}.role")
+        # Outputs may only follow the message with their calls, so the ids of earlier messages no longer count.
         call_ids = set()
         if isinstance(message, ChatAssistantMessage):
             _check_not_empty(message, param)

@@ -34,6 +34,7 @@ from responses.chat.tools import (
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.options import Effort
 
+# No model has a longer name; error messages that repeat the name stay short.
 _MAX_MODEL = 200
 _MAX_NAME = 64
 _UNSUPPORTED = {"moderation": "use POST /v1/responses instead"}
@@ -99,6 +100,7 @@ class CreateChatCompletion(Wire):
     """Body of a request for a chat completion."""
 
     model: Annotated[str, Field(min_length=1)]
+    # `fail_fast`: only the first defect is reported, so thousands of invalid messages need not all be validated.
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
     store: bool | None = None
     stream: bool | None = None
@@ -106,6 +108,7 @@ class CreateChatCompletion(Wire):
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    # The deprecated format, still used by old clients; it is forwarded like the current one.
     functions: Annotated[list[LegacyFunction], Field(min_length=1, max_length=128)] | None = None
     function_call: LegacyChoice | None = None
     response_format: _Format | None = None
@@ -140,6 +143,7 @@ class CreateChatCompletion(Wire):
     prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
     prompt_cache_options: ChatPromptCacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    # Extensions of vLLM and others, which `capabilities` allows for some models only.
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None

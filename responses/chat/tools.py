@@ -154,6 +154,7 @@ def check_tools(tools: Sequence[ChatFunctionTool | ChatCustomTool], choice: Chat
     for index, tool in enumerate(tools):
         name = tool.function.name if isinstance(tool, ChatFunctionTool) else tool.custom.name
 
+        # Calls refer to a tool by its name, so a name has to be unique across types.
         if name in names:
             message = f"Invalid 'tools': duplicate tool name '{name}'."
             raise InvalidValue(message, param=f"tools[{index}].{tool.type}.name")
@@ -164,6 +165,7 @@ def check_tools(tools: Sequence[ChatFunctionTool | ChatCustomTool], choice: Chat
     if not tools:
         message = "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
         raise InvalidValue(message, param="tool_choice")
+    # A mode such as `required` is a string and names no tool; the loop ignores it.
     named = choice.allowed_tools.tools if isinstance(choice, ChatAllowedChoice) else [choice]
     for one in named:
         if isinstance(one, ChatFunctionChoice | ChatCustomChoice) and _label(one) not in defined:
