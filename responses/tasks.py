@@ -49,9 +49,9 @@ def empty_expired_stores() -> int:
 
 
 @shared_task(name="responses.tasks.sweep_containers", expires=300)
-def sweep_containers() -> int:
+def delete_old_containers() -> int:
     """Forget containers that ended long ago."""
-    return containers.sweep_containers()
+    return containers.delete_old_containers()
 
 
 @shared_task(name="responses.tasks.roll_up", expires=60)

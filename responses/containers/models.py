@@ -11,6 +11,7 @@ from tenants.models import ApiKey, IdField, Team
 
 DATA = "/mnt/data"
 """Directory of a container's files."""
+# OpenAI's default, and also the maximum.
 IDLE_MINUTES = 20
 
 
@@ -35,6 +36,7 @@ class Container(models.Model):
     )
     created_at = models.DateTimeField(default=now)
     last_active_at = models.DateTimeField(default=now)
+    # Set when the sandbox service no longer knows the container, for example after a restart.
     lost = models.BooleanField(default=False, help_text="The container ended before its expiration time.")
 
     class Meta:

@@ -69,6 +69,7 @@ def public_container(container: Container) -> dict[str, Any]:
         "last_active_at": unix(container.last_active_at),
         "memory_limit": container.memory_limit,
         "name": container.name,
+        # The only policy of this server.
         "network_policy": {"type": "disabled"},
     }
 

@@ -55,7 +55,7 @@ class ContainerExecution:
     """Result of running code or a command, with the files it created, changed or removed."""
 
     container_id: str
-    ran: ExecutionResult
+    result: ExecutionResult
     files: Sequence[ContainerFile]
     removed: Sequence[ContainerFile] = ()
 
@@ -114,6 +114,7 @@ async def create_container(
         idle_minutes=spec.minutes,
     )
     try:
+        # The id is chosen here and not by the service, because the client may already know it.
         await service().create(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
     except SandboxFull as full:
         raise Overloaded("There are too many containers right now. Please try again later.") from full
@@ -154,7 +155,7 @@ async def delete_container(*, principal: Principal, container: Container, reques
             return
 
 
-def sweep_containers() -> int:
+def delete_old_containers() -> int:
     """Delete the rows of containers that ended long ago, a limited number. Return the number of deleted rows."""
     with scope.every_team():
         old = Container.objects.filter(last_active_at__lt=now() - _ROW_RETENTION).order_by("last_active_at")
@@ -165,28 +166,28 @@ def sweep_containers() -> int:
 
 async def run_code(*, container: Container, code: str, seconds: float) -> ContainerExecution:
     """Run Python code and record its changes to the files. Raises ContainerExpired or SandboxUnavailable."""
-    return await _execute(container, lambda to: to.run(container.pk, code, seconds=seconds))
+    return await _execute(container, lambda client: client.run(container.pk, code, seconds=seconds))
 
 
 async def run_command(*, container: Container, command: str, seconds: float) -> ContainerExecution:
     """Run a shell command like `run_code`."""
-    return await _execute(container, lambda to: to.shell(container.pk, command, seconds=seconds))
+    return await _execute(container, lambda client: client.shell(container.pk, command, seconds=seconds))
 
 
 async def _execute(
-    container: Container, order: Callable[[SandboxClient], Awaitable[ExecutionResult]]
+    container: Container, operation: Callable[[SandboxClient], Awaitable[ExecutionResult]]
 ) -> ContainerExecution:
-    ran = await _send(container, order)
+    result = await _send(container, operation)
     # Whatever changed during the execution counts as written by the assistant.
     changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
-    return ContainerExecution(container_id=container.pk, ran=ran, files=changed, removed=removed)
+    return ContainerExecution(container_id=container.pk, result=result, files=changed, removed=removed)
 
 
 async def add_file(*, container: Container, filename: str, content: bytes) -> ContainerFile:
-    """Put a file into a container, in the place of one that has its name."""
+    """Write a file into a container, replacing a file with the same name."""
     path = f"{DATA}/{_base_name(filename)}"
     try:
-        await _send(container, lambda to: to.write(container.pk, path, content))
+        await _send(container, lambda client: client.write(container.pk, path, content))
     except OperationFailed as failed:
         raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
     changed, _ = await _sync_files(container, source=FileSource.USER)
@@ -197,7 +198,7 @@ async def add_file(*, container: Container, filename: str, content: bytes) -> Co
 
 
 async def put_file(*, container: Container, file: File) -> ContainerFile:
-    """Put an uploaded file into a container."""
+    """Copy an uploaded file into a container."""
     return await add_file(container=container, filename=file.filename, content=await _content(file))
 
 
@@ -219,14 +220,14 @@ async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenera
 
 
 async def _read_piece(container: Container, file: ContainerFile, at: int) -> bytes:
-    return await _send(container, lambda to: to.read(container.pk, file.path, offset=at))
+    return await _send(container, lambda client: client.read(container.pk, file.path, offset=at))
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
     """Delete a file from a container."""
     # The model may have deleted the file already.
     with suppress(OperationFailed):
-        await _send(container, lambda to: to.remove(container.pk, file.path))
+        await _send(container, lambda client: client.remove(container.pk, file.path))
 
     def remove() -> None:
         with scope.team(principal.team_id):
@@ -236,10 +237,10 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
     await in_db_thread(remove)
 
 
-async def _send(container: Container, order: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
+async def _send(container: Container, operation: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
     """Let the service do something with a container. A container that the service no longer knows is marked as lost."""
     try:
-        return await order(service())
+        return await operation(service())
     except ContainerGone as gone:
         # Recorded immediately, so that lists and later requests show the container as expired.
         await in_db_thread(lambda: _mark_lost(container))
@@ -256,7 +257,7 @@ async def _sync_files(container: Container, *, source: FileSource) -> _Changes:
 
     Returns the new or changed files, and the files that are gone.
     """
-    entries = await _send(container, lambda to: to.files(container.pk))
+    entries = await _send(container, lambda client: client.files(container.pk))
     return await in_db_thread(lambda: _record_files(container, entries, source, now()))
 
 
@@ -268,7 +269,9 @@ def _record_files(container: Container, entries: Sequence[FileEntry], source: Fi
         known = {file.path: file for file in ContainerFile.objects.filter(container_id=container.pk)}
         changed = []
         for entry in entries:
+            # What is left in `known` at the end is gone from the container.
             file = known.pop(entry.path, None)
+            # Size and modification time identify a version; reading every file would be too slow.
             if file is not None and (file.size, file.changed) == (entry.size, entry.changed):
                 continue
             # Longer than the column; such a file cannot be listed.

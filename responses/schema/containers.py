@@ -25,8 +25,6 @@ class NetworkPolicy(Wire):
 
 
 class _Auto(Wire):
-    """An automatically created container."""
-
     file_ids: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=MAX_FILES)] | None = None
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None

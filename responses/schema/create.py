@@ -101,7 +101,7 @@ class CreateResponse(Wire):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_response_messages: bool | None = None
     previous_input_messages: Annotated[list[PreviousMessage], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
-    # The same characters as in the X-Client-Request-Id header, which it replaces.
+    # Printable ASCII, like the X-Client-Request-Id header that it substitutes.
     request_id: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[ -~]*$")] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200)] = ""
 

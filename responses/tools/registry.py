@@ -127,9 +127,9 @@ def _file_search(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolb
 def _containers(request: ToolRequest, earlier: Sequence[Toolbox]) -> list[Toolbox]:
     return [
         # The code interpreter and the shell of a run may share one container.
-        HostedShell(container) if wanted.kind == "shell" else CodeInterpreter(container, kind=wanted.kind)
-        for wanted, container in request.containers
-        if tool_offer.allows(request.choice, wanted.kind)
+        HostedShell(container) if needed.kind == "shell" else CodeInterpreter(container, kind=needed.kind)
+        for needed, container in request.containers
+        if tool_offer.allows(request.choice, needed.kind)
     ]
 
 
@@ -230,16 +230,16 @@ def _required_permission(tool: ToolParam) -> ToolKind | None:
 
 
 async def _find_search_engine(principal: Principal, tools: Sequence[ToolParam]) -> SearchEngineSettings | None:
-    wanted = [index for index, tool in enumerate(tools) if tool.type in WEB_SEARCH_TYPES]
-    if not wanted:
+    indexes = [index for index, tool in enumerate(tools) if tool.type in WEB_SEARCH_TYPES]
+    if not indexes:
         return None
     search = await directory.asearch_engine(principal.team_id)
     if search is None:
         message = (
-            f"The tool type '{tools[wanted[0]].type}' is not supported here: no search engine is configured. "
+            f"The tool type '{tools[indexes[0]].type}' is not supported here: no search engine is configured. "
             "An operator can set SEARXNG_URL or add a search engine in the admin."
         )
-        raise UnsupportedValue(message, param=f"tools[{wanted[0]}].type")
+        raise UnsupportedValue(message, param=f"tools[{indexes[0]}].type")
     return search
 
 

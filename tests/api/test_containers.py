@@ -52,7 +52,7 @@ def test_it_is_forgotten_long_after_it_has_ended(api: Api, sandbox: Sandbox) -> 
     old, young = make(api)["id"], make(api)["id"]
     with scope.every_team():
         Container.objects.filter(pk=old).update(last_active_at=now() - timedelta(days=31))
-    assert services.sweep_containers() >= 1
+    assert services.delete_old_containers() >= 1
     assert api.get(f"/containers/{old}").status_code == 404
     assert ok(api.get(f"/containers/{young}"))["status"] == "running"
 

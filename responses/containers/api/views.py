@@ -118,6 +118,7 @@ async def file_content(request: ASGIRequest, container_id: str, file_id: str) ->
     container, file = await _file(principal, container_id, file_id)
     pieces = services.read_file(container=container, file=file)
     try:
+        # Read before the response starts, because an error cannot be reported once the headers are sent.
         first = await anext(pieces, b"")
     except OperationFailed as failed:
         raise NotFound(f"The file cannot be read: {failed}.") from failed

@@ -181,9 +181,13 @@ class RunContainer:
 def run_containers(
     tools: Sequence[Shown], *, team_id: str, key_id: str | None
 ) -> list[tuple[ContainerRequest, RunContainer]]:
-    """A room for each tool; those that name no container share one."""
+    """Return the container of each tool. Tools that do not name a container share one.
+
+    The shared container gets the largest memory limit and the files of all its tools.
+    """
     found = container_requests(tools)
     free = [request for request in found if request.container_id is None]
+    # One shared container, so that the shell sees the files of the code interpreter.
     shared = None
     if free:
         memory = max((request.memory for request in free), key=lambda size: int(size.removesuffix("g")))

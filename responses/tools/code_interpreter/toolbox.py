@@ -146,8 +146,8 @@ def _code(call: Call) -> str | None:
 
 
 def _result(execution: ContainerExecution) -> ToolResult:
-    logs, files = output_text(execution.ran), execution.files
-    images = [file for file in files if PurePosixPath(file.path).name in execution.ran.images]
+    logs, files = output_text(execution.result), execution.files
+    images = [file for file in files if PurePosixPath(file.path).name in execution.result.images]
     fields = {
         "logs": logs,
         "container_id": execution.container_id,
@@ -157,10 +157,10 @@ def _result(execution: ContainerExecution) -> ToolResult:
     return ToolResult(output=model_output(logs, [file.path for file in files]), fields=fields)
 
 
-def output_text(ran: ExecutionResult) -> str:
+def output_text(result: ExecutionResult) -> str:
     """Return everything a program has written as one text, truncated to the maximum length."""
-    stopped = f"The program was stopped: {ran.stopped}. Its variables are lost." if ran.stopped else ""
-    parts = (ran.stdout, ran.stderr, ran.value or "", ran.error or "", stopped)
+    stopped = f"The program was stopped: {result.stopped}. Its variables are lost." if result.stopped else ""
+    parts = (result.stdout, result.stderr, result.value or "", result.error or "", stopped)
     text = "\n".join(part.rstrip("\n") for part in parts if part)
     return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _TRUNCATED
 

@@ -89,7 +89,7 @@ class HostedShell:
         try:
             for command in commands:
                 execution = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
-                outputs.append(_output(execution.ran, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
+                outputs.append(_output(execution.result, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
                 files += file_references(execution)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             outputs.append(_failed(error_text(error)))
@@ -125,12 +125,12 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _output(ran: ExecutionResult, *, most: int) -> Body:
-    outcome: Body = {"type": "exit", "exit_code": _KILLED if ran.exit_code is None else ran.exit_code}
-    if ran.stopped is not None and "longer than" in ran.stopped:
+def _output(result: ExecutionResult, *, most: int) -> Body:
+    outcome: Body = {"type": "exit", "exit_code": _KILLED if result.exit_code is None else result.exit_code}
+    if result.stopped is not None and "longer than" in result.stopped:
         outcome = {"type": "timeout"}
-    stderr = f"{ran.stderr}\n{ran.stopped}".strip() if ran.stopped else ran.stderr
-    return {"stdout": ran.stdout[:most], "stderr": stderr[:most], "outcome": outcome}
+    stderr = f"{result.stderr}\n{result.stopped}".strip() if result.stopped else result.stderr
+    return {"stdout": result.stdout[:most], "stderr": stderr[:most], "outcome": outcome}
 
 
 def _failed(why: str) -> Body:

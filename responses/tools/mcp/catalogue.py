@@ -121,17 +121,17 @@ class ToolCatalogue:
         """Return True if the turn is offered the tool."""
         match choice:
             case {"type": "mcp"} if first_turn:
-                return _names(choice, known)
+                return _matches_choice(choice, known)
         return _is_allowed(known, choice) and self._is_loaded(known)
 
 
 def _is_allowed(known: AvailableTool, choice: Any) -> bool:
     match choice:
         case {"type": "allowed_tools", "tools": tools}:
-            return any(_names(tool, known) for tool in tools)
+            return any(_matches_choice(tool, known) for tool in tools)
     return True
 
 
-def _names(choice: dict[str, Any], known: AvailableTool) -> bool:
+def _matches_choice(choice: dict[str, Any], known: AvailableTool) -> bool:
     is_server = choice["type"] == "mcp" and choice["server_label"] == known.server.label
     return is_server and choice.get("name") in {None, known.tool.name}

@@ -28,7 +28,7 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Remo
 
 def encrypt_servers(found: Sequence[RemoteServer]) -> str:
     """Encrypt the servers for the row of a background run, which another worker may have to resume."""
-    return encrypt(orjson.dumps([_kept(server) for server in found]).decode())
+    return encrypt(orjson.dumps([_to_dict(server) for server in found]).decode())
 
 
 def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[RemoteServer]:
@@ -38,7 +38,7 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
     return [_as_shown(tools[one.pop("label")], **one) for one in kept]
 
 
-def _kept(server: RemoteServer) -> dict[str, Any]:
+def _to_dict(server: RemoteServer) -> dict[str, Any]:
     return {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
 
 

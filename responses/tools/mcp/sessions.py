@@ -91,7 +91,7 @@ class McpSessions:
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. Raises ServerFailed."""
-        return await _within(self.timeouts.call, self._called(server, name, arguments))
+        return await _within(self.timeouts.call, self._call_once(server, name, arguments))
 
     async def close(self) -> None:
         """Close all sessions; never raises."""
@@ -105,6 +105,7 @@ class McpSessions:
         tools: list[ListedTool] = []
         cursor: str | None = None
         size = 0
+        # Bounded, because a faulty server may return the same cursor forever.
         for _ in range(_MAX_PAGES):
             page, cursor = await session.page(cursor)
             tools += page
@@ -117,11 +118,12 @@ class McpSessions:
                 return tools
         raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
 
-    async def _called(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+    async def _call_once(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         session = await self._session(server)
         try:
             return await session.call(name, arguments)
         except ServerFailed as failure:
+            # After a transport error the session may be broken; the next call opens a new one.
             if failure.kind == "http_error":
                 self._retire(server, session)
             if not failure.is_session_gone:
@@ -130,6 +132,7 @@ class McpSessions:
         return await (await self._session(server)).call(name, arguments)
 
     async def _session(self, server: RemoteServer) -> "_McpSession":
+        # The lock keeps concurrent calls from opening two sessions.
         async with self._locks.setdefault(server.label, asyncio.Lock()):
             session = self._open.get(server.label)
             if session is not None and not session.is_over:

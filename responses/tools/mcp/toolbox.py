@@ -85,7 +85,7 @@ class McpToolbox:
         self._catalogue.restore([*context.items, *state.context_items()])
         missing = self._catalogue.unlisted()
         # All servers are asked at the same time, but reported in the order of the tools.
-        listings = {server.label: asyncio.create_task(self._ask(server)) for server in missing}
+        listings = {server.label: asyncio.create_task(self._list_or_failure(server)) for server in missing}
         try:
             for server in missing:
                 body, index = _new_list_item(server), state.next_output_index
@@ -100,7 +100,7 @@ class McpToolbox:
         if calls or missing_choice:
             yield ToolsPrepared(events=[], calls=calls, failure=missing_choice)
 
-    async def _ask(self, server: RemoteServer) -> list[ListedTool] | ServerFailed:
+    async def _list_or_failure(self, server: RemoteServer) -> list[ListedTool] | ServerFailed:
         try:
             return await self._sessions.list_tools(server)
         except ServerFailed as failure:

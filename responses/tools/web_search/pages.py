@@ -95,9 +95,9 @@ def _title(content: bytes) -> str:
 def find_matches(text: str, pattern: str) -> list[str]:
     """Return the passages of a page that contain the pattern, ignoring case, each with some context."""
     # A regular expression, not `str.lower`: lower-casing may change the length, and then positions no longer match.
-    wanted = re.compile(r"\s+".join(map(re.escape, pattern.split())), re.IGNORECASE)
-    found, after = list[str](), 0
-    while len(found) < _MAX_MATCHES and (place := wanted.search(text, after)):
-        after = place.end() + _CONTEXT_CHARACTERS
-        found.append(text[max(0, place.start() - _CONTEXT_CHARACTERS) : after].strip())
+    expression = re.compile(r"\s+".join(map(re.escape, pattern.split())), re.IGNORECASE)
+    found, position = list[str](), 0
+    while len(found) < _MAX_MATCHES and (match := expression.search(text, position)):
+        position = match.end() + _CONTEXT_CHARACTERS
+        found.append(text[max(0, match.start() - _CONTEXT_CHARACTERS) : position].strip())
     return found
