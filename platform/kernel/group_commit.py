@@ -85,7 +85,7 @@ class GroupCommit(Generic[Change]):
                     batch.append(self._queue.get_nowait())
                 except queue.Empty:
                     break
-            _answer(batch, self._outcomes(batch))
+            _resolve(batch, self._outcomes(batch))
 
     def _outcomes(self, batch: list[_Waiting[Change]]) -> Outcomes:
         changes = [waiting.change for waiting in batch]
@@ -124,18 +124,18 @@ class GroupCommit(Generic[Change]):
             yield self._reconnect_seconds[-1]
 
 
-def _answer(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:
+def _resolve(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:
     # `call_soon_threadsafe` wakes an event loop through a socket, so each loop is called once for all of its futures.
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
     for waiting, outcome in zip(batch, outcomes, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
-    for loop, answers in by_loop.items():
+    for loop, results in by_loop.items():
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_settle, answers)
+            loop.call_soon_threadsafe(_set_results, results)
 
 
-def _settle(answers: list[tuple["asyncio.Future[None]", Exception | None]]) -> None:
-    for future, outcome in answers:
+def _set_results(results: list[tuple["asyncio.Future[None]", Exception | None]]) -> None:
+    for future, outcome in results:
         # The run was cancelled while it was waiting.
         if future.done():
             continue

@@ -131,7 +131,7 @@ class Notifications:
             message = await pubsub.get_message(timeout=self._silence_seconds)
             if message is None:
                 if is_probing:
-                    raise redis.ConnectionError("Redis does not answer PING.")
+                    raise redis.ConnectionError("Redis did not respond to PING.")
                 await pubsub.ping()
             elif message["type"] in {"message", "subscribe"}:
                 # A subscription misses nothing after its confirmation. The confirmation wakes the listeners as well:

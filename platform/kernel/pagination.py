@@ -58,10 +58,10 @@ class Page(Generic[Row]):
     def cut(cls, rows: Sequence[Row], *, request: PageRequest) -> "Page[Row]":
         """Make a page from up to `limit + 1` rows, given in the direction of the scan."""
         # The extra row shows that there are more, without a COUNT.
-        kept = list(rows[: request.limit])
+        page_rows = list(rows[: request.limit])
         if request.before and not request.after:
-            kept.reverse()
-        return cls(rows=kept, has_more=len(rows) > request.limit)
+            page_rows.reverse()
+        return cls(rows=page_rows, has_more=len(rows) > request.limit)
 
     def as_list(self, *, present: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
         """Return the API's `list` object; `present` turns a row into an object with an `id`."""

@@ -39,8 +39,8 @@ class GenerateImagesView(AsyncApiView):
         values = {name: value for name, value in sent.items() if value is not None or name == "prompt"}
         validate(CreateImage, values)
         check_image(values)
-        answer = await forward_images(principal=principal_of(request), values=values, uploads=(), request=info_of(asgi))
-        return Response(answer)
+        result = await forward_images(principal=principal_of(request), values=values, uploads=(), request=info_of(asgi))
+        return Response(result)
 
 
 class EditImagesView(AsyncApiView):
@@ -53,10 +53,10 @@ class EditImagesView(AsyncApiView):
         values, uploads = read_form(asgi)
         validate(EditImage, values)
         check_image(values)
-        answer = await forward_images(
+        result = await forward_images(
             principal=principal_of(request), values=values, uploads=uploads, request=info_of(asgi)
         )
-        return Response(answer)
+        return Response(result)
 
 
 def read_form(scope: Scope) -> tuple[dict[str, Any], list[Upload]]:

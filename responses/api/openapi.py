@@ -50,45 +50,45 @@ def _paths() -> Schema:
             "post": _operation(
                 "Create a response",
                 body="CreateResponse",
-                answer="Response",
+                response="Response",
                 stream=f"{_STREAMED}; the name of each event is its `type`.",
                 errors=(400, 401, 403, 404, 413, 429, 500, 503),
             ),
-            "get": _operation("List responses", answer="ResponseList", parameters=[*_page(before=True), *_filters()]),
+            "get": _operation("List responses", response="ResponseList", parameters=[*_page(before=True), *_filters()]),
         },
         "/responses/{response_id}": {
             "get": _operation(
                 "Retrieve a response",
-                answer="Response",
+                response="Response",
                 stream=f"{_STREAMED}: the events of the run so far, followed by live events until its end.",
                 parameters=[response_id, _include(), *_replay()],
                 errors=(400, 401, 403, 404),
             ),
             "delete": _operation(
-                "Delete a response", answer="DeletedResponse", parameters=[response_id], errors=(401, 403, 404)
+                "Delete a response", response="DeletedResponse", parameters=[response_id], errors=(401, 403, 404)
             ),
         },
         "/responses/{response_id}/cancel": {
-            "post": _operation("Cancel a response", answer="Response", parameters=[response_id]),
+            "post": _operation("Cancel a response", response="Response", parameters=[response_id]),
         },
         "/responses/{response_id}/input_items": {
             "get": _operation(
                 "List input items",
-                answer="ItemList",
+                response="ItemList",
                 parameters=[response_id, *_page(before=True), _include()],
                 errors=(400, 401, 403, 404),
             ),
         },
         "/responses/input_tokens": {
             "post": _operation(
-                "Count input tokens", body="CountInputTokens", answer="InputTokens", errors=(400, 401, 403, 404, 413)
+                "Count input tokens", body="CountInputTokens", response="InputTokens", errors=(400, 401, 403, 404, 413)
             ),
         },
         "/responses/compact": {
             "post": _operation(
                 "Compact a conversation",
                 body="CompactConversation",
-                answer="CompactedConversation",
+                response="CompactedConversation",
                 errors=(400, 401, 403, 404, 413, 429, 500, 503),
             ),
         },
@@ -105,17 +105,17 @@ def _paths() -> Schema:
 
 
 def _forwarded() -> Schema:
-    edit = _forwarding("Edit images", body="EditImage", answer="Images")
+    edit = _forwarding("Edit images", body="EditImage", response="Images")
     edit["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("EditImage")}}}
     return {
-        "/embeddings": {"post": _forwarding("Create embeddings", body="CreateEmbedding", answer="EmbeddingList")},
-        "/moderations": {"post": _forwarding("Create moderation", body="CreateModeration", answer="Moderation")},
-        "/images/generations": {"post": _forwarding("Create images", body="CreateImage", answer="Images")},
+        "/embeddings": {"post": _forwarding("Create embeddings", body="CreateEmbedding", response="EmbeddingList")},
+        "/moderations": {"post": _forwarding("Create moderation", body="CreateModeration", response="Moderation")},
+        "/images/generations": {"post": _forwarding("Create images", body="CreateImage", response="Images")},
         "/images/edits": {"post": edit},
-        "/models": {"get": _operation("List models", answer="ModelList", errors=(401, 403))},
+        "/models": {"get": _operation("List models", response="ModelList", errors=(401, 403))},
         "/models/{model}": {
             "get": _operation(
-                "Retrieve a model", answer="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
+                "Retrieve a model", response="Model", parameters=[_path_parameter("model")], errors=(401, 403, 404)
             ),
         },
     }
@@ -130,31 +130,31 @@ def _chat() -> Schema:
             "post": _operation(
                 "Create a chat completion",
                 body="CreateChatCompletion",
-                answer="ChatCompletion",
+                response="ChatCompletion",
                 stream=f"{_STREAMED}, ending with `data: [DONE]`.",
                 errors=(400, 401, 403, 413, 429, 500, 503),
             ),
-            "get": _operation("List stored chat completions", answer="ChatCompletionList", parameters=narrowed),
+            "get": _operation("List stored chat completions", response="ChatCompletionList", parameters=narrowed),
         },
         "/chat/completions/{completion_id}": {
-            "get": _operation("Retrieve a stored chat completion", answer="ChatCompletion", parameters=[one]),
+            "get": _operation("Retrieve a stored chat completion", response="ChatCompletion", parameters=[one]),
             "post": _operation(
                 "Update a stored chat completion",
                 body="UpdateChatCompletion",
-                answer="ChatCompletion",
+                response="ChatCompletion",
                 parameters=[one],
                 errors=changing,
             ),
             "delete": _operation(
                 "Delete a stored chat completion",
-                answer="DeletedChatCompletion",
+                response="DeletedChatCompletion",
                 parameters=[one],
                 errors=(401, 403, 404),
             ),
         },
         "/chat/completions/{completion_id}/messages": {
             "get": _operation(
-                "List messages of a stored chat completion", answer="ChatMessageList", parameters=[one, *page]
+                "List messages of a stored chat completion", response="ChatMessageList", parameters=[one, *page]
             ),
         },
     }
@@ -163,13 +163,13 @@ def _chat() -> Schema:
 def _conversations() -> Schema:
     one, item_id, include = _path_parameter("conversation_id"), _path_parameter("item_id"), _include()
     created_after, changing = _query("created_after", {"type": "integer"}), (400, 401, 403, 404, 413)
-    export = _operation("Export a conversation", answer="Item", parameters=[one])
+    export = _operation("Export a conversation", response="Item", parameters=[one])
     # One item per line; OpenAPI 3.1 has no schema for the lines of a JSON Lines document.
     export["responses"]["200"]["content"] = {"application/jsonl": {"schema": {"type": "string"}}}
 
-    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+    def operation(summary: str, response: str, *parameters: Schema, body: str | None = None) -> Schema:
         errors = changing if body else (400, 401, 403, 404)
-        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+        return _operation(summary, response=response, body=body, parameters=[*parameters], errors=errors)
 
     return {
         "/conversations": {
@@ -204,14 +204,16 @@ def _conversations() -> Schema:
 def _files() -> Schema:
     file_id = _path_parameter("file_id")
     narrowed = [_query("purpose", {"enum": list(Purpose.values)}), *_page(before=True, default=MAX_LIST, most=MAX_LIST)]
-    upload = _operation("Upload a file", answer="File", errors=(400, 401, 403, 413))
+    upload = _operation("Upload a file", response="File", errors=(400, 401, 403, 413))
     upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("UploadFile")}}}
-    content = _operation("Retrieve the content of a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
+    content = _operation(
+        "Retrieve the content of a file", response="File", parameters=[file_id], errors=(401, 403, 404)
+    )
     content["responses"]["200"]["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    retrieve = _operation("Retrieve a file", answer="File", parameters=[file_id], errors=(401, 403, 404))
-    delete = _operation("Delete a file", answer="DeletedFile", parameters=[file_id], errors=(401, 403, 404))
+    retrieve = _operation("Retrieve a file", response="File", parameters=[file_id], errors=(401, 403, 404))
+    delete = _operation("Delete a file", response="DeletedFile", parameters=[file_id], errors=(401, 403, 404))
     return {
-        "/files": {"post": upload, "get": _operation("List files", answer="FileList", parameters=narrowed)},
+        "/files": {"post": upload, "get": _operation("List files", response="FileList", parameters=narrowed)},
         "/files/{file_id}": {"get": retrieve, "delete": delete},
         "/files/{file_id}/content": {"get": content},
     }
@@ -220,31 +222,33 @@ def _files() -> Schema:
 def _containers() -> Schema:
     one, file_id = _path_parameter("container_id"), _path_parameter("file_id")
     upload = _operation(
-        "Create a container file", answer="ContainerFile", parameters=[one], errors=(400, 401, 403, 404, 413)
+        "Create a container file", response="ContainerFile", parameters=[one], errors=(400, 401, 403, 404, 413)
     )
     upload["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("NewContainerFile")}}}
-    content = _operation("Retrieve the content of a container file", answer="ContainerFile", parameters=[one, file_id])
+    content = _operation(
+        "Retrieve the content of a container file", response="ContainerFile", parameters=[one, file_id]
+    )
     content["responses"]["200"]["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    listed = _operation("List container files", answer="ContainerFileList", parameters=[one, *_page(before=True)])
+    listed = _operation("List container files", response="ContainerFileList", parameters=[one, *_page(before=True)])
     named = [_query("name", {"type": "string"}), *_page(before=True)]
     return {
         "/containers": {
             "post": _operation(
                 "Create a container",
                 body="CreateContainer",
-                answer="Container",
+                response="Container",
                 errors=(400, 401, 403, 404, 413, 503),
             ),
-            "get": _operation("List containers", answer="ContainerList", parameters=named),
+            "get": _operation("List containers", response="ContainerList", parameters=named),
         },
         "/containers/{container_id}": {
-            "get": _operation("Retrieve a container", answer="Container", parameters=[one]),
-            "delete": _operation("Delete a container", answer="DeletedContainer", parameters=[one]),
+            "get": _operation("Retrieve a container", response="Container", parameters=[one]),
+            "delete": _operation("Delete a container", response="DeletedContainer", parameters=[one]),
         },
         "/containers/{container_id}/files": {"post": upload, "get": listed},
         "/containers/{container_id}/files/{file_id}": {
-            "get": _operation("Retrieve a container file", answer="ContainerFile", parameters=[one, file_id]),
-            "delete": _operation("Delete a container file", answer="DeletedContainerFile", parameters=[one, file_id]),
+            "get": _operation("Retrieve a container file", response="ContainerFile", parameters=[one, file_id]),
+            "delete": _operation("Delete a container file", response="DeletedContainerFile", parameters=[one, file_id]),
         },
         "/containers/{container_id}/files/{file_id}/content": {"get": content},
     }
@@ -252,18 +256,18 @@ def _containers() -> Schema:
 
 def _uploads() -> Schema:
     one, changing = _path_parameter("upload_id"), (400, 401, 403, 404, 413)
-    part = _operation("Add a part to an upload", answer="UploadPart", parameters=[one], errors=changing)
+    part = _operation("Add a part to an upload", response="UploadPart", parameters=[one], errors=changing)
     part["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": ref("NewUploadPart")}}}
-    done = _operation("Complete an upload", body="CompleteUpload", answer="Upload", parameters=[one], errors=changing)
+    done = _operation("Complete an upload", body="CompleteUpload", response="Upload", parameters=[one], errors=changing)
     return {
         "/uploads": {
             "post": _operation(
-                "Create an upload", body="CreateUpload", answer="Upload", errors=(400, 401, 403, 404, 413)
+                "Create an upload", body="CreateUpload", response="Upload", errors=(400, 401, 403, 404, 413)
             ),
         },
         "/uploads/{upload_id}/parts": {"post": part},
         "/uploads/{upload_id}/complete": {"post": done},
-        "/uploads/{upload_id}/cancel": {"post": _operation("Cancel an upload", answer="Upload", parameters=[one])},
+        "/uploads/{upload_id}/cancel": {"post": _operation("Cancel an upload", response="Upload", parameters=[one])},
     }
 
 
@@ -271,9 +275,9 @@ def _vector_stores() -> Schema:
     store, file_id, batch = map(_path_parameter, ("store_id", "file_id", "batch_id"))
     status = _query("filter", {"enum": list(EntryStatus.values)})
 
-    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+    def operation(summary: str, response: str, *parameters: Schema, body: str | None = None) -> Schema:
         errors = (400, 401, 403, 404, 413) if body else (400, 401, 403, 404)
-        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+        return _operation(summary, response=response, body=body, parameters=[*parameters], errors=errors)
 
     return {
         "/vector_stores": {
@@ -324,13 +328,15 @@ def _vector_stores() -> Schema:
 
 def _batches() -> Schema:
     one = _path_parameter("batch_id")
-    cancel = _operation("Cancel a batch", answer="Batch", parameters=[one], errors=(401, 403, 404, 409))
+    cancel = _operation("Cancel a batch", response="Batch", parameters=[one], errors=(401, 403, 404, 409))
     return {
         "/batches": {
-            "post": _operation("Create a batch", body="CreateBatch", answer="Batch", errors=(400, 401, 403, 404, 413)),
-            "get": _operation("List batches", answer="BatchList", parameters=_page(before=True)),
+            "post": _operation(
+                "Create a batch", body="CreateBatch", response="Batch", errors=(400, 401, 403, 404, 413)
+            ),
+            "get": _operation("List batches", response="BatchList", parameters=_page(before=True)),
         },
-        "/batches/{batch_id}": {"get": _operation("Retrieve a batch", answer="Batch", parameters=[one])},
+        "/batches/{batch_id}": {"get": _operation("Retrieve a batch", response="Batch", parameters=[one])},
         "/batches/{batch_id}/cancel": {"post": cancel},
     }
 
@@ -338,9 +344,9 @@ def _batches() -> Schema:
 def _webhooks() -> Schema:
     one, changing = _path_parameter("endpoint_id"), (400, 401, 403, 404, 413)
 
-    def operation(summary: str, answer: str, *parameters: Schema, body: str | None = None) -> Schema:
+    def operation(summary: str, response: str, *parameters: Schema, body: str | None = None) -> Schema:
         errors = changing if body else (400, 401, 403, 404)
-        return _operation(summary, answer=answer, body=body, parameters=[*parameters], errors=errors)
+        return _operation(summary, response=response, body=body, parameters=[*parameters], errors=errors)
 
     return {
         "/webhook_endpoints": {
@@ -367,13 +373,13 @@ def _webhooks() -> Schema:
 def _operation(
     summary: str,
     *,
-    answer: str,
+    response: str,
     body: str | None = None,
     stream: str | None = None,
     parameters: list[Schema] | None = None,
     errors: tuple[int, ...] = (400, 401, 403, 404),
 ) -> Schema:
-    content: Schema = {"application/json": {"schema": ref(answer)}}
+    content: Schema = {"application/json": {"schema": ref(response)}}
     if stream:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": stream}}
     failure = {"description": "Error.", "content": {"application/json": {"schema": ref("Error")}}}
@@ -393,8 +399,8 @@ def _operation(
 
 
 # These fail like the upstream they are forwarded to, so they also have 429, 500 and 503.
-def _forwarding(summary: str, *, body: str, answer: str) -> Schema:
-    return _operation(summary, body=body, answer=answer, errors=(400, 401, 403, 413, 429, 500, 503))
+def _forwarding(summary: str, *, body: str, response: str) -> Schema:
+    return _operation(summary, body=body, response=response, errors=(400, 401, 403, 413, 429, 500, 503))
 
 
 def _page(*, before: bool, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT, order: str = "desc") -> list[Schema]:

@@ -133,7 +133,7 @@ def _models() -> Schema:
 
 
 def _compaction(create: Schema) -> Schema:
-    answer: Schema = {
+    compaction: Schema = {
         "id": {"type": "string"},
         "object": {"const": "response.compaction"},
         "created_at": {"type": "integer", "description": "Unix seconds."},
@@ -147,7 +147,7 @@ def _compaction(create: Schema) -> Schema:
     known = {name: schema for name, schema in create["properties"].items() if name in compact.PARAMETERS}
     return {
         "CompactConversation": {"type": "object", "properties": known, "required": ["model"]},
-        "CompactedConversation": _object(answer, required=list(answer)),
+        "CompactedConversation": _object(compaction, required=list(compaction)),
     }
 
 

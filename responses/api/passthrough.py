@@ -19,10 +19,10 @@ class CreateEmbeddingView(AsyncApiView):
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         asgi = scope_of(request)
         passed = embeddings_moderations.parse_embedding(parse_json(asgi["body"]))
-        answer = await embeddings_moderations.forward(
+        result = await embeddings_moderations.forward(
             principal=principal_of(request), passed=passed, request=info_of(asgi)
         )
-        return Response(answer)
+        return Response(result)
 
 
 class CreateModerationView(AsyncApiView):
@@ -32,10 +32,10 @@ class CreateModerationView(AsyncApiView):
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         asgi = scope_of(request)
         passed = embeddings_moderations.parse_moderation(parse_json(asgi["body"]))
-        answer = await embeddings_moderations.forward(
+        result = await embeddings_moderations.forward(
             principal=principal_of(request), passed=passed, request=info_of(asgi)
         )
-        return Response(answer)
+        return Response(result)
 
 
 class CountInputTokensView(AsyncApiView):

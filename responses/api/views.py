@@ -49,10 +49,10 @@ class AsyncApiView(ApiView):
         try:
             # DRF expects the authenticated user here; ours is a Principal.
             wrapped.user = await authenticate(request.headers.get("Authorization", ""))  # type: ignore[assignment]
-            answer = await self.post(wrapped, *args, **kwargs)
+            result = await self.post(wrapped, *args, **kwargs)
         except Exception as error:  # converted by `kernel.http.exception_handler`
-            answer = self.handle_exception(error)
-        return self.finalize_response(wrapped, answer, *args, **kwargs)
+            result = self.handle_exception(error)
+        return self.finalize_response(wrapped, result, *args, **kwargs)
 
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Handle the request."""
