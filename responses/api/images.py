@@ -17,7 +17,7 @@ from kernel.errors import BadRequest, InvalidMultipart, InvalidValue, MissingPar
 from kernel.validation import parse_json, validate
 from responses.api.requests import info_of, principal_of, scope_of
 from responses.api.views import AsyncApiView
-from responses.passthrough.images import Upload, forward_images
+from responses.passthrough.images import ImageUpload, forward_images
 from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage, check_image
 from tenants.models import Scope as KeyScope
 
@@ -59,7 +59,7 @@ class EditImagesView(AsyncApiView):
         return Response(result)
 
 
-def read_form(scope: Scope) -> tuple[dict[str, Any], list[Upload]]:
+def read_form(scope: Scope) -> tuple[dict[str, Any], list[ImageUpload]]:
     """Return the fields and the images of an edit; raises `BadRequest`."""
     body: bytes = scope["body"]
     meta = {"CONTENT_TYPE": header(scope, b"content-type"), "CONTENT_LENGTH": str(len(body))}
@@ -87,7 +87,7 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _uploads(files: Any) -> list[Upload]:
+def _uploads(files: Any) -> list[ImageUpload]:
     found = [(name, file) for name, several in files for file in several]
     uploads = [_upload(name, file) for name, file in found]
     images = [upload for upload in uploads if upload.field != "mask"]
@@ -98,13 +98,13 @@ def _uploads(files: Any) -> list[Upload]:
     return uploads
 
 
-def _upload(name: str, file: "UploadedFile[bytes]") -> Upload:
+def _upload(name: str, file: "UploadedFile[bytes]") -> ImageUpload:
     if name not in _FILES:
         raise UnknownParameter(name)
     content = file.read()
     if not content:
         raise BadRequest("File is empty.", param=name)
-    return Upload(
+    return ImageUpload(
         field=_FILES[name],
         # Clients may omit the name and the type; the upstream's form needs both.
         filename=file.name or "image.png",

@@ -1,7 +1,7 @@
-"""`POST /v1/responses/compact`: a conversation made short, for clients that keep theirs themselves.
+"""`POST /v1/responses/compact`: compact a conversation that the client keeps itself.
 
-The body has parameters of `POST /v1/responses`, checked and read as there. The answer is what users said and one
-compaction item, to be sent as the next input; nothing is stored but the line in the ledger.
+The body has parameters of `POST /v1/responses`, which are checked and read in the same way. The answer contains the
+user's messages and one compaction item, to be sent as the next input. Only a usage record is stored.
 """
 
 import asyncio
@@ -48,8 +48,9 @@ _CACHE_OPTIONS = {"mode", "ttl"}
 
 
 def parse_compact(values: dict[str, Any]) -> CreateResponse:
-    """Check a body as `parse_create` checks that of a response; here an input of `null` is none, too."""
+    """Parse a body as `parse_create` does for a response. Raises the 400 of its first error."""
     refuse_others(values, known=PARAMETERS)
+    # Unlike elsewhere, an `input` of null is the same as none.
     sent = {name: value for name, value in values.items() if value is not None or name == "model"}
     body = parse_create({"input": [], **sent})
     for name in body.prompt_cache_options.model_fields_set if body.prompt_cache_options else ():
@@ -59,13 +60,13 @@ def parse_compact(values: dict[str, Any]) -> CreateResponse:
 
 
 async def compact(*, principal: Principal, body: CreateResponse, request: RequestInfo) -> Body:
-    """Ask the model for its notes. One line in the ledger, whatever became of the call."""
+    """Run one compaction pass and return its result as a `response.compaction`. Raises the upstream's error."""
     principal.require(Scope.RESPONSES_WRITE)
     route = await directory.aroute(principal, body.model)
-    given = await _context(principal, body, route)
+    run_context = await _run_context(principal, body, route)
     state, model = RunState(), model_for(route)
-    compacting = Compactor(given, state, model=model, tools=NoTools(), now=now)
-    said = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
+    compacting = Compactor(run_context, state, model=model, tools=NoTools(), now=now)
+    messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
     call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
     outcome = "failed"
     try:
@@ -76,19 +77,19 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         outcome = "interrupted"
         raise
     finally:
-        await asyncio.shield(call.write(object_id=given.response_id, outcome=outcome, usage=state.usage))
+        # Also for a failed or interrupted call: its tokens were spent. Shielded, because the request may be cancelled.
+        await asyncio.shield(call.write(object_id=run_context.response_id, outcome=outcome, usage=state.usage))
     return {
-        "id": given.response_id,
+        "id": run_context.response_id,
         "object": "response.compaction",
-        "created_at": given.parameters["created_at"],
-        "output": [*said, *state.bodies()],
+        "created_at": run_context.parameters["created_at"],
+        "output": [*messages, *state.bodies()],
         "usage": usage_body(state.usage),
-        **{name: given.parameters[name] for name in ("image",) if name in given.parameters},
+        **{name: run_context.parameters[name] for name in ("image",) if name in run_context.parameters},
     }
 
 
 async def _run(compacting: Compactor) -> None:
-    """Make the pass; raises what went wrong as the caller's error."""
     async with aclosing(compacting.steps()) as steps:
         async for _ in steps:
             continue
@@ -96,30 +97,30 @@ async def _run(compacting: Compactor) -> None:
         raise compacting.failure.as_api_error()
 
 
-async def _context(principal: Principal, body: CreateResponse, route: Route) -> RunContext:
-    context = await _read(principal, body)
+async def _run_context(principal: Principal, body: CreateResponse, route: Route) -> RunContext:
+    context = await _read_context(principal, body)
     body = settings.effective_request(body, context.items)
     capabilities.check(body, route)
-    content = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
+    attachments = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
-    given = RunContext(
+    run_context = RunContext(
         response_id=parameters["id"],
         parameters=parameters,
         model=route.upstream_model,
         instructions=body.instructions,
         items=context.items,
-        attachments=content,
+        attachments=attachments,
         cipher=TeamCipher(principal.team_id),
         sampling=build_sampling(parameters, hidden_options(body), context.items),
         traits=capabilities.traits(route.capabilities),
         compacted_items=context.compacted,
         compaction=CompactionPlan(at_once=True),
     )
-    capabilities.check_length(given)
-    return given
+    capabilities.check_length(run_context)
+    return run_context
 
 
-async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
+async def _read_context(principal: Principal, body: CreateResponse) -> RequestContext:
     reject_foreign_content(input_items(body), team_id=principal.team_id)
     if not needs_database(body):
         return read_context(principal=principal, body=body)

@@ -1,7 +1,6 @@
-"""`POST /v1/embeddings` and `POST /v1/moderations`: routed to the same upstreams, passed on as they are, and written
-to the ledger.
+"""`POST /v1/embeddings` and `POST /v1/moderations`: routed like responses, and passed on to the upstream unchanged.
 
-Nothing is stored but the ledger row, and the answer is the upstream's own.
+The answer is the upstream's own. Only a usage record is stored.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from tenants.principal import Principal
 
 MODERATION_MODEL = "omni-moderation-latest"
 _MAX_INPUTS = 2048
-# What servers say to a path that they do not have; llama.cpp says 501 to one that is switched off.
+# Statuses of servers for a path that they do not have. llama.cpp answers 501 for an endpoint that is switched off.
 _NO_SUCH_ENDPOINT = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.NOT_IMPLEMENTED)
 
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -39,7 +38,7 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 def _input_tag(value: Any) -> str:
-    """The branch of the union: by the first entry, which the others have to be like."""
+    # The first entry decides the branch; all others must be of the same type.
     match value:
         case str():
             return f"{TAG}text"
@@ -68,7 +67,7 @@ def _part_tag(part: Any) -> str | None:
 
 
 class CreateEmbedding(Wire):
-    """A request for the vectors of texts, given as words or as the model's own tokens."""
+    """A request for embeddings of texts, which may be given as tokens of the model."""
 
     model: ModelName
     input: Annotated[
@@ -84,20 +83,20 @@ class CreateEmbedding(Wire):
 
 
 class ModeratedText(Wire):
-    """A text among the parts."""
+    """A text part of the input."""
 
     type: Literal["text"]
     text: Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class ImageUrl(Wire):
-    """Where an image is; also a data URL."""
+    """The URL of an image; may be a data URL."""
 
     url: Annotated[str, Field(max_length=MAX_IMAGE_URL)]
 
 
 class ModeratedImage(Wire):
-    """An image among the parts; the upstream fetches it."""
+    """An image part of the input. The upstream fetches its URL."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
@@ -111,7 +110,7 @@ _Texts = list[Annotated[str, Field(max_length=MAX_TEXT)]]
 
 
 class CreateModeration(Wire):
-    """A request to judge texts or images."""
+    """A request to moderate texts or images."""
 
     input: Annotated[
         Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
@@ -124,7 +123,7 @@ class CreateModeration(Wire):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassthroughRequest:
-    """A checked request. `endpoint` is its name in the ledger and its path; `estimate` the tokens of its input."""
+    """A checked request. `endpoint` is its path and its name in usage records, `estimate` its input tokens."""
 
     endpoint: Literal["embeddings", "moderations"]
     scope: Scope
@@ -134,7 +133,7 @@ class PassthroughRequest:
 
 
 def parse_embedding(values: dict[str, Any]) -> PassthroughRequest:
-    """Check the body of `POST /v1/embeddings`."""
+    """Parse the body of `POST /v1/embeddings`. Raises the 400 of its first error."""
     sent = _sent(CreateEmbedding, values)
     body = validate(CreateEmbedding, sent)
     match body.input:
@@ -150,7 +149,7 @@ def parse_embedding(values: dict[str, Any]) -> PassthroughRequest:
 
 
 def parse_moderation(values: dict[str, Any]) -> PassthroughRequest:
-    """Check the body of `POST /v1/moderations`."""
+    """Parse the body of `POST /v1/moderations`. Raises the 400 of its first error."""
     sent = _sent(CreateModeration, values)
     body = validate(CreateModeration, sent)
     estimate = tokens(*_texts(body.input))
@@ -160,13 +159,13 @@ def parse_moderation(values: dict[str, Any]) -> PassthroughRequest:
 
 
 def _sent(schema: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """What the client sent: `null` for a parameter that may be left out is one that was."""
+    # `null` for an optional parameter counts as not sent, so it is not passed on either.
     optional = {name for name, field in schema.model_fields.items() if not field.is_required()}
     return {name: value for name, value in values.items() if value is not None or name not in optional}
 
 
 def _texts(given: Any) -> list[str]:
-    """The words of an input; images have none."""
+    """Return the texts of an input, without its images."""
     match given:
         case str():
             return [given]
@@ -178,7 +177,7 @@ def _texts(given: Any) -> list[str]:
 
 
 async def forward(*, principal: Principal, passed: PassthroughRequest, request: RequestInfo) -> dict[str, Any]:
-    """The upstream's answer. One ledger row, whatever became of the call."""
+    """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record."""
     principal.require(passed.scope)
     call = _PassthroughCall(principal, await directory.aroute(principal, passed.model), passed, request)
     answer: Chunk = {}
@@ -187,7 +186,7 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
         answer = await call.send()
         outcome = "stop"
     except UpstreamFailed as failed:
-        raise call.explained(failed) from failed
+        raise call.api_error(failed) from failed
     except asyncio.CancelledError:
         outcome = "interrupted"
         raise
@@ -197,7 +196,7 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
 
 
 class _PassthroughCall:
-    """One upstream call, and its row in the ledger."""
+    """One upstream call and its usage record."""
 
     def __init__(self, principal: Principal, route: Route, passed: PassthroughRequest, request: RequestInfo) -> None:
         self._route = route
@@ -207,14 +206,14 @@ class _PassthroughCall:
         )
 
     async def send(self) -> Chunk:
-        """The whole answer; raises `UpstreamFailed`."""
+        """Return the whole answer. Raises `UpstreamFailed`."""
         values = {**self._passed.values, "model": self._route.upstream_model}
         async with post(self._route.upstream, f"/{self._passed.endpoint}", values) as response:
             return decode(b"".join([piece async for piece in read_bytes(response)]))
 
-    def explained(self, failed: UpstreamFailed) -> ApiError:
-        """The caller's error. A server that lacks the endpoint says 404 as it does to a model that it does not know;
-        only the latter speaks of the model."""
+    def api_error(self, failed: UpstreamFailed) -> ApiError:
+        """Return the error for the caller."""
+        # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
         error = failed.__cause__
         if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
             return failed.failure.as_api_error()
@@ -224,14 +223,14 @@ class _PassthroughCall:
         return UnsupportedValue(message, param="model")
 
     async def write(self, *, outcome: str, answer: Chunk) -> None:
-        """One row; without the upstream's word an estimate."""
+        """Write the usage record, with an estimate if the upstream reported no usage."""
         object_id = str(answer.get("id") or new_id(self._passed.endpoint))
         usage = self._usage(outcome, answer.get("usage"))
         await self._routed.write(object_id=object_id, outcome=outcome, usage=usage)
 
-    def _usage(self, outcome: str, said: object) -> Usage:
-        """A failed call read nothing; one whose client left was read in all likelihood."""
-        if isinstance(said, Mapping) and said:
-            # Some servers give only the total, which is the same: nothing is generated here.
-            return read_usage({"prompt_tokens": said.get("total_tokens"), **said})
+    def _usage(self, outcome: str, reported: object) -> Usage:
+        if isinstance(reported, Mapping) and reported:
+            # Some servers report only the total, which equals the input: these calls generate no tokens.
+            return read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
+        # A failed call has read no input. An interrupted one has probably been processed.
         return Usage(input_tokens=0 if outcome == "failed" else self._passed.estimate, estimated=True)

@@ -1,6 +1,6 @@
-"""Pictures of image models: for the tool `image_generation`, and for `POST /v1/images/generations` and `…/edits`.
+"""Generate and edit images: for the `image_generation` tool, and for `POST /v1/images/generations` and `…/edits`.
 
-Each call is routed like any other, and has one row in the ledger.
+Each call is routed like any other call and has its own usage record.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from tenants.principal import Principal
 
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
 _ENDPOINT = "images"
-# What servers say to a path that they do not have; llama.cpp says 501 to one that is switched off.
+# Statuses of servers for a path that they do not have. llama.cpp answers 501 for an endpoint that is switched off.
 _NO_SUCH_ENDPOINT = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.NOT_IMPLEMENTED)
 _SETTINGS = ("background", "output_format", "quality", "size")
 _UNCONFIGURED = (
-    "this server has no model that makes images for you. Name one as 'model', or its operator names one as the team's "
-    "image model in the admin, or as IMAGE_MODEL in the server's configuration."
+    "no image model is configured for you. Set 'model', or ask the operator to set the team's image model in the admin "
+    "or IMAGE_MODEL in the server's configuration."
 )
-_STRANGE = Failure(code="server_error", message="The image model's server sent something that is no image.")
+_NO_IMAGE = Failure(code="server_error", message="The upstream of the image model returned no image.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """A file of a form."""
+class ImageUpload:
+    """A file of a multipart form."""
 
     field: str
     filename: str
@@ -51,7 +51,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """What is to be drawn. `pictures` and `mask` are data URLs; without pictures nothing is changed, but made."""
+    """An image to generate, or with `pictures` to edit. `pictures` and `mask` are data URLs."""
 
     prompt: str
     settings: Mapping[str, Any]
@@ -62,7 +62,7 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedImage:
-    """A picture in base64, with what its server says of it."""
+    """A generated image in base64, with the prompt and the settings that its server reported."""
 
     content: str
     revised_prompt: str | None = None
@@ -70,14 +70,14 @@ class GeneratedImage:
 
 
 async def check_image_model(principal: Principal, model: str | None, *, param: str) -> None:
-    """Refuse the tool where nothing draws: the caller's own choice has to be one of its models."""
+    """Raise the 400 of an image generation tool without a usable model. A model in the request must be the caller's."""
     try:
         if model is not None:
             await directory.aroute(principal, model)
             return
         default = await directory.aimage_model(principal.team_id)
         if default:
-            await directory.aroute(_anybody(principal), default)
+            await directory.aroute(_operator_principal(principal), default)
             return
     except ModelNotFound as error:
         error.param = f"{param}.model"
@@ -86,20 +86,20 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
     raise UnsupportedValue(message, param=f"{param}.type")
 
 
-def _anybody(principal: Principal) -> Principal:
-    """Which model is the default is the operator's decision, not the caller's."""
+def _operator_principal(principal: Principal) -> Principal:
+    # The operator has chosen the team's default model, so the caller's key needs no permission for it.
     return UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id="").principal()
 
 
 async def forward_images(
-    *, principal: Principal, values: Mapping[str, Any], uploads: Sequence[Upload], request: RequestInfo
+    *, principal: Principal, values: Mapping[str, Any], uploads: Sequence[ImageUpload], request: RequestInfo
 ) -> Chunk:
-    """The answer of an image model's server, as it came. With `uploads` it is asked to change pictures."""
+    """Return the answer of an image model's server unchanged. With `uploads`, images are edited. Raises `ApiError`."""
     named = values.get("model")
     model = named or await directory.aimage_model(principal.team_id)
     if not model:
-        raise UnsupportedValue(f"Images cannot be made: {_UNCONFIGURED}", param="model")
-    route = await directory.aroute(principal if named else _anybody(principal), model)
+        raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}", param="model")
+    route = await directory.aroute(principal if named else _operator_principal(principal), model)
     call = _ImageCall(principal=principal, route=route, object_id=new_id("img"), request_id=request.request_id)
     path = EDITS if uploads else GENERATIONS
     async with aclosing(call.answers(path, dict(values), uploads)) as answers:
@@ -107,42 +107,44 @@ async def forward_images(
 
 
 class TeamImageGenerator:
-    """Draws for one response, with the model that its tool names, or with the team's."""
+    """Generates images for one response, with the model of its tool or the team's default."""
 
     def __init__(self, account: UsageAccount, model: str | None) -> None:
         self._account = account
         self._model = model
 
-    async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
-        """The picture; `partial` is told those that come before it. Raises `ApiError`."""
+    async def generate(
+        self, image_request: ImageRequest, partial: Callable[[int, GeneratedImage], None]
+    ) -> GeneratedImage:
+        """Return the image. Calls `partial` with each preview and its index. Raises `ApiError`."""
         account = self._account
         model = self._model or await directory.aimage_model(account.team_id)
         if not model:
-            raise UnsupportedValue(f"Images cannot be made: {_UNCONFIGURED}")
-        # Whether the caller may use the model was seen to when its request came.
+            raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}")
+        # The caller's permission for the model was checked when its request came in.
         route = await directory.aroute(account.principal(), model)
         call = _ImageCall(
             principal=account.principal(), route=route, object_id=account.object_id, request_id=account.request_id
         )
-        values: dict[str, Any] = {**order.settings, "prompt": order.prompt}
-        if order.partial_images:
-            values |= {"stream": True, "partial_images": order.partial_images}
-        uploads = _uploads(order)
-        path, drawn = (EDITS if uploads else GENERATIONS), None
+        values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}
+        if image_request.partial_images:
+            values |= {"stream": True, "partial_images": image_request.partial_images}
+        uploads = _uploads(image_request)
+        path, image = (EDITS if uploads else GENERATIONS), None
         async with aclosing(call.answers(path, values, uploads)) as answers:
             async for answer in answers:
-                drawn = _picture(answer, order.settings)
+                image = _parse_image(answer, image_request.settings)
                 if str(answer.get("type", "")).endswith(".partial_image"):
                     index = answer.get("partial_image_index")
-                    partial(index if isinstance(index, int) else 0, drawn)
-                    drawn = None
-        if drawn is None:
-            raise UpstreamFailed(_STRANGE).failure.as_api_error()
-        return drawn
+                    partial(index if isinstance(index, int) else 0, image)
+                    image = None
+        if image is None:
+            raise UpstreamFailed(_NO_IMAGE).failure.as_api_error()
+        return image
 
 
 class _ImageCall:
-    """One upstream call, and its row in the ledger."""
+    """One upstream call and its usage record."""
 
     def __init__(self, *, principal: Principal, route: Route, object_id: str, request_id: str) -> None:
         self._route = route
@@ -150,9 +152,9 @@ class _ImageCall:
         self._routed = RoutedCall(principal=principal, route=route, endpoint=_ENDPOINT, request_id=request_id)
 
     async def answers(
-        self, path: str, values: dict[str, Any], uploads: Sequence[Upload]
+        self, path: str, values: dict[str, Any], uploads: Sequence[ImageUpload]
     ) -> AsyncGenerator[Chunk, None]:
-        """What comes back: the answer, or of a stream every event. Raises `ApiError`."""
+        """Yield the answer, or every event of a stream. Raises `ApiError`."""
         outcome, last = "failed", Chunk()
         try:
             async with aclosing(self._sent(path, {**values, "model": self._route.upstream_model}, uploads)) as sent:
@@ -160,7 +162,7 @@ class _ImageCall:
                     yield last
             outcome = "stop"
         except UpstreamFailed as failed:
-            raise self._explained(failed) from failed
+            raise self._api_error(failed) from failed
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "interrupted"
             raise
@@ -168,7 +170,9 @@ class _ImageCall:
             usage = _usage(outcome, values, last.get("usage"))
             await asyncio.shield(self._routed.write(object_id=self._object_id, outcome=outcome, usage=usage))
 
-    async def _sent(self, path: str, values: dict[str, Any], uploads: Sequence[Upload]) -> AsyncGenerator[Chunk, None]:
+    async def _sent(
+        self, path: str, values: dict[str, Any], uploads: Sequence[ImageUpload]
+    ) -> AsyncGenerator[Chunk, None]:
         body = _form(values, uploads) if uploads else values
         async with post(self._route.upstream, path, body) as response:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -184,9 +188,8 @@ class _ImageCall:
             if lines.failure is not None:
                 raise UpstreamFailed(lines.failure)
 
-    def _explained(self, failed: UpstreamFailed) -> ApiError:
-        """The caller's error. A server that lacks the endpoint says 404 as it does to a model that it does not know;
-        only the latter speaks of the model."""
+    def _api_error(self, failed: UpstreamFailed) -> ApiError:
+        # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
         error = failed.__cause__
         if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
             return failed.failure.as_api_error()
@@ -195,52 +198,53 @@ class _ImageCall:
         return UnsupportedValue(f"The model '{self._route.model}' does not support images.", param="model")
 
 
-def _usage(outcome: str, values: Mapping[str, Any], said: object) -> Usage:
-    """The upstream's word, or an estimate; a failed call read nothing."""
-    if isinstance(said, Mapping) and said:
-        counted = {"prompt_tokens": said.get("input_tokens"), "completion_tokens": said.get("output_tokens")}
-        return read_usage({**counted, **said})
+def _usage(outcome: str, values: Mapping[str, Any], reported: object) -> Usage:
+    if isinstance(reported, Mapping) and reported:
+        counted = {"prompt_tokens": reported.get("input_tokens"), "completion_tokens": reported.get("output_tokens")}
+        return read_usage({**counted, **reported})
+    # No usage was reported: estimate it from the prompt. A failed call has read no input.
     read = 0 if outcome == "failed" else tokens(str(values.get("prompt") or ""))
     return Usage(input_tokens=read, estimated=True)
 
 
-def _picture(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
-    """A picture as an answer or an event has it; what was asked for is said where the server does not."""
+def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
+    """Parse the image of an answer or an event. Settings that the server did not report are those of the request."""
     match answer:
         case {"data": [{"b64_json": str() as content} as first, *_]} if content:
             revised = first.get("revised_prompt")
         case {"b64_json": str() as content} if content:
             revised = answer.get("revised_prompt")
         case _:
-            raise UpstreamFailed(_STRANGE).failure.as_api_error()
-    said = {name: answer.get(name) for name in _SETTINGS}
-    told = {name: said[name] or settings.get(name) for name in _SETTINGS}
+            raise UpstreamFailed(_NO_IMAGE).failure.as_api_error()
+    used = {name: answer.get(name) or settings.get(name) for name in _SETTINGS}
     return GeneratedImage(
         content=content,
         revised_prompt=revised if isinstance(revised, str) else None,
-        settings={name: value for name, value in told.items() if isinstance(value, str)},
+        settings={name: value for name, value in used.items() if isinstance(value, str)},
     )
 
 
-def _uploads(order: ImageRequest) -> list[Upload]:
-    """The pictures of an order, and its mask, as files."""
-    urls = [("image[]", url) for url in order.pictures] + ([("mask", order.mask)] if order.mask else [])
+def _uploads(image_request: ImageRequest) -> list[ImageUpload]:
+    """Return the images of a request and its mask as files of a form."""
+    urls = [("image[]", url) for url in image_request.pictures] + (
+        [("mask", image_request.mask)] if image_request.mask else []
+    )
     return [_upload(field, url, number) for number, (field, url) in enumerate(urls)]
 
 
-def _upload(field: str, url: str, number: int) -> Upload:
+def _upload(field: str, url: str, number: int) -> ImageUpload:
     head, _, data = url.partition(",")
     kind = head.removeprefix("data:").partition(";")[0]
     try:
         content = base64.b64decode(data)
     except binascii.Error as error:
         raise UnsupportedValue("An image of this conversation is not valid base64.") from error
-    return Upload(
+    return ImageUpload(
         field=field, filename=f"{number}.{kind.partition('/')[2] or 'png'}", content=content, content_type=kind
     )
 
 
-def _form(values: Mapping[str, Any], uploads: Sequence[Upload]) -> Form:
+def _form(values: Mapping[str, Any], uploads: Sequence[ImageUpload]) -> Form:
     return Form(
         fields={name: "true" if value is True else str(value) for name, value in values.items()},
         files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],

@@ -1,8 +1,8 @@
-"""`POST /v1/responses/input_tokens`: how many tokens a response would read, before anybody pays for it.
+"""`POST /v1/responses/input_tokens`: count the input tokens of a response without creating it.
 
-The body is that of `POST /v1/responses` without what has no effect on the input, and all of it is optional. It is
-checked and read as there, so that a count and the response after it agree; nothing is stored and no model answers. An
-upstream that can count is asked to; for others four characters are a token.
+The body is that of `POST /v1/responses` without the parameters that do not affect the input; all of it is optional. It
+is checked and read in the same way, so that the count matches the response. Nothing is stored, and no model is called.
+Upstreams that can count tokens are asked to; for others, four characters count as one token.
 """
 
 from dataclasses import dataclass
@@ -39,64 +39,65 @@ PARAMETERS = (
     "truncation",
 )
 _REFUSED = ("personality",)
-# A response cannot do without these; a count can.
-_INSTEAD = {"model": "any", "input": "any"}
+# Parameters that a response requires but a count does not; any value passes the check.
+_PLACEHOLDERS = {"model": "any", "input": "any"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountRequest:
-    """A checked body; without a model, whichever it is."""
+    """A checked body. Without a model, the tokens are estimated."""
 
     body: CreateResponse
     model: str | None
 
 
 def parse_count(values: dict[str, Any]) -> CountRequest:
-    """Check a body as `parse_create` checks that of a response; `null` and an empty input are "not sent"."""
+    """Parse a body as `parse_create` does for a response. `null` and an empty input count as not sent."""
     refuse_others(values, known=PARAMETERS, unsupported=_REFUSED)
     sent = {name: value for name, value in values.items() if value is not None}
     if sent.get("input") in ("", []):
         del sent["input"]
-    body = parse_create(_INSTEAD | sent)
+    body = parse_create(_PLACEHOLDERS | sent)
     if "input" not in sent:
         body = body.model_copy(update={"input": []})
     return CountRequest(body=body, model=sent.get("model"))
 
 
 async def count_input_tokens(*, principal: Principal, request: CountRequest) -> int:
-    """What the upstream counts in what would be sent, or else an estimate.
+    """Return the upstream's count of the input tokens, or an estimate.
 
-    The scope is that of creating: who may not ask a model need not count.
+    Requires the scope for creating responses: a key without it has no use for a count.
     """
     principal.require(Scope.RESPONSES_WRITE)
     body = request.body
     route = await directory.aroute(principal, request.model) if request.model is not None else None
-    context = await _read(principal, body)
+    context = await _read_context(principal, body)
     body = settings.effective_request(body, context.items)
     if route is not None:
         capabilities.check(body, route)
     can = route.capabilities if route else Capabilities()
-    content = await check_attachments(principal=principal, body=body, context=context, can=can)
+    attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     parameters = public_parameters(body, response_id="", created_at=now())
     sampling = build_sampling(parameters, hidden_options(body), context.items)
-    asked = TurnRequest(
+    turn_request = TurnRequest(
         model=route.upstream_model if route else "",
         instructions=body.instructions,
         items=context.items,
         sampling=sampling,
         first_output_index=0,
-        attachments=content,
+        attachments=attachments,
         cipher=TeamCipher(principal.team_id),
     )
-    counted = await token_counts.count(route, asked) if route and (asked.items or asked.instructions) else None
+    has_input = bool(turn_request.items or turn_request.instructions)
+    counted = await token_counts.count(route, turn_request) if route and has_input else None
     if counted is not None:
         return counted
     return token_estimate.input_tokens(
-        instructions=body.instructions, items=context.items, sampling=sampling, attachments=content
+        instructions=body.instructions, items=context.items, sampling=sampling, attachments=attachments
     )
 
 
-async def _read(principal: Principal, body: CreateResponse) -> RequestContext:
+async def _read_context(principal: Principal, body: CreateResponse) -> RequestContext:
     reject_foreign_content(input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         principal.require(Scope.CONVERSATIONS_READ)
