@@ -1,4 +1,4 @@
-"""The tables of responses. Django finds a model only through this package, so every model is imported here."""
+"""The database models of responses. Django finds models only through this package, so all are imported here."""
 
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.models.responses import (

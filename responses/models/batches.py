@@ -1,4 +1,4 @@
-"""Batches and their lines: requests that somebody sends as a file, to be answered within a day."""
+"""Batches and their lines: files of requests that are processed within a day."""
 
 from django.db import models
 from django.db.models import Q
@@ -10,17 +10,17 @@ from tenants.models import ApiKey, IdField, Team
 
 
 def batch_id() -> str:
-    """A fresh id of a batch."""
+    """Return a new id of a batch."""
     return new_id("batch")
 
 
 def line_id() -> str:
-    """A fresh id of a batch's line."""
+    """Return a new id of a line of a batch."""
     return new_id("batch_req")
 
 
 class BatchStatus(models.TextChoices):
-    """The states of a batch, as the wire names them."""
+    """The statuses of a batch, as in the API."""
 
     VALIDATING = "validating", "Validating"
     FAILED = "failed", "Failed"
@@ -36,9 +36,10 @@ OPEN_BATCHES = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FIN
 
 
 class Batch(models.Model):
-    """A batch. Which state it ends in is decided before it does (`ending`); its counts and files are there at the end.
+    """A batch. The counts and the output files are set when it ends.
 
-    Whoever reads its input or writes its output holds the lease, and names `lease_token` in what it commits.
+    `ending` is the terminal status that was decided earlier, for example by a cancellation. The worker that reads the
+    input or writes the output holds the lease and names `lease_token` in what it commits.
     """
 
     id = IdField(default=batch_id)
@@ -49,13 +50,15 @@ class Batch(models.Model):
     ending = models.CharField(max_length=12, choices=BatchStatus.choices, default=BatchStatus.COMPLETED)
     endpoint = models.CharField(max_length=40)
     completion_window = models.CharField(max_length=10)
-    model = models.CharField(max_length=200, null=True, blank=True, help_text="Of all lines, if they name the same.")
+    model = models.CharField(
+        max_length=200, null=True, blank=True, help_text="The model of all lines, if they use the same one."
+    )
     metadata = models.JSONField(null=True)
     input_file_id = models.CharField(max_length=64, db_collation="C")
     output_file_id = models.CharField(max_length=64, null=True, db_collation="C")
     error_file_id = models.CharField(max_length=64, null=True, db_collation="C")
-    output_seconds = models.PositiveIntegerField(null=True, help_text="How long the files of its output are kept.")
-    errors = models.JSONField(null=True, help_text="What was wrong with its input.")
+    output_seconds = models.PositiveIntegerField(null=True, help_text="Retention of the output files, in seconds.")
+    errors = models.JSONField(null=True, help_text="Errors of the input file.")
     total = models.PositiveIntegerField(default=0)
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
@@ -89,7 +92,7 @@ class Batch(models.Model):
 
 
 class LineState(models.TextChoices):
-    """What became of a line. A failed one has an answer that is an error, or none."""
+    """The states of a line. A failed line has an error as its answer, or no answer."""
 
     QUEUED = "queued", "Queued"
     RUNNING = "running", "Running"
@@ -101,9 +104,10 @@ OPEN_LINES = (LineState.QUEUED, LineState.RUNNING)
 
 
 class BatchLine(models.Model):
-    """One request of a batch. The body goes when there is an answer, the whole row when the batch has its files.
+    """One request of a batch.
 
-    Both are JSON as text: they may hold what PostgreSQL's own JSON refuses. `lease_token` counts who took the line.
+    The body is deleted when there is an answer, and the row when the batch has its output files. Each claim of the line
+    increments `lease_token`.
     """
 
     id = IdField(default=line_id)
@@ -112,16 +116,17 @@ class BatchLine(models.Model):
     position = models.PositiveIntegerField()
     custom_id = models.CharField(max_length=512)
     state = models.CharField(max_length=10, choices=LineState.choices, default=LineState.QUEUED)
+    # Body and answer are JSON as text, because they may contain characters that PostgreSQL's JSON types reject.
     body = models.TextField(default="")
     attempt = models.PositiveIntegerField(default=0)
-    not_before = models.DateTimeField(null=True, help_text="When the next attempt is due.")
+    not_before = models.DateTimeField(null=True, help_text="The earliest time of the next attempt.")
     lease_owner = models.CharField(max_length=120, null=True)
     lease_token = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True)
     request_id = models.CharField(max_length=64, default="")
     status_code = models.PositiveIntegerField(null=True)
     answer = models.TextField(default="")
-    error_code = models.CharField(max_length=60, null=True, help_text="Why there is no answer.")
+    error_code = models.CharField(max_length=60, null=True, help_text="The reason why there is no answer.")
     input_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)

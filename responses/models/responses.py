@@ -1,7 +1,7 @@
-"""Responses and what their runs leave behind. Every table is under row-level security (first migration).
+"""Responses and everything that their runs store. Every table has row-level security (see the first migration).
 
-Foreign keys have no index of their own where a constraint or an index of `Meta` begins with the same column, or where
-nothing ever asks by them: each index is paid for with every row.
+Foreign keys have no index if a constraint or an index of `Meta` starts with the same column, or if no query filters by
+them: every index costs time with every row that is written.
 """
 
 from django.contrib.postgres.fields import ArrayField
@@ -18,12 +18,12 @@ from tenants.prices import CostField
 
 
 def response_id() -> str:
-    """A fresh id of a response."""
+    """Return a new id of a response."""
     return new_id("resp")
 
 
 class Status(models.TextChoices):
-    """The states of a response, as the wire names them."""
+    """The statuses of a response, as in the API."""
 
     QUEUED = "queued", "Queued"
     IN_PROGRESS = "in_progress", "In progress"
@@ -39,18 +39,18 @@ UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
 
 class Mode(models.TextChoices):
-    """How the client asked to be answered."""
+    """How the client receives the response."""
 
     JSON = "json", "JSON"
     STREAM = "stream", "Stream"
 
 
 class Response(models.Model):
-    """A response: what was asked, the state of its run, and as columns what lists filter by.
+    """A response: its request, the state of its run, and as columns everything that lists filter by.
 
-    `parameters` holds the constant part of the public object (section 2 of the API surface specification), so that what
-    is retrieved equals what was streamed; items stand in `conversations.Item`. A run that executes it holds the lease:
-    its writes name `lease_token`, and change nothing once a successor has counted it up.
+    `parameters` holds the constant part of the response object, so that a retrieved response equals the streamed one.
+    Its items are `conversations.Item` rows. The process that executes the run holds the lease: its writes name
+    `lease_token`, and write nothing once another process has incremented the token.
     """
 
     id = IdField(default=response_id)
@@ -59,22 +59,24 @@ class Response(models.Model):
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     mode = models.CharField(max_length=10, choices=Mode.choices)
-    background = models.BooleanField(default=False, help_text="Run by a worker; no client is waited for.")
-    stored = models.BooleanField(default=True, help_text="False: without content; the API answers 404.")
+    background = models.BooleanField(default=False, help_text="Executed by a worker, independently of the client.")
+    stored = models.BooleanField(default=True, help_text="If not set, the row has no content and the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
-    # Where the chain of the response begins, unless with itself: with the items of this conversation in front of that
-    # position. Of one that continues a conversation these are what it read.
+    # The chain of the response starts with the items of this conversation before this position. A response that
+    # continues a conversation read exactly these items.
     history_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     history_end = models.PositiveIntegerField(null=True)
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
     parameters = models.JSONField(default=dict, decoder=WireDecoder)
-    options = models.JSONField(default=dict, help_text="What the request fixed and the public object does not show.")
+    options = models.JSONField(
+        default=dict, help_text="Settings of the request that the response object does not contain."
+    )
     service_tier = models.CharField(max_length=20, null=True, blank=True)
     secrets = models.TextField(
-        default="", blank=True, help_text="What the run needs and nobody else may know, encrypted; empty once it ended."
+        default="", blank=True, help_text="Credentials that the run needs, encrypted. Erased when it ends."
     )
     metadata = models.JSONField(default=dict)
     end_user = models.CharField(max_length=128, null=True, blank=True)
@@ -86,7 +88,7 @@ class Response(models.Model):
 
     first_token_ms = models.PositiveIntegerField(null=True)
     duration_ms = models.PositiveIntegerField(null=True)
-    completed_at = models.DateTimeField(null=True, help_text="Set exactly when the status is completed.")
+    completed_at = models.DateTimeField(null=True, help_text="Set if and only if the status is completed.")
     ended_at = models.DateTimeField(null=True)
     turns = models.PositiveIntegerField(default=0)
     tool_calls = models.PositiveIntegerField(default=0)
@@ -95,19 +97,21 @@ class Response(models.Model):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
-    cost = CostField(null=True, help_text="US dollars, as far as prices were known; empty: none was.")
+    cost = CostField(null=True, help_text="In US dollars, as far as prices were known. Empty if none was.")
     error = models.JSONField(null=True)
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
-    moderation = models.JSONField(null=True, help_text="What a moderation model found in input and output.")
+    moderation = models.JSONField(null=True, help_text="Moderation results for input and output.")
 
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)
-    lease_until = models.DateTimeField(null=True, help_text="Without it, a background run waits for a worker.")
-    attempt = models.PositiveIntegerField(default=0, help_text="How many workers began with it.")
-    claims = models.JSONField(default=list, help_text="When a worker took it, and which: one entry for each claim.")
+    lease_until = models.DateTimeField(
+        null=True, help_text="Expiry of the lease. A background run without one is queued."
+    )
+    attempt = models.PositiveIntegerField(default=0, help_text="Number of times that a worker started the run.")
+    claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
     followed_until = models.DateTimeField(
-        null=True, help_text="Somebody follows the run from its log; until then it counts as listened to."
+        null=True, help_text="Until then the run counts as followed by a client through its event log."
     )
 
     class Meta:
@@ -138,8 +142,9 @@ class Response(models.Model):
                 name="response_background_by_team",
             ),
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="response_by_metadata"),
-            # What people narrow the list of responses to. A key or a model that is seldom used would else be looked
-            # for in all of the time; the other three have rows only for what is seldom, and cost the rest nothing.
+            # For the filters of the response list. Without the first two, finding a rarely used key or model would
+            # read the whole time range. The other three are partial: they contain only rare rows, so that ordinary
+            # responses do not pay for them.
             models.Index(fields=["api_key", "created_at"], name="response_by_key_and_time"),
             models.Index(fields=["model", "created_at"], name="response_by_model_and_time"),
             models.Index(
@@ -161,7 +166,7 @@ class Response(models.Model):
 
     @property
     def included(self) -> frozenset[str]:
-        """What its client asked to be shown of its items."""
+        """The `include` values of the request."""
         return frozenset(self.options.get("include", ()))
 
 
@@ -187,8 +192,9 @@ class ConversationLock(models.Model):
 
 
 class Turn(models.Model):
-    """One upstream call of a run. No foreign key may point here: the table is to be partitioned by time."""
+    """One upstream call of a run."""
 
+    # No foreign key may reference this table, so that it can be partitioned by time later.
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set", db_index=False)
     number = models.PositiveIntegerField()
@@ -196,7 +202,7 @@ class Turn(models.Model):
     started_at = models.DateTimeField()
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
-    # Why the turn does not count, and what it had brought; nobody but the turn after it gets to read that.
+    # Why the turn was discarded, and its items. Only the next turn reads them.
     discarded = models.JSONField(null=True)
     finish_reason = models.CharField(max_length=40, null=True)
     upstream_request_id = models.CharField(max_length=200, null=True)
@@ -215,7 +221,7 @@ class Turn(models.Model):
 
 
 class ToolCall(models.Model):
-    """A tool call that a turn asked for: run by us, or by the client (then the next response brings its output)."""
+    """A tool call of a turn. The server runs it, or the client, whose next request then contains its output."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set", db_index=False)
@@ -228,7 +234,8 @@ class ToolCall(models.Model):
     status = models.CharField(max_length=12)
     attempt = models.PositiveIntegerField(default=1)
     error = models.TextField(null=True)
-    # What a successor of the run needs beside the output: a result without its item, or where an answer stands.
+    # What a worker that resumes the run needs besides the output: a result that has no item yet, or the position of an
+    # output that only the model reads.
     result = models.JSONField(null=True)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
@@ -240,7 +247,7 @@ class ToolCall(models.Model):
             models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
             models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
             models.Index(fields=["name", "started_at"], name="tool_call_by_name"),
-            # Most calls are the clients' own functions; the kinds that the server runs are looked for by kind.
+            # Most calls are functions of clients, which lists do not filter by kind; so they are left out.
             models.Index(fields=["kind", "started_at"], condition=~Q(kind="function"), name="tool_call_hosted_by_kind"),
         ]
 
@@ -250,7 +257,7 @@ class ToolCall(models.Model):
 
 
 class ApprovalState(models.TextChoices):
-    """What became of a request for approval."""
+    """The states of an approval request."""
 
     ASKED = "asked", "Asked"
     GRANTED = "granted", "Granted"
@@ -258,10 +265,10 @@ class ApprovalState(models.TextChoices):
 
 
 class Approval(models.Model):
-    """A call of an MCP server's tool that waits for somebody's word, or has got it. The id is that of its item.
+    """The approval of a call to a tool of an MCP server. Its id is that of the approval request item.
 
-    What is asked for stands in the item; here are digests of it, so that one word counts for one call as it was shown:
-    `request` of server, tool and arguments, `definition` of the tool as its server described it.
+    The row holds digests of what was shown: `request` of server, tool and arguments, `definition` of the tool's
+    description. They ensure that an answer approves exactly one call, exactly as it was shown.
     """
 
     id = IdField()
@@ -273,7 +280,9 @@ class Approval(models.Model):
     state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.ASKED)
     asked_at = models.DateTimeField(default=now)
     answered_at = models.DateTimeField(null=True)
-    answered_in = models.CharField(max_length=64, null=True, db_collation="C", help_text="The response that answered.")
+    answered_in = models.CharField(
+        max_length=64, null=True, db_collation="C", help_text="The response whose request contained the answer."
+    )
 
     class Meta:
         indexes = [
@@ -287,10 +296,11 @@ class Approval(models.Model):
 
 
 class EventBatch(models.Model):
-    """A run's events `first_sequence` to `last_sequence`, as the server-sent events that clients got.
+    """The events `first_sequence` to `last_sequence` of a run, as the bytes that clients received.
 
-    PostgreSQL compresses the text (TOAST). The unique first number is also the fence of the log: a run that lost its
-    lease cannot append where its successor has. Nothing may point here: the table is to be partitioned by time.
+    PostgreSQL compresses the text (TOAST). The unique constraint also fences the log: a run that lost its lease cannot
+    append events where the resumed run has written. No foreign key may reference this table, so that it can be
+    partitioned by time later.
     """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -311,8 +321,11 @@ class EventBatch(models.Model):
 
 
 class CommitMark(models.Model):
-    """The last group of changes that a process has committed: what it asks for when its connection broke before it
-    heard. `held` are the responses of the group whose lease was held. One row for each process; no content in it."""
+    """The last group of changes that a process has committed; one row per process, without content.
+
+    If the connection breaks before the commit is confirmed, the process reads the row to find out whether the group was
+    committed. `held` are the responses of the group whose guard held.
+    """
 
     writer = models.CharField(primary_key=True, max_length=64, db_collation="C")
     batch = models.PositiveBigIntegerField()
@@ -325,8 +338,10 @@ class CommitMark(models.Model):
 
 
 class ChatCompletion(models.Model):
-    """A chat completion that its client wanted to be stored. `messages` are what it answers, as they came; `body` is
-    the answer without its metadata, which may be replaced."""
+    """A stored chat completion. `messages` are those of the request, unchanged; `body` is the answer.
+
+    The body has no metadata: that is a column, because clients may update it.
+    """
 
     id = IdField()
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -335,7 +350,7 @@ class ChatCompletion(models.Model):
     model = models.CharField(max_length=200)
     metadata = models.JSONField(default=dict)
     messages = models.JSONField(default=list, decoder=WireDecoder)
-    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="What else the request said.")
+    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="The other parameters of the request.")
     body = models.JSONField(default=dict, decoder=WireDecoder)
     request_id = models.CharField(max_length=64, default="")
 
@@ -353,17 +368,17 @@ class ChatCompletion(models.Model):
 
 
 def prompt_id() -> str:
-    """A fresh id of a prompt."""
+    """Return a new id of a prompt."""
     return new_id("pmpt")
 
 
 class PromptTemplate(models.Model):
-    """A prompt that a team keeps here, for requests to name by its id. What it says stands in its versions."""
+    """A prompt of a team, which requests name by its id. Its content is in its versions."""
 
     id = IdField(default=prompt_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=120)
-    current = models.PositiveIntegerField(default=1, help_text="The version of requests that name none.")
+    current = models.PositiveIntegerField(default=1, help_text="The version for requests that do not name one.")
     created_at = models.DateTimeField(default=now, editable=False)
 
     class Meta:
@@ -376,14 +391,18 @@ class PromptTemplate(models.Model):
 
 
 class PromptVersion(models.Model):
-    """What a prompt said at one time; never changed. `{{name}}` in a message stands for a variable."""
+    """A version of a prompt; never changed. `{{name}}` in a message is a variable."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     prompt = models.ForeignKey(PromptTemplate, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.PositiveIntegerField()
     messages = models.JSONField(default=list)
-    model = models.CharField(max_length=200, blank=True, default="", help_text="For requests that name none.")
-    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="For requests that do not set them.")
+    model = models.CharField(
+        max_length=200, blank=True, default="", help_text="The model for requests that do not name one."
+    )
+    parameters = models.JSONField(
+        default=dict, decoder=WireDecoder, help_text="Defaults for requests that do not set them."
+    )
     created_at = models.DateTimeField(default=now)
     created_by = models.CharField(max_length=150, default="")
 

@@ -1,10 +1,10 @@
-"""Sums by the hour (UTC), from which the pages of usage are drawn: of responses, of upstream calls, and of tool calls.
+"""Hourly sums (UTC) of responses, upstream calls and tool calls, from which the usage pages are drawn.
 
-Each table holds the same hour several times, at different levels of detail, so that a question reads few rows. `level`
-says which columns a row tells apart (`responses.rollups.sources`); those that it does not are empty, and a row without
-a team is the sum of all, which only those see who see every team. A cell may be several rows (what ended late adds one
-of its own): whoever reads sums. Histograms are arrays over fixed buckets (`responses.rollups.histograms`), from their
-first to their last count.
+Each table holds the same hour at several levels of detail, so that a query reads few rows. `level` is the set of
+columns by which a row is grouped (`responses.rollups.sources`); other columns are empty. A row without a team is the
+sum of all teams, visible only to those who see every team. One cell may consist of several rows, because what ended
+late adds its own, so queries always sum. Histograms are arrays over fixed buckets (`responses.rollups.histograms`),
+from the first bucket with a count to the last.
 """
 
 from django.contrib.postgres.fields import ArrayField
@@ -15,9 +15,9 @@ from tenants.models import Team
 
 
 class Hour(models.Model):
-    """What the tables have in common."""
+    """The columns that all rollup tables have in common."""
 
-    hour = models.DateTimeField(help_text="Its beginning.")
+    hour = models.DateTimeField(help_text="The start of the hour.")
     level = models.PositiveSmallIntegerField()
     team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
 
@@ -30,7 +30,7 @@ class Hour(models.Model):
 
 
 class Tokens(models.Model):
-    """Sums of tokens, and of what they cost."""
+    """Sums of tokens and of their cost."""
 
     input_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
@@ -65,7 +65,7 @@ class ResponseHour(Hour, Tokens):
 
 
 class CallHour(Hour, Tokens):
-    """The ledger's calls that ended in an hour: those of responses, and of every other endpoint."""
+    """The upstream calls that ended in an hour, of all endpoints; from the usage records."""
 
     api_key_id = models.CharField(max_length=64, default="", db_collation="C")
     model = models.CharField(max_length=200, default="")
@@ -84,7 +84,7 @@ class CallHour(Hour, Tokens):
 
 
 class ToolHour(Hour):
-    """The tool calls that began in an hour."""
+    """The tool calls that started in an hour."""
 
     kind = models.CharField(max_length=40, default="")
     name = models.CharField(max_length=200, default="")
@@ -101,7 +101,7 @@ class ToolHour(Hour):
 
 
 class UnrolledRow(models.Model):
-    """A row of an hour that is rolled up already, which had not ended by then: it is in no sum yet."""
+    """A row that had not ended when its hour was rolled up, so that it is not part of any sum yet."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     source = models.CharField(max_length=10)
@@ -118,7 +118,7 @@ class UnrolledRow(models.Model):
 
 
 class RollupMark(models.Model):
-    """Up to when everything is rolled up: one row, or none before the first time. Belongs to no team."""
+    """The time up to which everything is rolled up. A single row without a team, or none before the first rollup."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     until = models.DateTimeField()

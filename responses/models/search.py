@@ -1,4 +1,4 @@
-"""What full-text search looks through: the words of items, and how far they have been collected."""
+"""The index for full-text search: the texts of items, and how far they have been collected."""
 
 from uuid import UUID
 
@@ -9,20 +9,22 @@ from conversations.models import Item
 from tenants.models import Team
 
 MAX_CHARACTERS = 8000
-"""So much of an item is searched."""
+"""Characters of an item that are searchable; the rest is cut off."""
 
 
 class SearchText(models.Model):
-    """The words of an item. A foreign key in the database removes the row with its item, whoever removes that; where
-    the item stands is asked when it is found. The column `words`, which PostgreSQL makes of the text, is for the search
-    alone."""
+    """The searchable text of an item.
+
+    A foreign key in the database removes the row together with its item. The placements of an item are only looked up
+    when it is found. PostgreSQL generates the column `words` from the text, for the search only.
+    """
 
     item = models.OneToOneField(
         Item, primary_key=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
     )
     item_id: UUID
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
-    speaker = models.CharField(max_length=40, help_text="The role of a message, the type of anything else.")
+    speaker = models.CharField(max_length=40, help_text="The role of a message, or the type of another item.")
     created_at = models.DateTimeField()
     text = models.TextField()
 
@@ -35,15 +37,15 @@ class SearchText(models.Model):
 
     @override
     def __str__(self) -> str:
-        return f"words of {self.item_id}"
+        return f"text of {self.item_id}"
 
 
 class SearchMark(models.Model):
-    """How far the placements of items have been read: all up to `through`. There is one row.
+    """The progress of the collection: all placements up to the id `through` have been read. A single row.
 
-    Numbers of placements are given out before they are committed, so one below another may become visible after it.
-    `safe` is a number below which that cannot happen any more. The next one, `pending`, becomes safe when no
-    transaction is left that may have taken a number before it: none below `pending_xid`, which is taken later.
+    Ids are assigned before they are committed, so a lower id may become visible after a higher one. Up to the id `safe`
+    that cannot happen any more. The next candidate, `pending`, becomes safe when every transaction has ended that could
+    have been assigned a lower id: those before `pending_xid`, which is read later than `pending`.
     """
 
     through = models.BigIntegerField(default=0)

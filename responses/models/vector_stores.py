@@ -1,4 +1,4 @@
-"""Vector stores: their files, the passages that these were cut into, and the vectors by which passages are found."""
+"""Vector stores: their files, the passages of the files, and the vectors by which passages are found."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,20 @@ from tenants.models import ApiKey, IdField, Team
 
 
 def store_id() -> str:
-    """A fresh id of a vector store."""
+    """Return a new id of a vector store."""
     return new_id("vs")
 
 
 def batch_id() -> str:
-    """A fresh id of a batch of files."""
+    """Return a new id of a batch of files."""
     return new_id("vsfb")
 
 
 class VectorStore(models.Model):
-    """Files that can be searched. The model that its first file was embedded with is that of all its vectors: those of
-    different models cannot be compared."""
+    """A set of searchable files.
+
+    All vectors are created with the model that embedded the first file: vectors of different models cannot be compared.
+    """
 
     id = IdField(default=store_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -37,7 +39,9 @@ class VectorStore(models.Model):
     last_active_at = models.DateTimeField(default=now)
     expires_after_days = models.PositiveIntegerField(null=True)
     embedding_model = models.CharField(max_length=200, blank=True, default="")
-    dimensions = models.PositiveIntegerField(null=True, help_text="Of its vectors; empty before there are any.")
+    dimensions = models.PositiveIntegerField(
+        null=True, help_text="Dimensions of the vectors; empty while there are none."
+    )
 
     class Meta:
         verbose_name = "vector store"
@@ -74,7 +78,7 @@ class VectorStoreBatch(models.Model):
 
 
 class EntryStatus(models.TextChoices):
-    """How far a file of a store is."""
+    """The statuses of a file in a store."""
 
     IN_PROGRESS = "in_progress", "In progress"
     COMPLETED = "completed", "Completed"
@@ -83,8 +87,10 @@ class EntryStatus(models.TextChoices):
 
 
 class VectorStoreFile(models.Model):
-    """A file in a store. While it is in progress, the worker that reads it holds the lease; what it has read counts
-    only if nobody has counted `lease_token` up meanwhile."""
+    """A file in a store.
+
+    The worker that ingests it holds the lease. Its result is stored only if `lease_token` was not incremented since.
+    """
 
     id: int
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -106,7 +112,7 @@ class VectorStoreFile(models.Model):
     request_id = models.CharField(max_length=64, default="")
     attempt = models.PositiveIntegerField(default=0)
     lease_token = models.PositiveIntegerField(default=0)
-    lease_until = models.DateTimeField(null=True, help_text="Nobody else begins with it before.")
+    lease_until = models.DateTimeField(null=True, help_text="No other worker starts with the file before.")
 
     class Meta:
         verbose_name = "file of a vector store"
@@ -122,7 +128,7 @@ class VectorStoreFile(models.Model):
 
 
 class VectorChunk(models.Model):
-    """A passage of a file. The column `words`, which PostgreSQL makes of the text, is for full-text search alone."""
+    """A passage of a file. PostgreSQL generates the column `words` from the text, for full-text search only."""
 
     id: int
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -143,7 +149,7 @@ class VectorChunk(models.Model):
 
 
 class HalfVectorField(models.Field[Sequence[float], str]):
-    """pgvector's `halfvec` without fixed dimensions: two bytes each, which is as good for ranking as four."""
+    """pgvector's `halfvec` without fixed dimensions. Two bytes per dimension rank as well as four."""
 
     @override
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
@@ -151,13 +157,16 @@ class HalfVectorField(models.Field[Sequence[float], str]):
 
     @override
     def get_prep_value(self, value: Sequence[float] | None) -> str | None:
-        """The text form that PostgreSQL reads."""
+        """Return the text form of the vector."""
         return None if value is None else "[" + ",".join(map(repr, value)) + "]"
 
 
 class VectorEmbedding(models.Model):
-    """The vector of a passage. Not made by a migration but by `responses.vectors.schema`, where the database has
-    pgvector; a foreign key there removes it with its passage."""
+    """The vector of a passage.
+
+    The table is created by `responses.vectors.schema` instead of a migration, and only if the database has pgvector. A
+    foreign key in the database removes a vector together with its passage.
+    """
 
     chunk = models.OneToOneField(
         VectorChunk, primary_key=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
