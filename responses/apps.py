@@ -1,4 +1,4 @@
-"""Django's view of this app."""
+"""Django app configuration of the responses app."""
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -6,14 +6,14 @@ from typing_extensions import override
 
 
 class ResponsesConfig(AppConfig):
-    """Responses, turns, tool calls, events."""
+    """The app of responses with their turns, tool calls and events."""
 
     name = "responses"
     verbose_name = "Responses"
 
     @override
     def ready(self) -> None:
-        """Say what items of conversations must be like for a response to read them, and what migrations cannot make."""
+        """Connect the checks of conversation items, and the schema that migrations cannot create."""
         from responses.requests import conversation_items
         from responses.vectors import schema
 

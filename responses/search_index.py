@@ -1,6 +1,6 @@
-"""Collects the words of items for full-text search, behind the runs that write them and never in their way.
+"""Collect the texts of items for full-text search, separately from the runs that write the items.
 
-Works in small transactions, goes on where it stopped, and is safe to run twice and side by side.
+It works in small transactions, continues where it stopped, and is safe to run twice and concurrently.
 """
 
 import logging
@@ -17,29 +17,32 @@ from tenants.models import Team
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 500
-MOST = 20_000
-"""Of so many placements one call collects the words."""
-# Bodies may be megabytes each.
-_BODIES = 25
-_FORGOTTEN = 5000
-_TRIES = 3
-_ONLY = 1
-# Control characters mark what was found in a text, and a text column holds no NUL.
+BATCH_SIZE = 500
+"""Placements per transaction."""
+
+MAX_PLACEMENTS = 20_000
+"""Placements that one call reads at most."""
+
+# Items per query: their bodies may be megabytes each.
+_ITEMS_PER_QUERY = 25
+_MAX_REMOVED = 5000
+_MAX_ATTEMPTS = 3
+_MARK_ID = 1
+# The search highlights matches with control characters, so texts must not contain any. PostgreSQL has no NUL in text.
 _PLAIN = {code: " " for code in range(32) if chr(code) not in "\t\n\r"}
 
 
 def collect() -> int:
-    """Collect the words of items that have come since the last time; returns how many placements were read."""
-    read, tries = 0, 0
+    """Collect the texts of items that are new since the last call. Return the number of placements read."""
+    read, attempts = 0, 0
     _move_horizon()
-    while read < MOST:
+    while read < MAX_PLACEMENTS:
         try:
-            found = _read_on()
+            found = _collect_batch()
         except IntegrityError:
-            # An item was deleted meanwhile; now it is not there any more.
-            tries += 1
-            if tries >= _TRIES:
+            # An item was deleted while its text was being written. The next attempt does not find it any more.
+            attempts += 1
+            if attempts >= _MAX_ATTEMPTS:
                 raise
             continue
         read += found
@@ -49,24 +52,22 @@ def collect() -> int:
 
 
 def remove_excluded_teams() -> int:
-    """Remove the words of teams that do not want to be searched; returns how many texts, a bounded number at once."""
+    """Delete texts of teams with full-text search disabled, a bounded number per call. Return the number deleted."""
     with scope.every_team():
         removed = 0
         for team_id in Team.objects.filter(full_text_search=False).values_list("pk", flat=True):
-            keys = list(SearchText.objects.filter(team_id=team_id).values_list("pk", flat=True)[:_FORGOTTEN])
+            keys = list(SearchText.objects.filter(team_id=team_id).values_list("pk", flat=True)[:_MAX_REMOVED])
             if keys:
                 removed += SearchText.objects.filter(pk__in=keys).delete()[0]
         return removed
 
 
 def _move_horizon() -> None:
-    """Make the number safe that was noted last time if nobody may come before it any more, and note the next one.
-
-    The number is noted in one call and the transaction to wait for in the next, seconds later: between taking a number
-    and being known as a transaction, a statement passes an instant.
-    """
+    """Advance `safe`, the placement id up to which no further placement can become visible, and `pending` after it."""
+    # `pending` is stored in one call and `pending_xid` in the next, seconds later. A transaction may have been assigned
+    # a placement id an instant before it has a transaction id of its own.
     with scope.every_team():
-        SearchMark.objects.get_or_create(pk=_ONLY)
+        SearchMark.objects.get_or_create(pk=_MARK_ID)
         mark = _locked()
         if mark is None:
             return
@@ -85,30 +86,30 @@ def _move_horizon() -> None:
         mark.save()
 
 
-def _read_on() -> int:
-    """Collect the words behind some further placements; returns of how many."""
+def _collect_batch() -> int:
+    """Collect the texts of the next placements. Return the number of placements."""
     with scope.every_team():
         mark = _locked()
         if mark is None or mark.through >= mark.safe:
             return 0
         places = Placement.objects.filter(id__gt=mark.through, id__lte=mark.safe).order_by("id")
-        found = list(places.values_list("id", "item_id", "team_id")[:AT_ONCE])
+        found = list(places.values_list("id", "item_id", "team_id")[:BATCH_SIZE])
         teams = {team_id for _, _, team_id in found}
         left_out = set(Team.objects.filter(pk__in=teams, full_text_search=False).values_list("pk", flat=True))
         keys = [item_id for _, item_id, team_id in found if team_id not in left_out]
         known = set(SearchText.objects.filter(pk__in=keys).values_list("pk", flat=True))
         fresh = [*{key: None for key in keys if key not in known}]
-        for first in range(0, len(fresh), _BODIES):
-            items = Item.objects.filter(pk__in=fresh[first : first + _BODIES])
+        for first in range(0, len(fresh), _ITEMS_PER_QUERY):
+            items = Item.objects.filter(pk__in=fresh[first : first + _ITEMS_PER_QUERY])
             SearchText.objects.bulk_create(_texts(list(items)), ignore_conflicts=True)
-        mark.through = found[-1][0] if len(found) == AT_ONCE else mark.safe
+        mark.through = found[-1][0] if len(found) == BATCH_SIZE else mark.safe
         mark.save(update_fields=["through"])
         return len(found)
 
 
 def _locked() -> SearchMark | None:
-    """The mark, for this transaction alone; None while somebody else has it."""
-    return SearchMark.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=_ONLY).first()
+    """Return the mark, locked for this transaction, or None while another process has locked it."""
+    return SearchMark.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=_MARK_ID).first()
 
 
 def _number(sql: str) -> int:
@@ -127,16 +128,16 @@ def _texts(items: Sequence[Item]) -> list[SearchText]:
             text=text,
         )
         for item in items
-        if (text := _words(item))
+        if (text := _searchable_text(item))
     ]
 
 
-def _words(item: Item) -> str:
-    """What is searched of an item: the name of what it calls, and its words."""
+def _searchable_text(item: Item) -> str:
+    """Return the searchable text of an item: the name of the called tool, if any, and its text."""
     try:
         whole = "\n".join(filter(None, (item.body.get("name"), plain_text(item.body))))
     except (AttributeError, KeyError, TypeError):
-        logger.warning("an item has no words that could be searched", extra={"item": item.id}, exc_info=True)
+        logger.warning("an item has no searchable text", extra={"item": item.id}, exc_info=True)
         return ""
     cut = whole[:MAX_CHARACTERS].translate(_PLAIN).strip()
     return cut.encode("utf-8", "replace").decode()

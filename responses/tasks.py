@@ -1,4 +1,4 @@
-"""Celery's side: each task is one call. Beat's schedule is in the settings."""
+"""Celery tasks; each of them is a single call. Their schedule is in the settings."""
 
 from celery import shared_task
 
@@ -13,7 +13,7 @@ from responses.webhooks import retention as deliveries
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
 def sweep_dead_runs() -> int:
-    """End the runs whose process died."""
+    """End runs whose process died."""
     return sweeper.sweep_dead_runs()
 
 
@@ -26,42 +26,42 @@ def drop_expired_logs() -> int:
 
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)
 def sweep_webhooks() -> int:
-    """Give up and delete old deliveries of webhooks."""
+    """Give up late webhook deliveries and delete old ones."""
     return deliveries.sweep()
 
 
 @shared_task(name="responses.tasks.run_background", expires=10)
 def run_background() -> None:
-    """Run what is waiting."""
+    """Notify this process's dispatcher that a response is queued."""
     worker.wake()
 
 
 @shared_task(name="responses.tasks.ingest_files", expires=60)
 def ingest_files() -> None:
-    """Read the files of vector stores that wait."""
+    """Notify this process that files of vector stores are waiting to be ingested."""
     ingestion.start_ingestion()
 
 
 @shared_task(name="responses.tasks.empty_expired_stores", expires=300)
 def empty_expired_stores() -> int:
-    """Take the passages of stores that have expired."""
+    """Delete the passages of expired vector stores."""
     return stores.clear_expired_stores()
 
 
 @shared_task(name="responses.tasks.sweep_containers", expires=300)
 def delete_old_containers() -> int:
-    """Forget containers that ended long ago."""
+    """Delete the rows of containers that ended long ago."""
     return containers.delete_old_containers()
 
 
 @shared_task(name="responses.tasks.roll_up", expires=60)
 def roll_up() -> int:
-    """Sum up the hours that have closed, and what has ended late."""
+    """Roll up closed hours, and rows that have ended since."""
     return aggregate.roll_up().hours
 
 
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)
 def collect_search_texts() -> int:
-    """Collect what full-text search looks through, and remove what it may not any more."""
+    """Collect texts for full-text search, and remove those of teams that have disabled it."""
     search_index.remove_excluded_teams()
     return search_index.collect()

@@ -1,1 +1,1 @@
-"""Sums by the hour: what is summed, rolling closed hours up, and reading any span of time from sums and rows."""
+"""Hourly sums of responses, calls and tool calls: what is summed, how hours are rolled up, and queries."""

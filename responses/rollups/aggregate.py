@@ -1,12 +1,14 @@
-"""Rolling closed hours up, one transaction for each hour, in the order of time.
+"""Roll up closed hours into sums, one transaction per hour, in the order of time.
 
-A response counts in the hour in which it was created, a tool call in which it began, a call of the ledger in which it
-ended. A row that has not ended when its hour is rolled up is remembered (`UnrolledRow`), and added to the sums of its
-hour once it has. So each row is in the sums, remembered, or newer than the mark, and in one of these only: reading
-(`responses.rollups.queries`) adds the three. What is deleted after it was summed stays in the sums; a call that its
-client answers after more than an hour stays there as one that waits.
+A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
+end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
+that hour when it has ended. So each row is in exactly one place: in the sums, remembered, or newer than the mark. The
+queries (`responses.rollups.queries`) add the three.
 
-Safe to run twice and side by side: who does not get the lock leaves the work to who has it.
+Rows that are deleted after they were summed stay in the sums. A client tool call that is answered after more than an
+hour stays counted as waiting.
+
+Safe to run twice and concurrently: a process that does not get the lock leaves the work to the one that has it.
 """
 
 import logging
@@ -24,19 +26,19 @@ from tenants import scope
 
 logger = logging.getLogger(__name__)
 HOUR = timedelta(hours=1)
-# Rows carry the clock of the process that made them, and are committed a little later.
+# Rows are stamped by the clock of their process and committed a little later, so an hour closes with a delay.
 _SETTLING = timedelta(minutes=5)
-# Hours that are rolled up once more with the next one, for rows that were committed very late.
-_AGAIN = timedelta(hours=2)
+# Recent hours are rolled up again together with the next one, for rows that were committed even later.
+_REPEATED = timedelta(hours=2)
 _RECENT = timedelta(hours=6)
-_AT_ONCE = 2000
+_BATCH_SIZE = 2000
 LOCK = 0x726F6C6C7570  # "rollup"
-"""The advisory lock of whoever changes sums."""
+"""Advisory lock that must be held to change sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupResult:
-    """What was done: hours, rows that ended late, and whether there is more to do."""
+    """The number of hours and of late rows that were rolled up, and whether more work is left."""
 
     hours: int
     late: int
@@ -44,20 +46,20 @@ class RollupResult:
 
 
 def roll_up(*, seconds: float = 20) -> RollupResult:
-    """Roll up the hours that have closed, for about so many seconds, and what has ended late."""
+    """Roll up closed hours and rows that have ended since, for about `seconds` seconds."""
     until, hours, stepped = monotonic() + seconds, 0, True
     while stepped and monotonic() < until:
         stepped = _next_hour(present=now())
         hours += stepped
-    late, settled = 0, _AT_ONCE
-    while settled == _AT_ONCE and monotonic() < until:
+    late, settled = 0, _BATCH_SIZE
+    while settled == _BATCH_SIZE and monotonic() < until:
         settled = sum(_settle(source) for source in SOURCES if source.is_open)
         late += settled
-    return RollupResult(hours=hours, late=late, more=stepped or settled >= _AT_ONCE)
+    return RollupResult(hours=hours, late=late, more=stepped or settled >= _BATCH_SIZE)
 
 
 def discard(*, since: datetime | None = None) -> None:
-    """Throw the sums away, from a moment on or all of them: until they are rolled up again, rows are read instead."""
+    """Delete all sums, or those since a time. Until they are rolled up again, queries read the rows instead."""
     start = None if since is None else since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -65,17 +67,17 @@ def discard(*, since: datetime | None = None) -> None:
             condition = "" if start is None else " AND hour >= %s"
             values: list[Any] = [source.numbers] if start is None else [source.numbers, start]
             cursor.execute(f"DELETE FROM {source.table} WHERE level = ANY(%s){condition}", values)  # noqa: S608
-        remembered = UnrolledRow.objects.all()
+        unrolled = UnrolledRow.objects.all()
         if start is None:
-            remembered.delete()
+            unrolled.delete()
             RollupMark.objects.all().delete()
         else:
-            remembered.filter(hour__gte=start).delete()
+            unrolled.filter(hour__gte=start).delete()
             RollupMark.objects.filter(until__gt=start).update(until=start)
 
 
 def _next_hour(*, present: datetime) -> bool:
-    """Roll up the next hour that has rows; False when none has closed, or somebody else is at it."""
+    """Roll up the next hour that has rows. Return False if none has closed, or another process has the lock."""
     with scope.every_team():
         if not _locked():
             return False
@@ -83,12 +85,12 @@ def _next_hour(*, present: datetime) -> bool:
         first = _first_row(mark.until if mark else None)
         closed = (present - _SETTLING).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         if first is None or first >= closed:
-            # Nothing but empty hours up to now: they are done, too.
+            # All hours up to now are empty. They count as rolled up, so that queries need not look at their rows.
             if mark is not None and mark.until < closed:
                 RollupMark.objects.update(until=closed)
             return False
         hour = first.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        begin = hour - _AGAIN if mark is not None and hour > present - _RECENT else hour
+        begin = hour - _REPEATED if mark is not None and hour > present - _RECENT else hour
         for source in SOURCES:
             _replace(source, begin, hour + HOUR)
         RollupMark.objects.update_or_create(id=1, defaults={"until": hour + HOUR})
@@ -102,13 +104,14 @@ def _locked() -> bool:
 
 
 def _first_row(since: datetime | None) -> datetime | None:
-    """When the first row at or after a moment was made."""
+    """Return the time of the first row at or after a time, over all sources."""
     moments = []
     with connection.cursor() as cursor:
         for source in SOURCES:
             after = "" if since is None else f"WHERE {source.time} >= %(since)s"
             first = f"SELECT {source.time} FROM {source.rows} {after} ORDER BY {source.time} LIMIT 1"  # noqa: S608
             if not source.has_time_index:
+                # The index of this table starts with the team, so the first row of each team is looked up.
                 own = f"team_id = team.id {after.replace('WHERE', 'AND')}"
                 first = f"""SELECT min(first.{source.time}) FROM tenants_team AS team CROSS JOIN LATERAL (
                     SELECT {source.time} FROM {source.rows} WHERE {own} ORDER BY {source.time} LIMIT 1
@@ -119,28 +122,29 @@ def _first_row(since: datetime | None) -> datetime | None:
 
 
 def _replace(source: RollupSource, since: datetime, until: datetime) -> None:
-    """Sum the rows between two hours anew."""
+    """Replace the sums of the hours between two times."""
     values: dict[str, Any] = {"since": since, "until": until, "levels": source.numbers, "source": source.name}
-    span = source.within("%(since)s", "%(until)s")
+    condition = source.within("%(since)s", "%(until)s")
     gone = f"DELETE FROM {source.table} WHERE level = ANY(%(levels)s) AND hour >= %(since)s AND hour < %(until)s"  # noqa: S608
     with connection.cursor() as cursor:
         cursor.execute(gone, values)
         if source.is_open:
             UnrolledRow.objects.filter(source=source.name, hour__gte=since, hour__lt=until).delete()
-            # One that is remembered from an earlier hour (a call that began again) stays so.
+            # A call that was started again may be remembered from an earlier hour already; it is not moved.
             cursor.execute(
                 f"""INSERT INTO responses_unrolledrow (team_id, source, row_id, hour)
                 SELECT team_id, %(source)s, id::text, date_trunc('hour', {source.time}, 'UTC')
-                FROM {source.rows} WHERE {span} AND {source.is_open}
+                FROM {source.rows} WHERE {condition} AND {source.is_open}
                 ON CONFLICT (source, row_id) DO NOTHING""",  # noqa: S608
                 values,
             )
-            span += " AND id::text NOT IN (SELECT row_id FROM responses_unrolledrow WHERE source = %(source)s)"
-        _insert(source, span, values)
+            # Rows that are still open are added later, when they have ended.
+            condition += " AND id::text NOT IN (SELECT row_id FROM responses_unrolledrow WHERE source = %(source)s)"
+        _insert(source, condition, values)
 
 
 def _settle(source: RollupSource) -> int:
-    """Add remembered rows that have ended meanwhile; returns how many are remembered no more."""
+    """Add remembered rows that have ended to the sums. Return their number."""
     with scope.every_team(), connection.cursor() as cursor:
         if not _locked():
             return 0
@@ -149,11 +153,12 @@ def _settle(source: RollupSource) -> int:
             WHERE remembered.source = %s AND NOT EXISTS (
                 SELECT FROM {source.rows} WHERE id = remembered.row_id::{_id_type(source)} AND {source.is_open}
             ) LIMIT %s""",  # noqa: S608
-            [source.name, _AT_ONCE],
+            [source.name, _BATCH_SIZE],
         )
         ids = [row[0] for row in cursor.fetchall()]
         if ids:
-            # Without a mark nothing is remembered. A call that began again behind it is summed with its new hour.
+            # There is a mark, because nothing is remembered without one. A call that was started again after it is not
+            # added here: it is summed with its new hour.
             values: dict[str, Any] = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
             _insert(source, f"id = ANY(%(ids)s::{_id_type(source)}[]) AND {source.time} < %(until)s", values)
             UnrolledRow.objects.filter(source=source.name, row_id__in=ids).delete()

@@ -1,20 +1,23 @@
-"""Histograms of milliseconds that can be added up, so that percentiles of any span come from sums.
+"""Histograms of milliseconds that can be added, so that percentiles of any time span come from sums.
 
-Eight buckets for each factor of ten, from a millisecond to almost three hours: a percentile is right to a few percent.
-The bounds are part of what is stored: who changes them has to rebuild all sums.
+There are eight buckets for each factor of ten, from one millisecond to almost three hours, so a percentile is accurate
+to a few percent. The bounds are part of the stored data: changing them requires rebuilding all sums.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 BOUNDS: tuple[int, ...] = tuple(sorted({round(10 ** (step / 8)) for step in range(57)}))
-"""Bucket `b` holds what is at least `BOUNDS[b - 1]` and below `BOUNDS[b]`; the first begins at 0, the last is open."""
+"""Bucket `b` holds values from `BOUNDS[b - 1]` to below `BOUNDS[b]`. The first starts at 0, the last is open."""
 
 BUCKETS = len(BOUNDS) + 1
 
 
 def quantile(counts: Sequence[int], share: float) -> int | None:
-    """The value below which this share of all lies, taken as evenly spread within its bucket; None without any."""
+    """Return the value below which a share (0 to 1) of all values lies, or None without values.
+
+    Values are assumed to be spread evenly within their bucket.
+    """
     total = sum(counts)
     if not total:
         return None
@@ -28,12 +31,13 @@ def quantile(counts: Sequence[int], share: float) -> int | None:
 
 
 def bucket_sql(milliseconds: str) -> str:
-    """The SQL that finds the bucket of an SQL expression."""
+    """Return the SQL of the bucket number of an SQL expression."""
     return f"width_bucket({milliseconds}, ARRAY[{', '.join(map(str, BOUNDS))}])"
 
 
 def count_sql(bucket: str) -> str:
-    """The SQL aggregate of an SQL expression of buckets: an array from the first to the last that has a count."""
+    """Return the SQL aggregate that counts buckets: an array from the first to the last bucket with a count."""
+    # PostgreSQL arrays may start at any index, so empty buckets at both ends need no space.
     counts = ", ".join(f"count(*) FILTER (WHERE {bucket} = {number})" for number in range(BUCKETS))
     first, last = f"min({bucket})", f"max({bucket})"
     return (
@@ -43,5 +47,5 @@ def count_sql(bucket: str) -> str:
 
 
 def add_sql(column: str) -> str:
-    """The SQL aggregate that adds such arrays up: an array of all buckets."""
+    """Return the SQL aggregate that adds these arrays: an array of all buckets."""
     return f"ARRAY[{', '.join(f'coalesce(sum({column}[{number}]), 0)' for number in range(BUCKETS))}]::bigint[]"

@@ -1,7 +1,7 @@
-"""Reading sums over any span of whole hours: what is rolled up, and the rows that are not, added.
+"""Query sums over whole hours: the sums that are rolled up, plus the rows that are not.
 
-Expects to run inside a scope (`tenants.scope`). One statement for each question, so that a row which is rolled up
-meanwhile counts once.
+Every function runs inside a scope (`tenants.scope`). Each query is a single statement, so that a row that is rolled up
+at the same time counts exactly once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,20 @@ from responses.models.rollups import RollupMark
 from responses.rollups import histograms
 from responses.rollups.sources import RollupSource, cells_sql
 
-MOST_LIVE = 200_000
-"""So many rows that are not rolled up are read at most: the newest. Reached only where the hourly task stands still."""
+MAX_LIVE_ROWS = 200_000
+"""The newest rows that are read without being rolled up. Only reached if the hourly task does not run."""
 
-_MOST_REMEMBERED = 20_000
+_MAX_UNROLLED_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupQuery:
-    """What to add up: `measures` of a source between two hours, by the values of some dimensions and by time.
+    """The sums of `measures` of a source between two hours, grouped by dimensions and by time.
 
-    `teams` None: every team (for those who see every team). `only` keeps rows whose dimension has one of these values.
-    `bucket` is `hour`, `day` or `week` in the time zone `zone`; empty: all of the span in one.
+    - `by`: the dimensions to group by.
+    - `bucket`: `hour`, `day` or `week` in the time zone `zone`; empty for a single bucket.
+    - `teams`: the teams to include; None for every team, if the caller may see them all.
+    - `only`: the values to include, by dimension.
     """
 
     source: RollupSource
@@ -42,7 +44,7 @@ class RollupQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupRow:
-    """One row of the answer; a histogram is the list of the counts of all buckets."""
+    """One row of the result. The value of a histogram is the list of counts of all its buckets."""
 
     bucket: datetime | None
     key: tuple[str, ...]
@@ -50,51 +52,51 @@ class RollupRow:
 
 
 def rolled_up_until() -> datetime | None:
-    """Up to when everything is rolled up; None before the first time."""
+    """Return the time up to which everything is rolled up, or None before the first rollup."""
     return RollupMark.objects.values_list("until", flat=True).first()
 
 
 def is_behind(*, at: datetime) -> bool:
-    """Whether the hourly task has not run for so long that newer rows may be more than are read."""
+    """Return whether the hourly task is so late that queries may miss newer rows."""
     mark = rolled_up_until()
     return mark is not None and at - mark > timedelta(hours=6)
 
 
-def fetch_rows(question: RollupQuery) -> list[RollupRow]:
-    """The sums, by time and in no order besides."""
-    source, wanted = question.source, question.measures
-    needed = frozenset([*question.by, *question.only, *(() if question.teams is None else ["team_id"])])
-    mark = rolled_up_until() or question.since
+def fetch_rows(query: RollupQuery) -> list[RollupRow]:
+    """Return the sums, ordered by time only."""
+    source, wanted = query.source, query.measures
+    needed = frozenset([*query.by, *query.only, *(() if query.teams is None else ["team_id"])])
+    mark = rolled_up_until() or query.since
     values: dict[str, Any] = {
-        "since": question.since,
-        "until": question.until,
+        "since": query.since,
+        "until": query.until,
         "mark": mark,
-        "edge": max(question.since, min(mark, question.until)),
+        "edge": max(query.since, min(mark, query.until)),
         "level": source.level(needed),
-        "bucket": question.bucket,
-        "zone": question.zone,
-        "teams": None if question.teams is None else list(question.teams),
+        "bucket": query.bucket,
+        "zone": query.zone,
+        "teams": None if query.teams is None else list(query.teams),
         "source": source.name,
     }
-    narrow = "" if question.teams is None else " AND team_id = ANY(%(teams)s)"
-    narrow_rows = narrow
-    for place, (name, kept) in enumerate(question.only.items()):
-        narrow += f" AND {name} = ANY(%(only{place})s)"
-        narrow_rows += f" AND {source.dimensions[name]} = ANY(%(only{place})s)"
+    conditions = "" if query.teams is None else " AND team_id = ANY(%(teams)s)"
+    row_conditions = conditions
+    for place, (name, kept) in enumerate(query.only.items()):
+        conditions += f" AND {name} = ANY(%(only{place})s)"
+        row_conditions += f" AND {source.dimensions[name]} = ANY(%(only{place})s)"
         values[f"only{place}"] = list(kept)
-    columns = ", ".join(["hour", *question.by, *wanted])
-    live = cells_sql(source, _live(source, narrow_rows), sets=[needed], wanted=wanted)
+    columns = ", ".join(["hour", *query.by, *wanted])
+    live = cells_sql(source, _live(source, row_conditions), sets=[needed], wanted=wanted)
     summed = [
         f"{histograms.add_sql(name)} AS {name}" if name in source.histograms else f"coalesce(sum({name}), 0) AS {name}"
         for name in wanted
     ]
-    bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if question.bucket else "NULL::timestamptz"
-    keys = "".join(f", {name}" for name in question.by)
+    bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if query.bucket else "NULL::timestamptz"
+    keys = "".join(f", {name}" for name in query.by)
     sql = f"""
 SELECT {bucket} AS bucket{keys}, {", ".join(summed)}
 FROM (
     SELECT {columns} FROM {source.table}
-    WHERE level = %(level)s AND hour >= %(since)s AND hour < %(edge)s{narrow}
+    WHERE level = %(level)s AND hour >= %(since)s AND hour < %(edge)s{conditions}
     UNION ALL
     SELECT {columns} FROM ({live}) AS live
 ) AS cells
@@ -104,31 +106,31 @@ ORDER BY 1
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         rows = cursor.fetchall()
-    return [_sums(row, question) for row in rows]
+    return [_sums(row, query) for row in rows]
 
 
-def _live(source: RollupSource, narrow: str) -> str:
-    """The rows that are in no sum yet: newer than the mark, or remembered."""
+def _live(source: RollupSource, conditions: str) -> str:
+    """Return the SQL of the rows that are in no sum yet: newer than the mark, or not ended when they were rolled up."""
     columns = ", ".join(source.columns)
     newest = f"ORDER BY {source.time} DESC " if source.has_time_index else ""
     newer = f"""
-    (SELECT {columns} FROM {source.rows} WHERE {source.within("%(edge)s", "%(until)s")}{narrow}
-    {newest}LIMIT {MOST_LIVE})"""  # noqa: S608
+    (SELECT {columns} FROM {source.rows} WHERE {source.within("%(edge)s", "%(until)s")}{conditions}
+    {newest}LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
     id_type = "text" if source.name == "responses" else "bigint"
     return f"""({newer}
     UNION ALL
     SELECT {columns} FROM {source.rows} WHERE id = ANY (ARRAY(
-        SELECT row_id::{id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MOST_REMEMBERED}
-    )) AND {source.time} >= %(since)s AND {source.time} < %(edge)s{narrow})"""  # noqa: S608
+        SELECT row_id::{id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MAX_UNROLLED_ROWS}
+    )) AND {source.time} >= %(since)s AND {source.time} < %(edge)s{conditions})"""  # noqa: S608
 
 
-def _sums(row: tuple[Any, ...], question: RollupQuery) -> RollupRow:
-    first = 1 + len(question.by)
-    values = dict(zip(question.measures, row[first:], strict=True))
+def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:
+    first = 1 + len(query.by)
+    values = dict(zip(query.measures, row[first:], strict=True))
     for name, value in values.items():
-        if name in question.source.histograms:
+        if name in query.source.histograms:
             values[name] = [int(count) for count in value]
         elif name != "cost":
             values[name] = int(value)

@@ -1,4 +1,4 @@
-"""What is summed: three tables of rows, what of them is told apart, and at which levels of detail."""
+"""The three sources of sums: their tables, the dimensions that are kept apart, and the levels of detail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,22 @@ from responses.rollups import histograms
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "coalesce(sum(cost), 0)"}
+# Lets PostgreSQL use an index that starts with the team, without excluding any row.
 _EVERY_TEAM = "team_id = ANY (ARRAY(SELECT id FROM tenants_team))"
 _RUNNING = ", ".join(f"'{status}'" for status in RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollupSource:
-    """A table of rows and the table of its sums.
+    """A table of rows (`rows`) and the table of its sums (`table`).
 
-    `dimensions`, `sums` and `histograms` are columns of the sums with the SQL that makes them of rows; the team comes
-    first among the dimensions. `columns` are those of the rows that all this reads. `levels` are the sets of dimensions
-    that are kept, the smallest first. `is_open` is the SQL condition of rows that may still change; None: none do.
+    - `time`: the column that decides to which hour a row belongs.
+    - `columns`: the columns of the rows that the expressions below use.
+    - `dimensions`, `sums`, `histograms`: the columns of the sums, each with its SQL expression over the rows. The first
+      dimension is the team.
+    - `levels`: the sets of dimensions for which sums are kept, the smallest first.
+    - `is_open`: the SQL condition of rows that may still change, or None if rows never change.
+    - `has_time_index`: whether the rows have an index that starts with the time.
     """
 
     name: str
@@ -36,24 +41,24 @@ class RollupSource:
 
     @cached_property
     def names(self) -> list[str]:
-        """The columns of dimensions, in their order."""
+        """The names of the dimensions, in order."""
         return [*self.dimensions]
 
     def level(self, wanted: frozenset[str]) -> int:
-        """The number of the smallest level that tells all of these apart."""
+        """Return the number of the smallest level that contains these dimensions."""
         return self.number(next(level for level in self.levels if wanted <= level))
 
     def number(self, level: frozenset[str]) -> int:
-        """What PostgreSQL's GROUPING calls a level: a bit for each dimension that it does not tell apart."""
+        """Return the number of a level as in PostgreSQL's GROUPING: one bit per dimension that it does not contain."""
         return sum(1 << place for place, name in enumerate(reversed(self.names)) if name not in level)
 
     @property
     def numbers(self) -> list[int]:
-        """All levels."""
+        """The numbers of all levels."""
         return [self.number(level) for level in self.levels]
 
     def within(self, since: str, until: str) -> str:
-        """The SQL condition of rows between two moments, as an index of the table likes it."""
+        """Return the SQL condition of rows between two times, in a form that uses an index."""
         span = f"{self.time} >= {since} AND {self.time} < {until}"
         return span if self.has_time_index else f"{_EVERY_TEAM} AND {span}"
 
@@ -134,7 +139,7 @@ TOOLS = RollupSource(
     sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE status = 'failed')"},
     histograms={"duration": "(1000 * extract(epoch FROM ended_at - started_at))::int"},
     levels=_levels([*_TOOL_DIMENSIONS], "", "kind", "kind name", "kind name status", "team_id", "team_id kind name"),
-    # For a client's answer and for somebody's word one waits so long and no longer: many never come.
+    # Outputs of clients and answers to approval requests often never come, so calls stop counting as open after a time.
     is_open="""ended_at IS NULL AND CASE status
         WHEN 'waiting' THEN started_at > now() - interval '1 hour'
         WHEN 'asked' THEN started_at > now() - interval '7 days'
@@ -147,10 +152,10 @@ SOURCES = (RESPONSES, CALLS, TOOLS)
 def cells_sql(
     source: RollupSource, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None
 ) -> str:
-    """The SQL that sums rows (a FROM clause's element) by the hour at these levels.
+    """Return the SQL that sums rows (an element of a FROM clause) by hour at some levels of detail.
 
-    Its columns: hour, the dimensions that any level tells apart, the wanted sums and histograms (all unless they are
-    named), and `level` where the levels tell all dimensions apart.
+    Its columns are the hour, the dimensions of any of the levels, the `wanted` sums and histograms (all by default),
+    and `level` if the levels together contain every dimension.
     """
     dimensions = [name for name in source.names if any(name in level for level in sets)]
     sums = {name: sql for name, sql in source.sums.items() if wanted is None or name in wanted}
@@ -164,7 +169,7 @@ def cells_sql(
     if len(dimensions) == len(source.names):
         outer.append(f"GROUPING({', '.join(f'd_{name}' for name in dimensions)}) AS level")
     grouped = ", ".join(f"({', '.join(f'd_{name}' for name in dimensions if name in level)})" for level in sets)
-    # OFFSET keeps PostgreSQL from finding the bucket of a row anew for each bucket.
+    # OFFSET 0 keeps PostgreSQL from computing the bucket of a row again for each bucket that is counted.
     return f"""
 SELECT {", ".join(outer)}
 FROM (SELECT {", ".join(inner)} FROM {rows} AS rows OFFSET 0) AS rows
@@ -173,5 +178,5 @@ GROUP BY hour, GROUPING SETS ({grouped})
 
 
 def _shown(name: str) -> str:
-    """A dimension of a cell: no team is the sum of all of them, what else is not told apart is empty."""
+    # A null team stands for the sum of all teams; other dimensions that a level does not contain are empty.
     return f"d_{name}" if name == "team_id" else f"coalesce(d_{name}, '')"
