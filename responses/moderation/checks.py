@@ -33,7 +33,7 @@ class OutputCheck(Protocol):
 
     @property
     def holds_output_back(self) -> bool:
-        """Whether output is sent only after it was checked."""
+        """True if output is sent only after it was checked."""
         ...
 
     async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
@@ -60,7 +60,7 @@ class ModerationCheck:
 
     @property
     def holds_output_back(self) -> bool:
-        """Whether output is sent only after it was checked."""
+        """True if output is sent only after it was checked."""
         return self.policy.blocks("output")
 
     async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:

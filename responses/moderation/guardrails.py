@@ -73,7 +73,7 @@ class GuardrailCheck:
 
     @property
     def holds_output_back(self) -> bool:
-        """Whether output is sent only after it was checked."""
+        """True if output is sent only after it was checked."""
         return bool(self.guard.output_checker) and self.guard.output_action == GuardAction.BLOCK.value
 
     async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
@@ -195,7 +195,7 @@ class GuardrailChecks:
 
     @property
     def holds_output_back(self) -> bool:
-        """Whether output is sent only after it was checked."""
+        """True if output is sent only after it was checked."""
         return any(check.holds_output_back for check in (self.moderation, self.guardrail) if check is not None)
 
     async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
