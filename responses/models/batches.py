@@ -68,6 +68,7 @@ class Batch(models.Model):
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
 
+    # Lines without an answer by then end as `batch_expired`.
     expires_at = models.DateTimeField()
     in_progress_at = models.DateTimeField(null=True)
     finalizing_at = models.DateTimeField(null=True)
@@ -83,6 +84,7 @@ class Batch(models.Model):
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="batch_by_team_and_time"),
             models.Index(fields=["created_at", "id"], name="batch_by_time"),
+            # Workers look only for open batches, which are few.
             models.Index(fields=["created_at"], condition=Q(status__in=OPEN_BATCHES), name="batch_open_by_time"),
         ]
 
@@ -119,6 +121,7 @@ class BatchLine(models.Model):
     # Body and answer are JSON as text, because they may contain characters that PostgreSQL's JSON types reject.
     body = models.TextField(default="")
     attempt = models.PositiveIntegerField(default=0)
+    # Set when a line is queued again after a failed attempt.
     not_before = models.DateTimeField(null=True, help_text="The earliest time of the next attempt.")
     lease_owner = models.CharField(max_length=120, null=True)
     lease_token = models.PositiveIntegerField(default=0)

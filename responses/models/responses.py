@@ -39,7 +39,7 @@ UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
 
 class Mode(models.TextChoices):
-    """How the client receives the response."""
+    """The ways in which a client receives a response."""
 
     JSON = "json", "JSON"
     STREAM = "stream", "Stream"
@@ -70,6 +70,7 @@ class Response(models.Model):
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
+    # `WireDecoder` keeps numbers as they were received, so that they are returned unchanged.
     parameters = models.JSONField(default=dict, decoder=WireDecoder)
     options = models.JSONField(
         default=dict, help_text="Settings of the request that the response object does not contain."
@@ -83,6 +84,7 @@ class Response(models.Model):
     request_id = models.CharField(max_length=64, default="")
     client_request_id = models.CharField(max_length=512, default="", blank=True)
 
+    # First words of input and output, so that lists do not read items.
     input_preview = models.CharField(max_length=120, default="", blank=True)
     output_preview = models.CharField(max_length=120, default="", blank=True)
 
@@ -99,10 +101,12 @@ class Response(models.Model):
     reasoning_tokens = models.PositiveIntegerField(default=0)
     cost = CostField(null=True, help_text="In US dollars, as far as prices were known. Empty if none was.")
     error = models.JSONField(null=True)
+    # Also in `error`; a column because lists filter by it.
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
     moderation = models.JSONField(null=True, help_text="Moderation results for input and output.")
 
+    # The token counts claims and fences writes; the process that creates a response has the first one.
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)
     lease_until = models.DateTimeField(
@@ -116,6 +120,7 @@ class Response(models.Model):
 
     class Meta:
         constraints = [
+            # Some queries look at the status and others at the times, so both must agree.
             models.CheckConstraint(
                 condition=Q(completed_at__isnull=False, status=Status.COMPLETED)
                 | (Q(completed_at__isnull=True) & ~Q(status=Status.COMPLETED)),
@@ -135,6 +140,7 @@ class Response(models.Model):
                 condition=Q(conversation_id__isnull=False),
                 name="response_by_conversation",
             ),
+            # For the sweeper. Only active responses are in this index and the next, so both stay small.
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
             models.Index(
                 fields=["team", "created_at"],
@@ -204,6 +210,7 @@ class Turn(models.Model):
     ended_at = models.DateTimeField()
     # Why the turn was discarded, and its items. Only the next turn reads them.
     discarded = models.JSONField(null=True)
+    # Both are copied from the upstream and cut to fit.
     finish_reason = models.CharField(max_length=40, null=True)
     upstream_request_id = models.CharField(max_length=200, null=True)
     input_tokens = models.PositiveIntegerField(default=0)
@@ -229,6 +236,7 @@ class ToolCall(models.Model):
     call_id = models.CharField(max_length=64, db_collation="C")
     kind = models.CharField(max_length=40)
     name = models.CharField(max_length=200)
+    # Text, not JSON: models also write arguments that are not valid JSON.
     arguments = models.TextField()
     output = models.TextField(null=True)
     status = models.CharField(max_length=12)
@@ -244,6 +252,7 @@ class ToolCall(models.Model):
         constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]
         indexes = [
             models.Index(fields=["team", "started_at"], name="tool_call_by_team_and_time"),
+            # For the search by call id in the console.
             models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
             models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
             models.Index(fields=["name", "started_at"], name="tool_call_by_name"),

@@ -37,6 +37,7 @@ class Tokens(models.Model):
     cache_write_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    # Wider than the cost of a single call: this is the sum over an hour.
     cost = models.DecimalField(max_digits=24, decimal_places=10, default=0)
 
     class Meta:
@@ -120,6 +121,7 @@ class UnrolledRow(models.Model):
 class RollupMark(models.Model):
     """The time up to which everything is rolled up. A single row without a team, or none before the first rollup."""
 
+    # A fixed key keeps the table at one row.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     until = models.DateTimeField()
 

@@ -19,6 +19,7 @@ class SearchText(models.Model):
     when it is found. PostgreSQL generates the column `words` from the text, for the search only.
     """
 
+    # No constraint in Django: a migration creates the foreign key with ON DELETE CASCADE.
     item = models.OneToOneField(
         Item, primary_key=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
     )

@@ -176,6 +176,7 @@ class VectorEmbedding(models.Model):
     store_id = models.CharField(max_length=64, db_collation="C")
     entry_id = models.BigIntegerField()
     dimensions = models.PositiveIntegerField()
+    # No fixed dimensions, because each store may use another embedding model.
     embedding = HalfVectorField()
 
     class Meta:

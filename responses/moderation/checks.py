@@ -68,6 +68,7 @@ class ModerationCheck:
 
         Never raises, because the output exists already: errors become a result of type `error`.
         """
+        # Reasoning is not part of the answer, so it is not checked.
         texts = [text for body in bodies if body["type"] != "reasoning" and (text := plain_text(body))]
         try:
             return await moderate(self.principal, self.policy.model, self.request, texts)
@@ -91,6 +92,7 @@ class ModerationCheck:
         if not self.holds_output_back:
             return None
         if result["type"] == "error":
+            # It is unknown whether an unchecked output would be flagged, so it is blocked as well.
             message = f"The output could not be moderated. {result['message']}"
             return Failure(code="server_error", message=message)
         if result["flagged"]:

@@ -104,6 +104,7 @@ class GuardrailCheck:
             if stage == "input" and not isinstance(error, ApiError):
                 raise
             decision = _Decision(allows=False, reason=error.message if isinstance(error, ApiError) else "Interrupted.")
+            # The team chooses what happens if the checker fails: `fails_open` lets the content pass.
             verdict, blocked = "failed", blocks and not self.guard.fails_open
             message = f"Your team's guardrail could not check the {stage}."
         else:

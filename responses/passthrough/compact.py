@@ -66,6 +66,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     run_context = await _run_context(principal, body, route)
     state, model = RunState(), model_for(route)
     compacting = Compactor(run_context, state, model=model, tools=NoTools(), now=now)
+    # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
     call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
     outcome = "failed"
@@ -122,6 +123,7 @@ async def _run_context(principal: Principal, body: CreateResponse, route: Route)
 
 async def _read_context(principal: Principal, body: CreateResponse) -> RequestContext:
     reject_foreign_content(input_items(body), team_id=principal.team_id)
+    # Most requests bring their whole context and need no database thread.
     if not needs_database(body):
         return read_context(principal=principal, body=body)
     return await in_db_thread(lambda: read_context(principal=principal, body=body))

@@ -179,6 +179,7 @@ def _texts(given: Any) -> list[str]:
 async def forward(*, principal: Principal, passed: PassthroughRequest, request: RequestInfo) -> dict[str, Any]:
     """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record."""
     principal.require(passed.scope)
+    # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
     call = _PassthroughCall(principal, await directory.aroute(principal, passed.model), passed, request)
     answer: Chunk = {}
     outcome = "failed"
@@ -191,6 +192,7 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
         outcome = "interrupted"
         raise
     finally:
+        # Shielded, because the request may be cancelled: the call was made all the same.
         await asyncio.shield(call.write(outcome=outcome, answer=answer))
     return answer
 

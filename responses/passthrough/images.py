@@ -129,6 +129,7 @@ class TeamImageGenerator:
         values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}
         if image_request.partial_images:
             values |= {"stream": True, "partial_images": image_request.partial_images}
+        # An image to change makes the request an edit, which is another endpoint.
         uploads = _uploads(image_request)
         path, image = (EDITS if uploads else GENERATIONS), None
         async with aclosing(call.answers(path, values, uploads)) as answers:
@@ -175,6 +176,7 @@ class _ImageCall:
     ) -> AsyncGenerator[Chunk, None]:
         body = _form(values, uploads) if uploads else values
         async with post(self._route.upstream, path, body) as response:
+            # Plain JSON, unless partial images were requested and the server streams them.
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 yield decode(b"".join([piece async for piece in read_bytes(response)]))
                 return
@@ -246,6 +248,7 @@ def _upload(field: str, url: str, number: int) -> ImageUpload:
 
 def _form(values: Mapping[str, Any], uploads: Sequence[ImageUpload]) -> Form:
     return Form(
+        # Form fields are text; Python's "True" would not be understood.
         fields={name: "true" if value is True else str(value) for name, value in values.items()},
         files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
     )

@@ -75,6 +75,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     body = settings.effective_request(body, context.items)
     if route is not None:
         capabilities.check(body, route)
+    # Without a model nothing is known to be unsupported.
     can = route.capabilities if route else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     parameters = public_parameters(body, response_id="", created_at=now())
@@ -101,6 +102,7 @@ async def _read_context(principal: Principal, body: CreateResponse) -> RequestCo
     reject_foreign_content(input_items(body), team_id=principal.team_id)
     if body.conversation is not None:
         principal.require(Scope.CONVERSATIONS_READ)
+    # Most counts need no database thread.
     if not needs_database(body):
         return read_context(principal=principal, body=body)
     return await in_db_thread(lambda: read_context(principal=principal, body=body))

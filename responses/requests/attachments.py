@@ -103,6 +103,7 @@ async def check_attachments(
         return None
     _check_model(own, earlier, can)
     _check_number(own, can)
+    # Only for the request's own files: those of earlier items were permitted when they were sent.
     if any(part.file_id for _, part in own):
         principal.require(Scope.FILES_READ)
     attachments = TeamAttachments(principal.team_id)
@@ -195,6 +196,7 @@ class TeamAttachments:
             if name and name not in self._found and (attached := await self._fetch(part, can)):
                 self._found[name] = attached
         except ApiError as error:
+            # Errors of storage and extraction do not know to which part of the request they belong.
             error.param = f"{path}.{_field(part)}"
             raise
 

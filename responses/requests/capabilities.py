@@ -46,6 +46,7 @@ def check_length(context: RunContext) -> None:
         "attachments": context.attachments,
     }
     items = context.items
+    # The same rule as in the run, which truncates again before each turn.
     if is_too_long(items=items, **limits) and context.parameters["truncation"] == "auto":
         items = fit(items, halved=False, **limits)
     if is_too_long(items=items, **limits):

@@ -203,6 +203,7 @@ def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
 def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
     """Return the sampling parameters of a stored response. Items of its context may add tools."""
     sent = set(options["sent"])
+    # Only parameters that were sent go to the upstream: a default filled in here may differ from its own.
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
     tools = tool_offer.available_tools(parameters["tools"], choice, items)
@@ -259,6 +260,7 @@ def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:
         case None | {"type": "text"}:
             return None
         case {"type": "json_schema"}:
+            # Fields that the client did not set are stored as null.
             schema = {key: value for key, value in shown.items() if key != "type" and value is not None}
             return {"type": "json_schema", "json_schema": schema}
     return {"type": "json_object"}

@@ -79,6 +79,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedProm
         return ResolvedPrompt(body=body)
     version = await in_db_thread(lambda: _find(principal, named.id, named.version))
     preface = tuple(render(version.messages, named.variables or {}))
+    # Parsed like a request, so that defaults become typed values; model and input are placeholders.
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
     # A parameter of the request takes precedence over that of the prompt.
     update = {name: getattr(defaults, name) for name in version.parameters if getattr(body, name) is None}
@@ -89,6 +90,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedProm
     # The response reports the version that was used, also if the request left it out.
     update["prompt"] = named.model_copy(update={"version": str(version.number)})
     body = body.model_copy(update=update)
+    # Each half was checked on its own, but a request and its prompt may set parameters that exclude each other.
     check_combinations(body)
     return ResolvedPrompt(body=body, preface=preface)
 
@@ -122,6 +124,7 @@ def _message(message: TemplateMessage, variables: Variables) -> Message:
     if message.role == "assistant":
         return AssistantMessage(content=_VARIABLE.sub(lambda match: _text_value(match[1], variables), message.content))
     parts: list[InputPart] = []
+    # The pattern has one group, so `split` returns texts and variable names in turn.
     for index, piece in enumerate(_VARIABLE.split(message.content)):
         _append(parts, variables[piece] if index % 2 else piece)
     return InputMessage(role=message.role, content=parts)
@@ -162,6 +165,7 @@ def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
         if name not in PARAMETERS:
             message = f"The parameter '{name}' can only be set in a request, not in a prompt."
             raise UnsupportedParameter(message, param=name)
+    # Reject invalid values now instead of with every request that names the prompt.
     parse_create({**content.parameters, "model": "any", "input": "any"})
     for tool in content.parameters.get("tools") or ():
         if any(tool.get(name) for name in _SECRET):

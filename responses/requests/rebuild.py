@@ -37,6 +37,7 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
     body |= {name: parameters[name] for name in _SENT if name in sent and parameters.get(name) is not None}
     body |= {name: parameters[name] for name in _IF_SET if parameters.get(name)}
     body |= {name: value for name, value in _converted(parameters, options, sent).items() if value}
+    # Sampling parameters of some servers only; they are not part of the public parameters.
     body |= options.get("extra", {})
     if response.previous_response_id is not None:
         body["previous_response_id"] = response.previous_response_id
@@ -57,6 +58,7 @@ def _input(response: Response, *, with_history: bool) -> list[Body]:
     own = [place.item.body for place in places.select_related("item").order_by("position")]
     needs_history = with_history and response.previous_response_id is None
     before = [item.with_id() for item in load_history(response)] if needs_history else []
+    # The trigger is not an item, so it is not among the placements; the options remember it.
     trigger = [{"type": "compaction_trigger"}] if response.options.get("compaction", {}).get("at_once") else []
     return [*before, *own, *trigger]
 
@@ -99,6 +101,7 @@ def _text_parameter(text: Body, sent: set[str]) -> Body:
     shown: Body = {}
     if "text" in sent and text.get("format"):
         shown["format"] = {name: value for name, value in text["format"].items() if value is not None}
+    # Only what was sent: the stored text parameter has its defaults filled in.
     if "verbosity" in sent:
         shown["verbosity"] = text["verbosity"]
     return shown

@@ -70,6 +70,7 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
     """
     found = {offer.tool.name: offer for offer in offers(tools)}
     for offer in offers(loaded(items)):
+        # A loaded tool replaces its deferred definition in the request.
         found[offer.tool.name] = replace(offer, deferred=False)
     match choice:
         case {"type": "allowed_tools", "tools": list() as allowed}:
@@ -96,6 +97,7 @@ def visible_tools(known_tools: Iterable[ToolOffer]) -> tuple[FunctionTool, ...]:
 def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str | FunctionTool | None:
     """Return the tool choice as the upstream receives it."""
     match choice:
+        # The other tools are already left out, so only the mode remains.
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
         case {"type": "mcp", "name": str()}:
@@ -132,6 +134,7 @@ def offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
                     CallForm.TOOL_SEARCH, description=tool["description"] or "", parameters=tool["parameters"]
                 )
                 yield ToolOffer(tool=search, label=("tool_search", ""), shown=tool)
+            # The server runs this shell itself, in a container.
             case {"type": "shell", "environment": {"type": "container_auto" | "container_reference"}}:
                 continue
             case {"type": str() as kind} if kind in _HIDDEN:

@@ -71,6 +71,7 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
         "since": query.since,
         "until": query.until,
         "mark": mark,
+        # Sums are used up to the edge, and rows from there on.
         "edge": max(query.since, min(mark, query.until)),
         "level": source.level(needed),
         "bucket": query.bucket,
@@ -131,6 +132,7 @@ def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:
     values = dict(zip(query.measures, row[first:], strict=True))
     for name, value in values.items():
         if name in query.source.histograms:
+            # PostgreSQL returns sums as Decimal; only costs are fractional.
             values[name] = [int(count) for count in value]
         elif name != "cost":
             values[name] = int(value)

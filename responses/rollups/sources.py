@@ -178,5 +178,5 @@ GROUP BY hour, GROUPING SETS ({grouped})
 
 
 def _shown(name: str) -> str:
-    # A null team stands for the sum of all teams; other dimensions that a level does not contain are empty.
+    # A null team means the sum of all teams; other dimensions that a level does not contain are empty.
     return f"d_{name}" if name == "team_id" else f"coalesce(d_{name}, '')"

@@ -201,7 +201,7 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
         log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
     frames: list[bytes] = []
     for number, text in log:
-        # Empty frames stand in for events that are missing in the log, so that later ones keep their numbers.
+        # Empty frames replace events that are missing in the log, so that later ones keep their numbers.
         frames += [b""] * (number - first - len(frames))
         frames += [frame + _FRAME_END for frame in text.encode().split(_FRAME_END)[:-1]]
     return response.ended_at is not None, frames
