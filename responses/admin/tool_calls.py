@@ -231,7 +231,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             return "–"
         return duration(max(0, round((call.ended_at - call.started_at).total_seconds() * 1000)))
 
-    @display(description="In / out")
+    @display(description="Size (in / out)")
     def sizes(self, call: Any) -> SafeString:
         return two_lines(size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out))
 

@@ -71,7 +71,7 @@ class ResponseList(LogAdmin, TeamScoped):
         *filters.PLAIN_FILTERS,
     ]
     search_fields = ["id"]
-    search_help_text = "Exact id: resp_… (also finds responses that continue it) or req_…"
+    search_help_text = "Exact ID: resp_… (also finds responses that continue it) or req_…"
     ordering = ["-created_at", "-id"]
     sortable_by = ()
 
@@ -171,7 +171,7 @@ class ResponseList(LogAdmin, TeamScoped):
     def conversation(self, response: Response) -> Any:
         return cells.conversation(response)
 
-    @display(description="Tokens in / out")
+    @display(description="Tokens (in / out)")
     def tokens(self, response: Response) -> Any:
         return cells.tokens(response)
 
@@ -183,6 +183,6 @@ class ResponseList(LogAdmin, TeamScoped):
     def paid(self, response: Response) -> str:
         return cells.cost(response)
 
-    @display(description="Took")
+    @display(description="Duration")
     def took(self, response: Response) -> Any:
         return cells.latency(response)

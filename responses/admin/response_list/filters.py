@@ -144,7 +144,7 @@ class ErrorCodeFilter(ExactValueFilter):
 
 class ConversationIdFilter(ExactValueFilter):
     title, parameter_name, column, index_hint = (
-        "conversation id",
+        "conversation ID",
         "conversation",
         "conversation_id",
         IndexHint.CONVERSATION,
@@ -160,7 +160,7 @@ class ResponseEndUserFilter(ExactValueFilter):
 class RequestFilter(ExactValueFilter):
     """HTTP request that created the response."""
 
-    title, parameter_name, index_hint = "request id", "request", IndexHint.REQUEST
+    title, parameter_name, index_hint = "request ID", "request", IndexHint.REQUEST
 
     @override
     def condition_for(self, value: str, span: TimeRange) -> Q:
@@ -231,11 +231,11 @@ _TOKENS = tuple((str(count), f"{count:,} or more") for count in (1_000, 10_000, 
 
 
 class MinimumInputFilter(MinimumFilter):
-    title, parameter_name, column, choices_of = "tokens in", "least_input", "input_tokens", _TOKENS
+    title, parameter_name, column, choices_of = "input tokens", "least_input", "input_tokens", _TOKENS
 
 
 class MinimumOutputFilter(MinimumFilter):
-    title, parameter_name, column, choices_of = "tokens out", "least_output", "output_tokens", _TOKENS
+    title, parameter_name, column, choices_of = "output tokens", "least_output", "output_tokens", _TOKENS
 
 
 class MinimumCostFilter(MinimumFilter):

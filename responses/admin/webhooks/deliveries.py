@@ -43,7 +43,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         ("created_at", TimeFilter),
         ("state", MultipleChoicesDropdownFilter),
         ("team", AutocompleteSelectFilter),
-        exact("endpoint", "endpoint id"),
+        exact("endpoint", "endpoint ID"),
         exact("event_type", "event"),
     ]
     search_fields = ["event_id"]
@@ -116,7 +116,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         url = reverse("admin:responses_webhookendpoint_change", args=[delivery.endpoint_id])
         return two_lines(copyable(delivery.endpoint.name, href=url), delivery.team.name)
 
-    @display(description="About")
+    @display(description="Object")
     def about(self, delivery: WebhookDelivery) -> SafeString:
         is_response = delivery.object_id.startswith("resp_")
         return copyable(delivery.object_id, href=cells.url(delivery.object_id) if is_response else None)
