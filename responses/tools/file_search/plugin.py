@@ -1,0 +1,37 @@
+"""Plug-in of the `file_search` tool, which searches the team's vector stores."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from kernel.db_threads import in_db_thread
+from responses.engine.calls.port import Toolbox
+from responses.tools.file_search.toolbox import FileSearchToolbox
+from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
+from tenants.models import ToolKind
+
+
+class FileSearchPlugin(ToolPlugin):
+    """Search in the vector stores that a request names."""
+
+    types = ("file_search",)
+    kind = ToolKind.FILE_SEARCH
+
+    @override
+    async def resolve(self, request: NewToolRequest) -> list[StoreSearcher]:
+        def check() -> list[StoreSearcher]:
+            refuse_unusable(request.account.team_id, request.params)
+            return self.restore(request, "")
+
+        return await in_db_thread(check)
+
+    @override
+    def restore(self, request: ToolRequest, secrets: str) -> list[StoreSearcher]:
+        return searchers(request.account, request.tools, request.choice)
+
+    @override
+    def toolboxes(
+        self, request: ToolRequest, resolved: Sequence[StoreSearcher], earlier: Sequence[Toolbox]
+    ) -> list[Toolbox]:
+        return [FileSearchToolbox(searcher) for searcher in resolved]

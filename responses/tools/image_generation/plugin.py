@@ -1,0 +1,48 @@
+"""Plug-in of the `image_generation` tool, which calls an image model of the caller, the team or the server."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from conversations.items import InputImage
+from responses.engine.calls.port import Toolbox
+from responses.passthrough.images import TeamImageGenerator, check_image_model
+from responses.requests.attachments import TeamAttachments
+from responses.schema.images import ImageGenerationParam
+from responses.tools.image_generation.toolbox import NAME, ImageToolbox
+from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from tenants.capabilities import Capabilities
+from tenants.models import Scope, ToolKind
+
+
+class ImageGenerationPlugin(ToolPlugin):
+    """Generation and editing of images."""
+
+    types = (NAME,)
+    kind = ToolKind.IMAGE_GENERATION
+
+    @override
+    async def resolve(self, request: NewToolRequest) -> None:
+        principal = request.principal
+        for index, tool in enumerate(request.params):
+            if not isinstance(tool, ImageGenerationParam):
+                continue
+            await check_image_model(principal, tool.model, param=f"tools[{index}]")
+            if tool.input_image_mask is None:
+                continue
+            if tool.input_image_mask.file_id is not None:
+                # Without this check a key could read files through the mask of an image.
+                principal.require(Scope.FILES_READ)
+            mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
+            attachments = [(f"tools[{index}].input_image_mask", mask)]
+            await TeamAttachments(principal.team_id).load_required(attachments, can=Capabilities(inline_images=True))
+
+    @override
+    def toolboxes(self, request: ToolRequest, resolved: None, earlier: Sequence[Toolbox]) -> list[Toolbox]:
+        account = request.account
+        return [
+            ImageToolbox(
+                tool, generator=TeamImageGenerator(account, tool.get("model")), content=TeamAttachments(account.team_id)
+            )
+            for tool in request.offered(self.types)
+        ]

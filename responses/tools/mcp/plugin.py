@@ -1,0 +1,62 @@
+"""Plug-in of the `mcp` tool: remote servers, whose calls may need the client's approval."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from kernel import egress
+from responses.engine.calls.port import Toolbox
+from responses.schema.containers import is_built_in
+from responses.schema.tools import ToolParam
+from responses.tools import approvals
+from responses.tools.mcp import request as servers
+from responses.tools.mcp.servers import RemoteServer
+from responses.tools.mcp.sessions import McpSessions
+from responses.tools.mcp.toolbox import ApprovedCall, McpToolbox
+from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from tenants.models import ToolKind
+
+
+class McpPlugin(ToolPlugin):
+    """Servers named by URL or by connector."""
+
+    types = ("mcp",)
+
+    @override
+    def permission(self, tool: ToolParam) -> ToolKind | None:
+        # The built-in server is the code interpreter, which has its own permission.
+        return None if is_built_in(tool) else ToolKind.MCP
+
+    @override
+    async def resolve(self, request: NewToolRequest) -> list[RemoteServer]:
+        found = await servers.servers(request.params, principal=request.principal)
+        approvals.check_labels(request.answers, [server.label for server in found])
+        return found
+
+    @override
+    def restore(self, request: ToolRequest, secrets: str) -> list[RemoteServer]:
+        # A server whose secrets were not stored is missing here, and cannot be called again.
+        return servers.decrypt_servers(secrets, request.tools)
+
+    @override
+    def toolboxes(
+        self, request: ToolRequest, resolved: Sequence[RemoteServer], earlier: Sequence[Toolbox]
+    ) -> list[Toolbox]:
+        if not resolved:
+            return []
+        approved = [
+            ApprovedCall(
+                request_id=one.request_id,
+                server_label=one.request.server_label,
+                name=one.request.name,
+                arguments=one.request.arguments,
+                definition=one.definition,
+            )
+            for one in request.granted
+        ]
+        sessions = McpSessions(egress.default())
+        return [McpToolbox(resolved, sessions, approved=approved, answers_http=request.answers_http)]
+
+    @override
+    def secrets(self, resolved: Sequence[RemoteServer]) -> str:
+        return servers.encrypt_servers(resolved) if resolved else ""

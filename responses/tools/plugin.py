@@ -1,0 +1,85 @@
+"""What a kind of hosted tool implements: how a request enables it, and the toolboxes it adds to a run.
+
+Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from conversations.items import StoredItem
+from responses.engine.calls.port import Toolbox
+from responses.requests import tool_offer
+from responses.schema.tools import ToolParam
+from responses.tools.approvals import ApprovalAnswer, GrantedApproval
+from responses.vectors.embedding import UsageAccount
+from tenants.models import ToolKind
+from tenants.principal import Principal
+
+Tool = dict[str, Any]
+"""A tool as the response shows it: every field present, no secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequest:
+    """The tools of one run, new or resumed.
+
+    `tools` and `choice` are as the response shows them, `items` is the context the model reads, `account` is charged
+    for what the tools use, `granted` are calls that the client has approved. `answers_http` is true if the client waits
+    for a single JSON body.
+    """
+
+    tools: Sequence[Tool]
+    choice: Any
+    items: Sequence[StoredItem]
+    account: UsageAccount
+    granted: Sequence[GrantedApproval] = ()
+    answers_http: bool = False
+
+    def offered(self, types: Sequence[str]) -> list[Tool]:
+        """Return the tools of these types that `tool_choice` does not leave out."""
+        return [tool for tool in self.tools if tool["type"] in types and tool_offer.allows(self.choice, tool["type"])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToolRequest(ToolRequest):
+    """The tools of a response that is being created, with the client's parameters and answers to approval requests."""
+
+    principal: Principal
+    params: Sequence[ToolParam]
+    answers: Sequence[ApprovalAnswer] = ()
+
+
+class ToolPlugin:
+    """A kind of hosted tool. The defaults suit a tool that needs nothing but its parameters.
+
+    A run passes what `resolve` or `restore` returns to `toolboxes` and `secrets`; other code does not look into it.
+    """
+
+    types: ClassVar[Sequence[str]]
+    """The values of `type` in a request that enable the tool."""
+    kind: ClassVar[ToolKind | None] = None
+    """The permission that teams and keys need; None if everyone may use the tool."""
+
+    def permission(self, tool: ToolParam) -> ToolKind | None:
+        """Return the permission that a tool of one of our `types` needs."""
+        return self.kind
+
+    async def resolve(self, request: NewToolRequest) -> Any:
+        """Check a new request and return what its toolboxes need; raise the API error of a tool that cannot be used."""
+        return None
+
+    def restore(self, request: ToolRequest, secrets: str) -> Any:
+        """Return what the toolboxes of a resumed run need; runs in a database thread.
+
+        `secrets` is what `secrets` returned when the response was created.
+        """
+        return None
+
+    def toolboxes(self, request: ToolRequest, resolved: Any, earlier: Sequence[Toolbox]) -> list[Toolbox]:
+        """Return the toolboxes of a run. `earlier` are those of the plug-ins listed before this one."""
+        raise NotImplementedError
+
+    def secrets(self, resolved: Any) -> str:
+        """Return encrypted data that resuming a background run needs; empty if there is none."""
+        return ""

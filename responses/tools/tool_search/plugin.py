@@ -1,0 +1,20 @@
+"""Plug-in of the `tool_search` tool on the server, which finds the deferred tools of the other plug-ins."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from responses.engine.calls.port import Toolbox
+from responses.tools.plugin import ToolPlugin, ToolRequest
+from responses.tools.tool_search.toolbox import NAME, DeferredTools, searches
+
+
+class ToolSearchPlugin(ToolPlugin):
+    """Search among the tools that the model does not see at first. Needs no permission: it runs nothing."""
+
+    types = (NAME,)
+
+    @override
+    def toolboxes(self, request: ToolRequest, resolved: None, earlier: Sequence[Toolbox]) -> list[Toolbox]:
+        deferred_tools = [toolbox for toolbox in earlier if isinstance(toolbox, DeferredTools)]
+        return [*searches(request.tools, request.choice, request.items, deferred_tools)]

@@ -1,0 +1,56 @@
+"""Plug-in of the `web_search` tool, which uses the team's search engine or the server's."""
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from kernel import egress
+from kernel.errors import UnsupportedValue
+from responses.engine.calls.port import Toolbox
+from responses.schema.web_search import WEB_SEARCH_TYPES
+from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.tools.web_search.engines import ENGINES
+from responses.tools.web_search.pages import PageReader
+from responses.tools.web_search.toolbox import WebSearchToolbox
+from tenants import directory
+from tenants.directory import SearchEngineSettings
+from tenants.models import ToolKind
+
+
+class WebSearchPlugin(ToolPlugin):
+    """Web search under all of its names."""
+
+    types = WEB_SEARCH_TYPES
+    kind = ToolKind.WEB_SEARCH
+
+    @override
+    async def resolve(self, request: NewToolRequest) -> SearchEngineSettings:
+        settings = await directory.asearch_engine(request.principal.team_id)
+        if settings is None:
+            index, tool = next(
+                (index, tool) for index, tool in enumerate(request.params) if tool.type in WEB_SEARCH_TYPES
+            )
+            message = (
+                f"The tool type '{tool.type}' is not supported here: no search engine is configured. "
+                "An operator can set SEARXNG_URL or add a search engine in the admin."
+            )
+            raise UnsupportedValue(message, param=f"tools[{index}].type")
+        return settings
+
+    @override
+    def restore(self, request: ToolRequest, secrets: str) -> SearchEngineSettings | None:
+        return directory.search_engine(request.account.team_id)
+
+    @override
+    def toolboxes(
+        self, request: ToolRequest, resolved: SearchEngineSettings | None, earlier: Sequence[Toolbox]
+    ) -> list[Toolbox]:
+        # An operator may have removed the search engine before a run is resumed.
+        if resolved is None:
+            return []
+        make, public = ENGINES[resolved.kind]
+        engine = make(base_url=resolved.base_url or public, key=resolved.api_key, egress=egress.default())
+        return [
+            WebSearchToolbox(tool, engine=engine, reader=PageReader(egress.default()))
+            for tool in request.offered(WEB_SEARCH_TYPES)
+        ]
