@@ -64,6 +64,7 @@ class Attachments(Protocol):
 
 def attachment_key(part: Part) -> str | None:
     """Return a key that is equal for parts with the same content; None for an image with inline bytes."""
+    # Inline images need no loading, hence no key.
     if not isinstance(part, InputFile):
         url = part.image_url
         return None if url and url.startswith("data:") else f"image {part.file_id or url}"

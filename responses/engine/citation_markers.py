@@ -82,6 +82,7 @@ def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
     found: dict[str, Body] = {}
     for item in items:
         for file in (item.files or ()) if isinstance(item, CodeInterpreterCall | ShellCallOutput) else ():
+            # A later file replaces an earlier one with the same path.
             found.pop(file.path, None)
             if not file.gone:
                 found[file.path] = {
@@ -201,6 +202,7 @@ class _CitingStream:
         rest = text.feed("", ends=True)
         text.annotations += file_mentions(text.written, self._files)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
+        # The upstream's own annotations were emitted before, hence the offset.
         numbered = enumerate(text.annotations, start=text.given)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
         return [*deltas, *cited, replace(event, text=text.written)]

@@ -19,6 +19,7 @@ from responses.engine.events.types import (
 )
 from responses.engine.state import Fragment
 
+# These item types have no `status`.
 _STATELESS = {"mcp_list_tools", "mcp_approval_request", "compaction"}
 # These item types have no status `incomplete` in the API.
 _FAILED = {"image_generation_call"}

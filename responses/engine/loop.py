@@ -202,6 +202,7 @@ class Run:
         context, state = self._context, self._state
         self._turn_started = self._now()
         self._request = turn_request.build(context, state, self._tools)
+        # With the trait "native" the upstream enforces the format, so text can be streamed without validation.
         self._gate = gate_for(
             self._request.sampling,
             text=context.sampling.response_format is not None and context.traits.structured_output != "native",
@@ -244,6 +245,7 @@ class Run:
         state = self._state
         state.output += items
         self._compactor.record_usage(record.usage)
+        # Feedback on a rejected turn is only for the turn directly after it.
         state.rejected = None
         state.unproductive_turns = 0 if calls.makes_progress else state.unproductive_turns + 1
         for body in calls.approval_requests:

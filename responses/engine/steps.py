@@ -93,6 +93,7 @@ class TurnDiscarded:
 
     turn: TurnRecord
     items: list[OutputItem]
+    # Always empty: the events of the items were emitted during the turn. Every step has this field.
     events: list[Event] = field(default_factory=list)
 
 

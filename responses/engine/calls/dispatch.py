@@ -91,6 +91,7 @@ async def classify(
                     (_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, f"error: {defect}")
                 )
         elif limit is not None and state.hosted_calls + len(found.hosted) >= limit:
+            # Refused instead of failing the run: the model can still answer with the results that it has.
             reason = f"error: this call was not made; the limit of {limit} tool calls is reached"
             found.refused.append((call, kind, reason))
         else:

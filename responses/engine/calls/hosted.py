@@ -62,11 +62,13 @@ class HostedCalls:
                     if progress := self._progress_events(self._state.pending[0].call):
                         yield Emitted(progress)
                     returned = self._collect(running)
+                    # If only the first call returned, its item follows immediately and `ToolFinished` has the result.
                     if returned and returned != self._state.pending[:1]:
                         yield ToolsReturned(calls=returned)
         finally:
             for task in running.values():
                 task.cancel()
+            # Wait for the cancelled tasks, so that no tool is still running when the run ends.
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     def _report(self, call_id: str, event: ProgressEvent) -> None:
@@ -80,6 +82,7 @@ class HostedCalls:
             await asyncio.wait([*running.values(), listening], return_when=asyncio.FIRST_COMPLETED)
         finally:
             listening.cancel()
+            # The caller reads the progress before its next await, so no report gets lost here.
             self._progress_reported.clear()
 
     def _progress_events(self, call: Call) -> list[Event]:
@@ -95,6 +98,7 @@ class HostedCalls:
     def _start(self, starting: Sequence[PendingCall]) -> ToolsStarted:
         calls = [replace(pending, attempt=pending.attempt + 1) for pending in starting]
         self._update(calls)
+        # Only the first pending call opens its item, so that items do not overlap on the wire.
         first = self._state.pending[0]
         return ToolsStarted(
             calls=calls, started_at=self._now(), events=self._open(first.call) if first in calls else []
@@ -139,6 +143,7 @@ class HostedCalls:
         state.pending = state.pending[1:]
         if result.parts:
             state.insertions.append(user_parts(after=len(state.output), parts=result.parts))
+        # The next call may have started long ago; its item was held back until now.
         following = state.pending[0] if state.pending else None
         if following and (following.result or following.call.call_id in running):
             events += [*self._open(following.call), *self._progress_events(following.call)]

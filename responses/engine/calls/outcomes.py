@@ -89,8 +89,9 @@ def parse_object(arguments: str) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict) or is_too_deep(found, arguments.encode()):
         return None
-    kept: dict[str, Any] = without_nul(found)
-    return kept
+    # Arguments become part of an item, which has to be storable as JSON.
+    storable: dict[str, Any] = without_nul(found)
+    return storable
 
 
 def request_digest(item: Body) -> str:

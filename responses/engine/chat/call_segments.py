@@ -128,6 +128,7 @@ class CallSegment(Segment):
 
     @override
     def open_at(self, output_index: int) -> list[Event]:
+        # The prefix of the id depends on the item type, which is not known before.
         self.id = new_id(self._format.prefix)
         return super().open_at(output_index)
 
@@ -139,6 +140,7 @@ class CallSegment(Segment):
     @override
     def finish(self) -> list[Event]:
         events: list[Event] = []
+        # Clients parse the arguments as JSON, so a call without any gets an empty object.
         if not self.arguments and self.status == "completed" and not self.native:
             self.arguments.append("{}")
             events += self._format.extend("{}")
@@ -293,6 +295,7 @@ class _ShapedFormat(_CallFormat):
     @override
     def body(self, *, empty: bool) -> Body:
         fields = self._fields or {}
+        # The commands of a shell call follow in events of their own, so `output_item.added` has none.
         if empty and self.tool.form is CallForm.SHELL:
             fields = {**fields, "action": {**fields["action"], "commands": []}}
         return {**self.head(self._shape.item), **fields}
@@ -304,6 +307,7 @@ class _ShapedFormat(_CallFormat):
 
     @property
     def _fields(self) -> Body | None:
+        # Validation against the schema is expensive, so its result is cached per text.
         if self._checked is None or self._checked[0] != self.text:
             self._checked = (self.text, item_fields(self.tool, self.text))
         cut = self.call.outcome == "incomplete"

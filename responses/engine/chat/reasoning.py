@@ -120,6 +120,7 @@ class ReasoningSegment(Segment):
     def flush(self) -> list[Event]:
         summary, self._summary = self._summary, []
         text, self._text = self._text, []
+        # Writing the parts again renumbers them. The upstream's number of the last one is restored for its next piece.
         last = self._summary_number
         events: list[Event] = []
         for number, part in enumerate(summary):
@@ -214,5 +215,6 @@ def _joined_entries(details: Iterable[Body]) -> list[Body]:
 
 
 def _continues(last: Body, entry: Body) -> bool:
+    # Entries with `data` are encrypted blocks, which always arrive whole.
     same = last.get("type") == entry.get("type") and last.get("index") == entry.get("index")
     return same and not last.get("data") and not entry.get("data")

@@ -135,6 +135,7 @@ class MessageSegment(Segment):
         """Append text to the current part, or to a new part if the kind changes."""
         if self._hold_blank and text.strip():
             self._hold_blank = False
+        # The common case comes first and is kept cheap: one delta per token.
         if self.live and self.parts and self.parts[-1].kind == kind:
             part = self.parts[-1]
             part.text.append(text)
@@ -271,6 +272,7 @@ class SegmentQueue:
         while self._waiting:
             head = self._waiting[0]
             if head.hidden:
+                # It never blocks the segments after it.
                 self._hidden.append(self._waiting.pop(0))
             elif len(self._waiting) > 1 and not head.stays_open:
                 events += self._close_head("completed", head)
@@ -285,6 +287,7 @@ class SegmentQueue:
         head.outcome = status
         if head.is_empty:
             return []
+        # A segment that never became live is opened and closed in one go.
         events = [] if head.live else self._open(head)
         self.closed.append(head)
         return events + head.close(status)

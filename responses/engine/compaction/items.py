@@ -30,7 +30,7 @@ _DEFAULT_SHARE = 0.8
 _UNKNOWN_WINDOW = 128_000
 _INTRODUCTION = (
     "[The conversation up to here was shortened. Messages of users and developers are kept above, word for word; these "
-    "notes summarize everything else that you and the tools said and did. Continue from there.]"
+    "notes summarize everything else that you and the tools did. Continue from there.]"
 )
 
 

@@ -27,7 +27,7 @@ _ASK = (
     "developers will be replaced by your notes. Write these notes now, for yourself, so that you can continue "
     "without the rest. Include what was asked for and what has been done; what was decided, and what was ruled out and "
     "why; facts, figures, names, ids, paths and addresses, word for word; results of tool calls that still matter, "
-    "and calls that are still open; what is to be done next. Add nothing that was not said, do not answer the user, "
+    "and calls that are still open; what is to be done next. Add nothing that is not in it, do not answer the user, "
     "and call no tool."
 )
 _TRUNCATED = "The compaction failed: the model's server cut the notes short."

@@ -70,6 +70,7 @@ class Fold:
         item = self.items[index]
         match kind:
             case "content_part.added":
+                # Reasoning items are added without `content`.
                 item.setdefault("content", []).append(event["part"])
                 self._open[index] = ("content", event["content_index"])
             case "content_part.done":

@@ -42,6 +42,7 @@ def response_body(
     """Return the response object. `usage` None: not known yet. `include` names the optional item fields to show."""
     ending = ending or Ending(status=status)
     reason = ending.incomplete_reason
+    # A running response shows the requested tier, a finished one the tier that the upstream used.
     running = status in {"queued", "in_progress"}
     body = {
         **parameters,

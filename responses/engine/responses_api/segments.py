@@ -120,6 +120,7 @@ class _StreamedPart:
 class UpstreamText(Segment):
     """Item that consists of text parts. The last part is the one that is being written."""
 
+    # Until the `output_item.done` of the upstream.
     stays_open = True
 
     def __init__(self) -> None:
@@ -184,6 +185,7 @@ class UpstreamText(Segment):
             raise Contradiction
         rest = remainder("".join(known.text) if known else "", final.get(_FIELDS[kind]))
         if known is None:
+            # A part without deltas. The negative number cannot collide with an index of the upstream.
             return self.write(kind, -1 - position, rest, [])
         return self.write(kind, known.given, rest, []) if rest else []
 
@@ -217,6 +219,7 @@ class UpstreamMessage(UpstreamText):
                 raise ValueError(kind)
             events += self._complete(kind, position, final)
             part = self.parts[position]
+            # Some upstreams send citations and log probabilities only in the final item.
             part.annotations = citations(final.get("annotations") or ()) or part.annotations
             part.logprobs = part.logprobs or self._read_logprobs(final.get("logprobs"))
         self.phase = _phase(item) or self.phase
