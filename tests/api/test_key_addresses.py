@@ -1,4 +1,4 @@
-"""Keys that may be used from some addresses only."""
+"""API keys that may be used only from certain IP addresses."""
 
 import pytest
 
@@ -11,25 +11,25 @@ NETWORKS = ["10.1.0.0/16", "2001:db8::/32", "192.0.2.7"]
 
 
 @pytest.fixture
-def bound(make_caller: MakeCaller) -> Caller:
-    """A key for a few networks."""
+def restricted(make_caller: MakeCaller) -> Caller:
+    """A caller whose key is restricted to NETWORKS."""
     return make_caller(allowed_addresses=NETWORKS)
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "2001:db8::1", "192.0.2.7"])
-def test_within_its_networks_it_works(bound: Caller, address: str) -> None:
+def test_a_key_works_from_its_allowed_networks(restricted: Caller, address: str) -> None:
     with use_origin(Origin(address=address)):
-        assert directory.principal(bound.secret).key_id == bound.key.pk
+        assert directory.principal(restricted.secret).key_id == restricted.key.pk
 
 
 @pytest.mark.parametrize("address", ["10.2.0.1", "2001:db9::1", "192.0.2.8", ""])
-def test_elsewhere_it_is_refused(bound: Caller, address: str) -> None:
+def test_a_key_is_refused_from_other_addresses(restricted: Caller, address: str) -> None:
     with use_origin(Origin(address=address)), pytest.raises(Forbidden) as refused:
-        directory.principal(bound.secret)
+        directory.principal(restricted.secret)
     assert refused.value.code == "ip_not_allowed"
 
 
-def test_over_http_the_peer_decides_and_no_header(make_api: MakeApi) -> None:
+def test_the_peer_address_counts_and_not_a_forwarded_header(make_api: MakeApi) -> None:
     near, far = make_api(allowed_addresses=["127.0.0.0/8"]), make_api(allowed_addresses=["10.1.2.3"])
     assert near.get("/models").status_code == 200
     refused = far.request("GET", "/models", headers={"X-Forwarded-For": "10.1.2.3"})

@@ -13,7 +13,7 @@ def texts(page: dict[str, Any]) -> list[str]:
 
 
 def respond(api: Api, script: Script, *words: str, **more: Any) -> str:
-    """A response to so many messages of the user; its id."""
+    """Create a response to these user messages and return its id."""
     script.say("Hello")
     items = [{"role": "user", "content": word} for word in words]
     response_id: str = api.create(model=script.model, input=items, **more)["id"]
@@ -24,7 +24,7 @@ def page(api: Api, response_id: str, **query: Any) -> dict[str, Any]:
     return ok(api.get(f"/responses/{response_id}/input_items", **query))
 
 
-def test_a_string_is_one_message(api: Api, script: Script) -> None:
+def test_a_string_input_is_listed_as_one_message(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     (item,) = page(api, response["id"])["data"]
@@ -33,18 +33,18 @@ def test_a_string_is_one_message(api: Api, script: Script) -> None:
     assert item == {"type": "message", "status": "completed", "role": "user", "content": content}
 
 
-def test_it_lists_the_newest_first(api: Api, script: Script) -> None:
+def test_items_are_listed_newest_first(api: Api, script: Script) -> None:
     found = page(api, respond(api, script, "a", "b", "c"))
     assert texts(found) == ["c", "b", "a"]
     assert (found["object"], found["has_more"]) == ("list", False)
     assert (found["first_id"], found["last_id"]) == (found["data"][0]["id"], found["data"][-1]["id"])
 
 
-def test_it_lists_the_oldest_first_when_asked(api: Api, script: Script) -> None:
+def test_order_asc_lists_the_oldest_first(api: Api, script: Script) -> None:
     assert texts(page(api, respond(api, script, "a", "b", "c"), order="asc")) == ["a", "b", "c"]
 
 
-def test_it_shows_what_the_chain_said_before(api: Api, script: Script) -> None:
+def test_items_of_previous_responses_are_included(api: Api, script: Script) -> None:
     first = respond(api, script, "a")
     second = respond(api, script, "b", previous_response_id=first)
     third = respond(api, script, "c", previous_response_id=second)
@@ -52,12 +52,12 @@ def test_it_shows_what_the_chain_said_before(api: Api, script: Script) -> None:
     assert texts(page(api, first)) == ["a"]
 
 
-def test_instructions_are_no_items(api: Api, script: Script) -> None:
+def test_instructions_are_not_listed(api: Api, script: Script) -> None:
     assert texts(page(api, respond(api, script, "a", instructions="Be kind."))) == ["a"]
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_make_up_the_whole_list(api: Api, script: Script, order: str) -> None:
+def test_pages_cover_the_whole_list(api: Api, script: Script, order: str) -> None:
     first = respond(api, script, "a", "b")
     response_id = respond(api, script, "c", "d", previous_response_id=first)
     whole = texts(page(api, response_id, order=order))
@@ -69,7 +69,7 @@ def test_pages_make_up_the_whole_list(api: Api, script: Script, order: str) -> N
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_two_cursors_leave_what_stands_between_them(api: Api, script: Script, order: str) -> None:
+def test_after_and_before_enclose_a_range(api: Api, script: Script, order: str) -> None:
     first = respond(api, script, "a", "b")
     response_id = respond(api, script, "c", "d", previous_response_id=first)
     whole = page(api, response_id, order=order)["data"]
@@ -87,8 +87,8 @@ def test_a_page_before_a_cursor_ends_right_before_it(api: Api, script: Script, o
     assert (found["data"], found["has_more"]) == (whole[1:3], True)
 
 
-def test_an_item_that_stands_there_twice_is_listed_once(api: Api, script: Script) -> None:
-    """A reference puts an item into a second place, and ids are cursors: it is listed once, where it came last."""
+def test_a_repeated_item_is_listed_once(api: Api, script: Script) -> None:
+    """A reference repeats an item. Ids are cursors, so it is listed once, at its last position."""
     script.say("Hello").say("Hello")
     item = {"type": "message", "id": "msg_same", "role": "user", "content": "a"}
     first = api.create(model=script.model, input=[item, {"role": "user", "content": "b"}])
@@ -117,20 +117,20 @@ def test_an_item_that_stands_there_twice_is_listed_once(api: Api, script: Script
         ({"nonsense": "1"}, 400, "nonsense", "unknown_parameter"),
     ],
 )
-def test_it_names_the_defect_of_a_query(
+def test_an_invalid_query_names_the_parameter(
     api: Api, script: Script, query: dict[str, Any], status: int, param: str, code: str | None
 ) -> None:
     response_id = respond(api, script, "a")
     assert error(api.get(f"/responses/{response_id}/input_items", **query)) == (status, param, code)
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_response_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     response_id = respond(api, script, "a")
     foreign, unknown = (outsider.get(f"/responses/{name}/input_items") for name in (response_id, "resp_unknown"))
     assert error(foreign) == (404, None, None)
     assert foreign.text.replace(response_id, "resp_unknown") == unknown.text
 
 
-def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
+def test_listing_requires_the_read_scope(make_api: MakeApi) -> None:
     writer = make_api(scopes=["responses.write"])
     assert error(writer.get("/responses/resp_unknown/input_items")) == (403, None, "insufficient_scope")

@@ -16,7 +16,7 @@ from tests.support.upstream import Gate, Script, refusal, stream
 
 
 def make(api: Api, script: Script, count: int, **body: Any) -> list[dict[str, Any]]:
-    """So many responses, oldest first."""
+    """Create this many responses and return them, oldest first."""
     for _ in range(count):
         script.say("Hello")
     return [api.create(model=script.model, input=f"{i}", **body) for i in range(count)]
@@ -30,7 +30,7 @@ def list_ids(api: Api, **query: Any) -> list[str]:
     return ids(ok(api.get("/responses", **query)))
 
 
-def test_it_lists_the_newest_first(api: Api, script: Script) -> None:
+def test_responses_are_listed_newest_first(api: Api, script: Script) -> None:
     made = make(api, script, 3)
     page = ok(api.get("/responses"))
     assert page["data"] == made[::-1]
@@ -38,18 +38,18 @@ def test_it_lists_the_newest_first(api: Api, script: Script) -> None:
     assert (page["first_id"], page["last_id"]) == (made[2]["id"], made[0]["id"])
 
 
-def test_an_empty_list_has_no_ids(api: Api) -> None:
+def test_an_empty_list_has_null_ids(api: Api) -> None:
     empty: dict[str, Any] = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
     assert ok(api.get("/responses")) == empty
 
 
-def test_it_lists_the_oldest_first_when_asked(api: Api, script: Script) -> None:
+def test_order_asc_lists_the_oldest_first(api: Api, script: Script) -> None:
     made = make(api, script, 3)
     assert list_ids(api, order="asc") == [row["id"] for row in made]
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_make_up_the_whole_list(api: Api, script: Script, order: str) -> None:
+def test_pages_cover_the_whole_list(api: Api, script: Script, order: str) -> None:
     make(api, script, 5)
     whole = list_ids(api, order=order)
     first = ok(api.get("/responses", order=order, limit=2))
@@ -69,19 +69,19 @@ def test_a_page_before_a_cursor_ends_right_before_it(api: Api, script: Script, o
     assert (ids(page), page["has_more"]) == (whole[:1], False)
 
 
-def test_two_cursors_enclose_a_page(api: Api, script: Script) -> None:
+def test_after_and_before_enclose_a_range(api: Api, script: Script) -> None:
     make(api, script, 5)
     whole = list_ids(api)
     page = ok(api.get("/responses", after=whole[0], before=whole[4]))
     assert (ids(page), page["has_more"]) == (whole[1:4], False)
 
 
-def test_a_full_last_page_has_no_more(api: Api, script: Script) -> None:
+def test_a_full_last_page_reports_no_more(api: Api, script: Script) -> None:
     make(api, script, 2)
     assert ok(api.get("/responses", limit=2))["has_more"] is False
 
 
-def test_pages_stay_in_place_while_others_are_written(api: Api, script: Script) -> None:
+def test_new_responses_do_not_shift_later_pages(api: Api, script: Script) -> None:
     make(api, script, 4)
     whole = list_ids(api)
     first = list_ids(api, limit=2)
@@ -89,26 +89,26 @@ def test_pages_stay_in_place_while_others_are_written(api: Api, script: Script) 
     assert first + list_ids(api, limit=2, after=first[-1]) == whole
 
 
-def test_pages_go_on_when_what_they_have_shown_is_deleted(api: Api, script: Script) -> None:
+def test_deleting_listed_responses_does_not_shift_later_pages(api: Api, script: Script) -> None:
     make(api, script, 4)
     whole = list_ids(api)
     api.delete(f"/responses/{whole[0]}")
     assert list_ids(api, limit=2, after=whole[1]) == whole[2:]
 
 
-def test_twenty_are_the_default(api: Api, script: Script) -> None:
+def test_the_default_page_size_is_twenty(api: Api, script: Script) -> None:
     make(api, script, 21)
     assert len(list_ids(api)) == 20
     assert len(list_ids(api, limit=100)) == 21
 
 
-def test_it_finds_a_model(api: Api, script: Script, other_script: Script) -> None:
+def test_filter_by_model(api: Api, script: Script, other_script: Script) -> None:
     make(api, script, 1)
     (wanted,) = make(api, other_script, 1)
     assert list_ids(api, model=other_script.model) == [wanted["id"]]
 
 
-def test_it_finds_a_status(api: Api, script: Script) -> None:
+def test_filter_by_status(api: Api, script: Script) -> None:
     (completed,) = make(api, script, 1)
     script.say("Hel", finish="length").then(refusal(500))
     incomplete = api.create(model=script.model, input="a")
@@ -120,7 +120,7 @@ def test_it_finds_a_status(api: Api, script: Script) -> None:
     assert list_ids(api, status="cancelled") == []
 
 
-def test_it_finds_metadata(api: Api, script: Script) -> None:
+def test_filter_by_metadata(api: Api, script: Script) -> None:
     (a,) = make(api, script, 1, metadata={"customer": "a", "kind": "x"})
     (b,) = make(api, script, 1, metadata={"customer": "b", "kind": "x"})
     assert list_ids(api, **{"metadata[customer]": "a"}) == [a["id"]]
@@ -129,7 +129,7 @@ def test_it_finds_metadata(api: Api, script: Script) -> None:
     assert list_ids(api, **{"metadata[kind]": "y"}) == list_ids(api, **{"metadata[other]": "x"}) == []
 
 
-def test_it_finds_what_was_created_after_and_before(api: Api, script: Script) -> None:
+def test_filter_by_creation_time(api: Api, script: Script) -> None:
     make(api, script, 1)
     between = time.time()
     (newer,) = make(api, script, 1)
@@ -138,12 +138,12 @@ def test_it_finds_what_was_created_after_and_before(api: Api, script: Script) ->
     assert list_ids(api, created_after=time.time() + 1) == []
 
 
-def test_it_finds_a_conversation(api: Api, script: Script) -> None:
+def test_filter_by_conversation(api: Api, script: Script) -> None:
     make(api, script, 1)
     assert list_ids(api, conversation_id="conv_unknown") == []
 
 
-def test_filters_and_cursors_go_together(api: Api, script: Script, other_script: Script) -> None:
+def test_filters_and_cursors_can_be_combined(api: Api, script: Script, other_script: Script) -> None:
     made = [row["id"] for _ in range(2) for one in (script, other_script) for row in make(api, one, 1)]
     assert list_ids(api, model=script.model, after=made[2]) == [made[0]]
     assert list_ids(api, model=script.model, after=made[3]) == [made[2], made[0]]
@@ -168,13 +168,13 @@ def test_filters_and_cursors_go_together(api: Api, script: Script, other_script:
         ({"metadata": "a"}, 400, "metadata", "unknown_parameter"),
     ],
 )
-def test_it_names_the_defect_of_a_query(
+def test_an_invalid_query_names_the_parameter(
     api: Api, query: dict[str, Any], status: int, param: str, code: str | None
 ) -> None:
     assert error(api.get("/responses", **query)) == (status, param, code)
 
 
-def test_it_shows_nothing_of_another_team(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_responses_are_not_listed(api: Api, outsider: Api, script: Script) -> None:
     (row,) = make(api, script, 1, metadata={"a": "b"})
     assert list_ids(outsider) == list_ids(outsider, model=script.model) == []
     assert list_ids(outsider, **{"metadata[a]": "b"}) == []
@@ -182,7 +182,7 @@ def test_it_shows_nothing_of_another_team(api: Api, outsider: Api, script: Scrip
     assert (foreign.status_code, foreign.text.replace(row["id"], "resp_unknown")) == (404, unknown.text)
 
 
-def test_it_asks_as_many_queries_for_many_as_for_few(api: Api, script: Script, caller: Caller) -> None:
+def test_the_number_of_queries_does_not_grow_with_the_page(api: Api, script: Script, caller: Caller) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked, scope.team(caller.team.pk):
             page = selectors.list_responses(team_id=caller.team.pk, filters=ResponseFilter(), page=PageRequest())
@@ -195,11 +195,11 @@ def test_it_asks_as_many_queries_for_many_as_for_few(api: Api, script: Script, c
     assert queries() == few
 
 
-def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
+def test_listing_requires_the_read_scope(make_api: MakeApi) -> None:
     assert error(make_api(scopes=["responses.write"]).get("/responses")) == (403, None, "insufficient_scope")
 
 
-def test_runs_that_go_on_are_in_it(api: Api, script: Script) -> None:
+def test_responses_in_progress_are_listed(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate))
     with api.stream(model=script.model, input="Hi") as live:

@@ -1,4 +1,4 @@
-"""MCP servers: their tools listed, offered and called, in the items and events of the wire."""
+"""MCP servers: listing, offering and calling their tools, with the resulting items and events."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,12 +20,12 @@ Respond = Callable[..., dict[str, Any]]
 
 @pytest.fixture(params=["streamable", "legacy"])
 def either(request: pytest.FixtureRequest) -> Iterator[McpServer]:
-    """A server, by each of the two transports."""
+    """A server, once with each of the two transports."""
     with mcp_server(legacy=request.param == "legacy") as running:
         yield running
 
 
-def test_it_lists_calls_and_answers(reaching: Api, script: Script, either: McpServer) -> None:
+def test_tools_are_listed_and_called(reaching: Api, script: Script, either: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     response = reaching.create(model=script.model, input="2+3?", tools=[tool(either)])
     listing, call, message = response["output"]
@@ -75,7 +75,7 @@ def test_the_model_is_offered_the_tools_and_reads_their_outputs(
     assert read["tool_call_id"] == called["tool_calls"][0]["id"]
 
 
-def test_five_dependent_calls_come_in_order_with_one_listing(
+def test_five_dependent_calls_run_in_order_with_one_listing(
     respond: Respond, script: Script, served: McpServer
 ) -> None:
     for number in range(5):
@@ -87,9 +87,7 @@ def test_five_dependent_calls_come_in_order_with_one_listing(
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
 
 
-def test_an_upstream_that_speaks_responses_is_offered_the_same(
-    reaching: Api, relayed: Script, served: McpServer
-) -> None:
+def test_a_responses_upstream_is_offered_the_same_tools(reaching: Api, relayed: Script, served: McpServer) -> None:
     relayed.then(answer(called("box__add", '{"a":2,"b":3}')), answer(said("It is 5.")))
     response = reaching.create(model=relayed.model, input="2+3?", tools=[tool(served)])
     assert [item["type"] for item in response["output"]] == ["mcp_list_tools", "mcp_call", "message"]
@@ -97,13 +95,13 @@ def test_an_upstream_that_speaks_responses_is_offered_the_same(
     assert (call["type"], call["name"], read["output"]) == ("function_call", "box__add", "5")
 
 
-def test_parallel_calls_overlap(respond: Respond, script: Script, served: McpServer) -> None:
+def test_parallel_calls_run_concurrently(respond: Respond, script: Script, served: McpServer) -> None:
     script.then(calling(("box__meet", "{}"), ("box__meet", "{}"))).say("Met.")
     response = respond(model=script.model, input="Meet.", tools=[tool(served)])
     assert [call["status"] for call in of(response, "mcp_call")] == ["completed", "completed"]
 
 
-def test_a_listing_in_the_context_is_used_again(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_listing_in_the_context_is_reused(reaching: Api, script: Script, served: McpServer) -> None:
     script.say("Hello.").call(box__add='{"a":1}').say("1")
     first = reaching.create(model=script.model, input="Hi", tools=[tool(served)])
     second = reaching.create(model=script.model, input="1+0?", tools=[tool(served)], previous_response_id=first["id"])
@@ -111,7 +109,7 @@ def test_a_listing_in_the_context_is_used_again(reaching: Api, script: Script, s
     assert served.lists == 1
 
 
-def test_output_items_can_be_fed_back(reaching: Api, script: Script, served: McpServer) -> None:
+def test_output_items_can_be_sent_back_as_input(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add='{"a":1}').say("1").say("Still 1.")
     first = reaching.create(model=script.model, input="1+0?", tools=[tool(served)])
     history = [{"role": "user", "content": "1+0?"}, *first["output"], {"role": "user", "content": "Sure?"}]
@@ -120,7 +118,7 @@ def test_output_items_can_be_fed_back(reaching: Api, script: Script, served: Mcp
     assert [message["role"] for message in script.messages[2]] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-def test_allowed_tools_are_all_that_is_listed(respond: Respond, script: Script, served: McpServer) -> None:
+def test_only_allowed_tools_are_listed(respond: Respond, script: Script, served: McpServer) -> None:
     script.say("1").say("2")
     by_name = respond(model=script.model, input="Hi", tools=[tool(served, allowed_tools=["add"])])
     reading = tool(served, allowed_tools={"read_only": False})
@@ -130,7 +128,7 @@ def test_allowed_tools_are_all_that_is_listed(respond: Respond, script: Script, 
     assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
 
 
-def test_two_hundred_tools_on_pages(respond: Respond, script: Script) -> None:
+def test_two_hundred_tools_are_listed_page_by_page(respond: Respond, script: Script) -> None:
     script.call(box__tool_150="{}").say("Done.")
     with mcp_server(paged=True) as running:
         response = respond(model=script.model, input="Hi", tools=[tool(running)])
@@ -139,7 +137,7 @@ def test_two_hundred_tools_on_pages(respond: Respond, script: Script) -> None:
     assert of(response, "mcp_call")[0]["output"] == "tool_150 is done"
 
 
-def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
+def test_a_long_output_is_truncated_and_an_image_reaches_the_model(
     respond: Respond, script: Script, served: McpServer
 ) -> None:
     script.call(box__picture="{}").say("Nice.")
@@ -160,7 +158,7 @@ def test_a_long_output_is_cut_and_an_image_is_shown_to_the_model(
         ("die", {"type": "http_error", "code": 502, "message": "The connection to the server failed."}),
     ],
 )
-def test_a_failed_call_is_a_result_that_the_model_reads(
+def test_the_model_reads_the_error_of_a_failed_call(
     name: str, expected: dict[str, Any], respond: Respond, script: Script, either: McpServer
 ) -> None:
     script.call(**{f"box__{name}": "{}"}).say("It failed.")
@@ -169,14 +167,16 @@ def test_a_failed_call_is_a_result_that_the_model_reads(
     assert script.messages[1][-1]["content"].startswith("error: ")
 
 
-def test_arguments_that_are_no_json_are_answered(respond: Respond, script: Script, served: McpServer) -> None:
+def test_the_model_reads_an_error_about_invalid_json_arguments(
+    respond: Respond, script: Script, served: McpServer
+) -> None:
     script.call(box__add='{"a":').say("Sorry.")
     response = respond(model=script.model, input="Go.", tools=[tool(served)])
     assert of(response, "mcp_call")[0]["error"]["type"] == "mcp_tool_execution_error"
     assert served.calls == []
 
 
-def test_a_dead_server_fails_its_own_listing_only(respond: Respond, script: Script, served: McpServer) -> None:
+def test_an_unreachable_server_fails_only_its_own_listing(respond: Respond, script: Script, served: McpServer) -> None:
     with mcp_server() as running:
         dead = tool(running, "gone")
     script.call(box__add='{"a":1}').say("1")
@@ -187,7 +187,7 @@ def test_a_dead_server_fails_its_own_listing_only(respond: Respond, script: Scri
     assert of(response, "mcp_call")[0]["output"] == "1"
 
 
-def test_the_stream_says_which_listing_and_which_call_failed(reaching: Api, script: Script, served: McpServer) -> None:
+def test_failed_listings_and_calls_have_failed_events(reaching: Api, script: Script, served: McpServer) -> None:
     with mcp_server() as running:
         dead = tool(running, "gone")
     script.call(box__fail="{}").say("It failed.")
@@ -209,7 +209,7 @@ def test_hosted_and_client_tools_can_be_called_in_one_turn(reaching: Api, script
 
 
 @pytest.mark.parametrize("limit", [None, 1, 5])
-def test_max_tool_calls_bounds_the_calls(
+def test_max_tool_calls_limits_the_calls(
     limit: int | None, respond: Respond, script: Script, served: McpServer
 ) -> None:
     script.then(calling(("box__note", "{}"), ("box__note", "{}"))).say("Noted.")
@@ -219,7 +219,7 @@ def test_max_tool_calls_bounds_the_calls(
     assert of(response, "message")[0]["content"][0]["text"] == "Noted."
 
 
-def test_a_choice_forces_a_tool_of_a_server_in_the_first_turn(reaching: Api, script: Script, served: McpServer) -> None:
+def test_tool_choice_forces_an_mcp_tool_in_the_first_turn(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add='{"a":1}').say("1")
     choice = {"type": "mcp", "server_label": "box", "name": "add"}
     response = reaching.create(model=script.model, input="Hi", tools=[tool(served)], tool_choice=choice)
@@ -228,7 +228,7 @@ def test_a_choice_forces_a_tool_of_a_server_in_the_first_turn(reaching: Api, scr
     assert script.bodies[1]["tool_choice"] == "auto"
 
 
-def test_a_choice_of_a_server_leaves_only_its_tools_in_the_first_turn(
+def test_choosing_a_server_offers_only_its_tools_in_the_first_turn(
     reaching: Api, script: Script, served: McpServer
 ) -> None:
     script.call(box__add='{"a":1}').say("1")
@@ -241,28 +241,28 @@ def test_a_choice_of_a_server_leaves_only_its_tools_in_the_first_turn(
     assert [body["tool_choice"] for body in script.bodies] == ["required", "auto"]
 
 
-def test_a_choice_of_a_tool_that_the_server_does_not_have(reaching: Api, script: Script, served: McpServer) -> None:
+def test_choosing_a_tool_that_the_server_lacks_fails(reaching: Api, script: Script, served: McpServer) -> None:
     choice = {"type": "mcp", "server_label": "box", "name": "nope"}
     body = {"model": script.model, "input": "Hi", "tools": [tool(served)], "tool_choice": choice}
     assert error(reaching.post("/responses", body)) == (400, "tool_choice", "invalid_prompt")
 
 
-def test_a_run_that_is_left_stops_waiting_for_a_slow_server(reaching: Api, script: Script, served: McpServer) -> None:
+def test_an_abandoned_run_stops_waiting_for_a_slow_server(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__wait="{}")
     body = {"model": script.model, "input": "Wait.", "tools": [tool(served)], "store": False}
     with reaching.open("/responses", body):
         served.wait_for_calls(1)
-    assert eventually(lambda: ended_as(reaching)) == ["cancelled"]
+    assert eventually(lambda: final_statuses(reaching)) == ["cancelled"]
     assert served.names() == ["wait"]
 
 
-def ended_as(api: Api) -> list[str]:
-    """How the team's responses ended."""
+def final_statuses(api: Api) -> list[str]:
+    """Return the statuses of the team's responses."""
     with scope.team(api.caller.team.pk):
         return list(Response.objects.filter(ended_at__isnull=False).values_list("status", flat=True))
 
 
-def test_a_slow_tool_holds_up_no_other(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_slow_tool_does_not_delay_other_requests(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(calling(("box__wait", "{}"), ("box__add", '{"a":1}'))).say("Done.")
     with reaching.stream(model=script.model, input="Go.", tools=[tool(served)]) as live:
         served.wait_for_calls(2)
@@ -271,7 +271,7 @@ def test_a_slow_tool_holds_up_no_other(reaching: Api, script: Script, served: Mc
     assert [call["output"] for call in of(events[-1]["response"], "mcp_call")] == ["wait is done", "1"]
 
 
-def test_allowed_tools_of_a_choice_are_all_that_is_offered(reaching: Api, script: Script, served: McpServer) -> None:
+def test_only_tools_in_allowed_tools_are_offered(reaching: Api, script: Script, served: McpServer) -> None:
     script.say("Hi.")
     mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
     allowed = [{"type": "mcp", "server_label": "box", "name": "add"}]
@@ -280,7 +280,7 @@ def test_allowed_tools_of_a_choice_are_all_that_is_offered(reaching: Api, script
     assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
 
 
-def test_a_server_cannot_be_reached_where_egress_may_not_go(api: Api, script: Script, served: McpServer) -> None:
+def test_a_server_at_a_blocked_address_is_refused(api: Api, script: Script, served: McpServer) -> None:
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [tool(served)]})
     assert error(answer) == (400, "tools[0].server_url", "url_not_allowed")
     assert served.headers == []
@@ -315,18 +315,20 @@ BOX = {"type": "mcp", "server_label": "box", "server_url": "https://box.test/mcp
         ([{**BOX, "server_url": "https://10.0.0.1/"}], ("tools[0].server_url", "url_not_allowed")),
     ],
 )
-def test_defects_are_named(tools: list[Any], expected: tuple[str, str], reaching: Api, script: Script) -> None:
+def test_an_invalid_tool_names_the_parameter(
+    tools: list[Any], expected: tuple[str, str], reaching: Api, script: Script
+) -> None:
     answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": tools})
     assert error(answer) == (400, *expected)
 
 
-def test_a_choice_names_a_server_that_is_there(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_choice_of_an_unknown_server_is_refused(reaching: Api, script: Script, served: McpServer) -> None:
     choice = {"type": "mcp", "server_label": "other"}
     body = {"model": script.model, "input": "Hi", "tools": [tool(served)], "tool_choice": choice}
     assert error(reaching.post("/responses", body)) == (400, "tool_choice", "invalid_value")
 
 
-def test_the_echo_is_normalised(reaching: Api, script: Script, served: McpServer) -> None:
+def test_the_response_shows_the_tool_normalized(reaching: Api, script: Script, served: McpServer) -> None:
     script.say("Hi.")
     mcp = {"type": "mcp", "server_label": "box", "server_url": f"{served.url}?key=secret"}
     response = ok(reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [mcp]}))

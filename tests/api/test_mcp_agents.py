@@ -1,4 +1,4 @@
-"""The openai-agents SDK, unmodified, with its hosted MCP tool: streamed and not, approvals included."""
+"""The unmodified openai-agents SDK with its hosted MCP tool, streamed and not streamed, including approvals."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ set_tracing_disabled(True)
 
 
 async def run(agent: Agent[Any], streamed: bool) -> Any:
-    """The agent's result, by either of its two ways."""
+    """Run the agent, streamed or not, and return its result."""
     if not streamed:
         return await Runner.run(agent, "2+3?")
     result = Runner.run_streamed(agent, "2+3?")
@@ -27,13 +27,13 @@ async def run(agent: Agent[Any], streamed: bool) -> Any:
 
 
 def agent_of(web: WebProcess, api: Api, script: Script, hosted: HostedMCPTool) -> Agent[Any]:
-    """An agent that asks this platform."""
+    """Return an agent that uses this platform."""
     client = AsyncOpenAI(base_url=f"{web.url}/v1", api_key=api.caller.secret, max_retries=0)
     return Agent(name="sums", model=OpenAIResponsesModel(script.model, client), tools=[hosted])
 
 
 def kinds(result: RunResult) -> list[str]:
-    """What the agent went through."""
+    """Return the types of the items the agent produced."""
     return [item.type for item in result.new_items]
 
 
@@ -50,7 +50,7 @@ async def test_an_agent_calls_the_tools_of_a_server(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("approve", [False, True])
-async def test_an_agent_asks_for_approval(
+async def test_an_agent_can_approve_a_call(
     reaching_web: WebProcess, reaching: Api, script: Script, served: McpServer, *, approve: bool, streamed: bool
 ) -> None:
     script.then(calling(("box__add", '{"a":2,"b":3}'))).say("As you say.")

@@ -1,4 +1,4 @@
-"""MCP servers that send what cannot be stored, or more than anybody reads; and names that could be two tools'."""
+"""MCP servers that return data which cannot be stored or is too large, and tools with ambiguous names."""
 
 from typing import Any
 
@@ -16,33 +16,33 @@ NAMESPACE = {"type": "namespace", "name": "box", "description": "", "tools": [{*
 NEITHER = {"type": "function", "name": "box_add", "parameters": {"type": "object"}}
 
 
-def redefined(served: McpServer, **fields: Any) -> None:
+def redefine_add(served: McpServer, **fields: Any) -> None:
     served.tools[:] = [types.Tool(name="add", input_schema={"type": "object"}).model_copy(update=fields)]
 
 
-def test_nul_in_a_list_of_tools_is_left_out(reaching: Api, script: Script, served: McpServer) -> None:
-    redefined(served, description="a\x00b", input_schema={"type": "object", "\x00x": "\x00"})
+def test_nul_is_removed_from_a_tool_list(reaching: Api, script: Script, served: McpServer) -> None:
+    redefine_add(served, description="a\x00b", input_schema={"type": "object", "\x00x": "\x00"})
     response = reaching.create(model=script.say("Hi").model, input="Hi", tools=[tool(served)])
     listed = of(response, "mcp_list_tools")[0]["tools"][0]
     assert (listed["description"], listed["input_schema"]) == ("ab", {"type": "object", "x": ""})
 
 
-def test_nul_in_an_output_is_left_out(reaching: Api, script: Script, served: McpServer) -> None:
+def test_nul_is_removed_from_an_output(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__echo='{"text":"a\\u0000b"}').say("Hi")
     served.tools[:] = [types.Tool(name="echo", input_schema={"type": "object"})]
     response = reaching.create(model=script.model, input="Hi", tools=[tool(served)])
     assert of(response, "mcp_call")[0]["output"] == "ab"
 
 
-def test_a_list_of_tools_that_is_too_large_is_no_list(reaching: Api, script: Script, served: McpServer) -> None:
-    redefined(served, description="x" * MAX_LIST_BYTES)
+def test_a_tool_list_that_is_too_large_is_an_error(reaching: Api, script: Script, served: McpServer) -> None:
+    redefine_add(served, description="x" * MAX_LIST_BYTES)
     response = reaching.create(model=script.say("Hi").model, input="Hi", tools=[tool(served)])
     listing = of(response, "mcp_list_tools")[0]
     assert (listing["tools"], listing["error"].endswith("The tool list is too large.")) == ([], True)
 
 
 @pytest.mark.parametrize("other", [FUNCTION, NAMESPACE])
-def test_no_tool_of_the_clients_is_called_like_one_of_a_server(
+def test_a_client_tool_named_like_an_mcp_tool_is_refused(
     reaching: Api, served: McpServer, other: dict[str, Any]
 ) -> None:
     answer = reaching.post("/responses", {"model": "m", "input": "Hi", "tools": [tool(served), other]})
@@ -50,12 +50,12 @@ def test_no_tool_of_the_clients_is_called_like_one_of_a_server(
     assert error(answer) == (400, where, "invalid_value")
 
 
-def test_no_label_begins_like_the_tools_of_another_server(reaching: Api, served: McpServer) -> None:
+def test_a_label_that_looks_like_another_servers_tool_is_refused(reaching: Api, served: McpServer) -> None:
     servers = [tool(served), tool(served, label="box__add")]
     answer = reaching.post("/responses", {"model": "m", "input": "Hi", "tools": servers})
     assert error(answer) == (400, "tools[1].server_label", "invalid_value")
 
 
-def test_a_name_that_only_begins_alike_is_fine(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_client_tool_with_a_similar_prefix_is_accepted(reaching: Api, script: Script, served: McpServer) -> None:
     response = reaching.create(model=script.say("Hi").model, input="Hi", tools=[tool(served), NEITHER])
     assert response["status"] == "completed"

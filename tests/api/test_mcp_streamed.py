@@ -1,4 +1,4 @@
-"""What servers and approvals do in a stream is what they do in one JSON body."""
+"""Streamed responses with MCP calls and approvals match the JSON ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ CALLED = ["mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_argument
 
 
 @pytest.fixture
-def asked(reaching: Api, script: Script, served: McpServer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A call that waits for approval, and what a request has to say to answer it."""
+def pending_approval(reaching: Api, script: Script, served: McpServer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An approval request, and the parameters of a request that answers it."""
     script.call(box__note="{}")
     first = reaching.create(model=script.model, input="Go.", tools=[asking(served)])
     then = {"model": script.model, "tools": [asking(served)], "previous_response_id": first["id"]}
     return of(first, "mcp_approval_request")[0], then
 
 
-def test_an_approved_call_is_the_first_of_the_stream(
-    reaching: Api, script: Script, served: McpServer, asked: tuple[dict[str, Any], dict[str, Any]]
+def test_an_approved_call_comes_first_in_the_stream(
+    reaching: Api, script: Script, served: McpServer, pending_approval: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
-    request, then = asked
+    request, then = pending_approval
     script.say("Noted.")
     events = reaching.events(input=[word(request, approve=True)], **then)
     names = [kind.removeprefix("response.") for kind in types(events)]
@@ -37,10 +37,10 @@ def test_an_approved_call_is_the_first_of_the_stream(
     assert served.names() == ["note"]
 
 
-def test_a_denied_call_leaves_no_trace_in_the_stream(
-    reaching: Api, script: Script, served: McpServer, asked: tuple[dict[str, Any], dict[str, Any]]
+def test_a_denied_call_has_no_events(
+    reaching: Api, script: Script, served: McpServer, pending_approval: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
-    request, then = asked
+    request, then = pending_approval
     script.say("Very well.")
     events = reaching.events(input=[word(request, approve=False, reason="Not now.")], **then)
     assert [kind for kind in types(events) if "mcp" in kind] == []
@@ -48,10 +48,10 @@ def test_a_denied_call_leaves_no_trace_in_the_stream(
     assert served.calls == []
 
 
-def test_a_second_answer_is_refused_before_there_is_a_stream(
-    reaching: Api, script: Script, asked: tuple[dict[str, Any], dict[str, Any]]
+def test_a_second_answer_is_refused_before_the_stream_starts(
+    reaching: Api, script: Script, pending_approval: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
-    request, then = asked
+    request, then = pending_approval
     script.say("Noted.")
     answer = {**then, "input": [word(request, approve=True)]}
     reaching.create(**answer)
@@ -59,9 +59,7 @@ def test_a_second_answer_is_refused_before_there_is_a_stream(
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_server_that_is_gone_since_it_was_listed_fails_its_call(
-    respond: Respond, script: Script, *, legacy: bool
-) -> None:
+def test_a_call_to_a_server_that_is_gone_fails(respond: Respond, script: Script, *, legacy: bool) -> None:
     script.say("Hi.").call(box__add='{"a":1}').say("It is gone.")
     with mcp_server(legacy=legacy) as running:
         first = respond(model=script.model, input="Hi", tools=[tool(running)])

@@ -1,4 +1,4 @@
-"""Nobody waits for a server that does not answer but the run that needs it."""
+"""A server that does not answer delays only the run that needs it."""
 
 import socket
 from collections.abc import Iterator
@@ -14,26 +14,26 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def silent() -> Iterator[McpServer]:
-    """Something that accepts connections and says nothing."""
+    """A server that accepts connections but never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield McpServer(url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")
 
 
-def test_a_stream_begins_before_its_servers_are_asked(reaching: Api, script: Script, silent: McpServer) -> None:
+def test_a_stream_starts_before_servers_are_asked(reaching: Api, script: Script, silent: McpServer) -> None:
     with reaching.stream(model=script.model, input="Hi", tools=[tool(silent)], store=False) as live:
         begun = [live.next()["type"].removeprefix("response.") for _ in range(4)]
     assert begun == ["created", "in_progress", "output_item.added", "mcp_list_tools.in_progress"]
     assert script.bodies == []
 
 
-def test_servers_are_asked_at_once(reaching: Api, script: Script, silent: McpServer, served: McpServer) -> None:
+def test_servers_are_asked_concurrently(reaching: Api, script: Script, silent: McpServer, served: McpServer) -> None:
     tools = [tool(silent, "mute"), tool(served)]
     with reaching.stream(model=script.model, input="Hi", tools=tools, store=False) as live:
         _ = [live.next() for _ in range(4)]
         eventually(lambda: served.lists == 1)
 
 
-def test_no_more_than_eight_calls_of_a_run_are_under_way(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_run_makes_at_most_eight_calls_at_a_time(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(calling(*[("box__wait", "{}")] * 9)).say("Done.")
     with reaching.stream(model=script.model, input="Go.", tools=[tool(served)]) as live:
         served.wait_for_calls(8)

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`: what a key may use."""
+"""`GET /v1/models` and `GET /v1/models/{id}`: the models that a key may use."""
 
 import uuid
 from collections.abc import Callable
@@ -17,7 +17,7 @@ AddModel = Callable[..., str]
 
 @pytest.fixture
 def add_model(database: None, upstream: ScriptedUpstream) -> AddModel:
-    """Adds a model to an upstream of its own; `teams` None: everybody's."""
+    """Add a model with its own upstream; `teams` None makes it available to all teams."""
 
     def add(*, teams: list[Team] | None = None, owner: str | None = None, **values: Any) -> str:
         name = f"vendor/family/{uuid.uuid4().hex[:8]}:8b"
@@ -35,7 +35,7 @@ def names(api: Api) -> set[str]:
     return {model["id"] for model in ok(api.get("/models"))["data"]}
 
 
-def test_it_shows_a_model_whose_name_has_slashes(api: Api, add_model: AddModel) -> None:
+def test_a_model_name_may_contain_slashes(api: Api, add_model: AddModel) -> None:
     name = add_model()
     shown = ok(api.get(f"/models/{name}"))
     assert (shown["id"], shown["object"], shown["owned_by"]) == (name, "model", f"upstream {name}")
@@ -43,19 +43,19 @@ def test_it_shows_a_model_whose_name_has_slashes(api: Api, add_model: AddModel) 
     assert shown in ok(api.get("/models"))["data"]
 
 
-def test_it_shows_an_escaped_name_as_well(api: Api, add_model: AddModel) -> None:
+def test_a_model_name_may_be_percent_encoded(api: Api, add_model: AddModel) -> None:
     name = add_model()
     assert ok(api.get(f"/models/{name.replace('/', '%2F')}"))["id"] == name
 
 
-def test_it_lists_in_the_shape_of_the_wire(api: Api, add_model: AddModel) -> None:
+def test_the_list_has_openais_format(api: Api, add_model: AddModel) -> None:
     add_model()
     listed = ok(api.get("/models"))
     assert listed["object"] == "list"
     assert all(model.keys() == {"id", "object", "created", "owned_by"} for model in listed["data"])
 
 
-def test_a_route_for_every_name_is_no_name(api: Api) -> None:
+def test_a_wildcard_route_is_not_listed(api: Api) -> None:
     assert "*" not in names(api)
     assert error(api.get("/models/*")) == (404, "model", "model_not_found")
 
@@ -66,7 +66,7 @@ def test_an_unknown_model_is_not_found(api: Api) -> None:
     assert answer.json()["error"]["message"] == "The model 'no/such/model' does not exist."
 
 
-def test_a_team_sees_its_own_models_and_everybodys(
+def test_a_team_sees_its_own_and_the_shared_models(
     api: Api, outsider: Api, caller: Caller, add_model: AddModel
 ) -> None:
     own, shared = add_model(teams=[caller.team]), add_model()
@@ -75,22 +75,20 @@ def test_a_team_sees_its_own_models_and_everybodys(
     assert shared in names(outsider)
 
 
-def test_another_teams_model_is_answered_like_an_unknown_one(
-    outsider: Api, caller: Caller, add_model: AddModel
-) -> None:
+def test_another_teams_model_is_not_found(outsider: Api, caller: Caller, add_model: AddModel) -> None:
     own = add_model(teams=[caller.team])
     foreign, unknown = outsider.get(f"/models/{own}"), outsider.get("/models/unknown")
     assert (foreign.status_code, foreign.text.replace(own, "unknown")) == (404, unknown.text)
 
 
-def test_a_key_sees_only_the_models_that_it_is_allowed(make_api: MakeApi, add_model: AddModel) -> None:
+def test_a_key_sees_only_its_allowed_models(make_api: MakeApi, add_model: AddModel) -> None:
     allowed, other = add_model(), add_model()
     api = make_api(allowed_models=[allowed])
     assert names(api) == {allowed}
     assert error(api.get(f"/models/{other}")) == (404, "model", "model_not_found")
 
 
-def test_a_key_uses_only_the_models_that_it_is_allowed(make_api: MakeApi, add_model: AddModel) -> None:
+def test_a_key_can_use_only_its_allowed_models(make_api: MakeApi, add_model: AddModel) -> None:
     api = make_api(allowed_models=[add_model()])
     other = add_model()
     for path, asks in (
@@ -102,13 +100,15 @@ def test_a_key_uses_only_the_models_that_it_is_allowed(make_api: MakeApi, add_mo
         assert refused.text.replace(other, "unknown") == unknown.text
 
 
-def test_a_model_that_is_switched_off_does_not_exist(api: Api, add_model: AddModel) -> None:
+def test_a_disabled_model_is_not_found(api: Api, add_model: AddModel) -> None:
     name = add_model(enabled=False)
     assert name not in names(api)
     assert error(api.get(f"/models/{name}")) == (404, "model", "model_not_found")
 
 
-def test_a_public_name_may_stand_for_another(api: Api, upstream: ScriptedUpstream, add_model: AddModel) -> None:
+def test_a_public_name_may_differ_from_the_upstream_name(
+    api: Api, upstream: ScriptedUpstream, add_model: AddModel
+) -> None:
     name = add_model()
     with upstream.script() as script:
         Model.objects.filter(name=name).update(upstream_model=script.model)
@@ -117,8 +117,8 @@ def test_a_public_name_may_stand_for_another(api: Api, upstream: ScriptedUpstrea
     assert response["model"] == name
 
 
-def test_a_new_model_is_known_within_two_seconds(api: Api, upstream: ScriptedUpstream, add_model: AddModel) -> None:
-    """`*` has routed the name, and the route is remembered, until it gets one of its own."""
+def test_a_new_model_is_available_within_two_seconds(api: Api, upstream: ScriptedUpstream, add_model: AddModel) -> None:
+    """A `*` route has matched the name before and is cached until the model has its own route."""
     name = add_model(enabled=False)
     assert error(api.post("/responses", {"model": name, "input": "Hi"})) == (400, "model", "model_not_found")
     with upstream.script() as script:
@@ -133,6 +133,6 @@ def _created(api: Api, model: str) -> dict[str, Any]:
     return ok(answer) if answer.status_code == 200 else {}
 
 
-def test_it_asks_for_the_scope_to_list_models(make_api: MakeApi) -> None:
+def test_listing_models_requires_its_scope(make_api: MakeApi) -> None:
     api = make_api(scopes=["responses.write"])
     assert error(api.get("/models")) == error(api.get("/models/m")) == (403, None, "insufficient_scope")

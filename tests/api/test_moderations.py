@@ -1,4 +1,4 @@
-"""`POST /v1/moderations`: checked, routed, passed on, and written to the ledger."""
+"""`POST /v1/moderations`: validated, routed, passed on and recorded."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,8 +31,8 @@ JUDGED = {
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[ScriptedUpstream]:
-    """A scripted upstream that moderates and does nothing else."""
+def moderator() -> Iterator[ScriptedUpstream]:
+    """A scripted upstream that only moderates."""
     upstream = ScriptedUpstream()
     app = aiohttp.Application()
     app.router.add_post("/v1/moderations", upstream.answer)
@@ -41,52 +41,52 @@ def judge() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture
-def script(judge: ScriptedUpstream, database: None) -> Iterator[Script]:
-    """What it answers to the model that is asked when nobody names one."""
-    with judge.script("omni-moderation-latest") as script:
-        services.add_upstream(name="judge", base_url=judge.url, models=[script.model])
+def script(moderator: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """The answers of the default model."""
+    with moderator.script("omni-moderation-latest") as script:
+        services.add_upstream(name="judge", base_url=moderator.url, models=[script.model])
         yield script
 
 
 @pytest.fixture
-def other(judge: ScriptedUpstream, database: None) -> Iterator[Script]:
-    """What it answers to another model."""
-    with judge.script() as script:
-        services.add_upstream(name="judge", base_url=judge.url, models=[script.model])
+def other(moderator: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """The answers of another model."""
+    with moderator.script() as script:
+        services.add_upstream(name="judge", base_url=moderator.url, models=[script.model])
         yield script
 
 
 def ledger(caller: Caller) -> UsageRecord:
-    """The one row of this test's team."""
+    """Return the only usage record of the team."""
     with scope.team(caller.team.pk):
         return UsageRecord.objects.get()
 
 
 def is_written(caller: Caller) -> bool:
-    """Whether the team has any row."""
+    """Return True if the team has a usage record."""
     with scope.team(caller.team.pk):
         return UsageRecord.objects.exists()
 
 
 @pytest.mark.parametrize("given", ["Hi", "", ["Hi", "there"], [TEXT, IMAGE]])
-def test_it_passes_on_what_was_sent_and_what_comes_back(api: Api, script: Script, given: Any) -> None:
+def test_request_and_answer_are_passed_on(api: Api, script: Script, given: Any) -> None:
     script.then(whole(JUDGED))
     assert ok(api.post("/moderations", {"input": given})) == JUDGED
     assert script.bodies == [{"input": given, "model": "omni-moderation-latest"}]
 
 
-def test_null_means_no_model(api: Api, script: Script) -> None:
+def test_a_null_model_means_the_default(api: Api, script: Script) -> None:
     script.then(whole(JUDGED))
     assert ok(api.post("/moderations", {"input": "Hi", "model": None})) == JUDGED
 
 
-def test_a_model_may_be_named(api: Api, other: Script) -> None:
+def test_a_model_can_be_named(api: Api, other: Script) -> None:
     other.then(whole(JUDGED))
     ok(api.post("/moderations", {"input": "Hi", "model": other.model}))
     assert other.bodies == [{"input": "Hi", "model": other.model}]
 
 
-def test_the_sdk_reads_the_answer(client: OpenAI, script: Script) -> None:
+def test_the_sdk_parses_the_answer(client: OpenAI, script: Script) -> None:
     script.then(whole(JUDGED))
     judged = client.moderations.create(input="I will hurt you.")
     assert (judged.id, judged.results[0].flagged) == ("modr-1", True)
@@ -96,7 +96,7 @@ def test_the_sdk_reads_the_answer(client: OpenAI, script: Script) -> None:
 @pytest.mark.parametrize(
     ("given", "tokens"), [("12345", 2), (["12345", "678"], 2), ([TEXT, IMAGE], 2), ([IMAGE], 0), ("", 0)]
 )
-def test_the_ledger_gets_its_row_with_an_estimate(
+def test_a_usage_record_with_estimated_tokens_is_written(
     api: Api, script: Script, caller: Caller, given: Any, tokens: int
 ) -> None:
     script.then(whole(JUDGED))
@@ -107,7 +107,7 @@ def test_the_ledger_gets_its_row_with_an_estimate(
     assert (row.api_key_id, row.request_id) == (caller.key.pk, answer.headers["x-request-id"])
 
 
-def test_the_ledger_believes_an_upstream_that_counts(api: Api, script: Script, caller: Caller) -> None:
+def test_token_counts_of_the_upstream_are_recorded(api: Api, script: Script, caller: Caller) -> None:
     script.then(whole({**JUDGED, "usage": {"prompt_tokens": 6, "total_tokens": 6}}))
     ok(api.post("/moderations", {"input": "Hi"}))
     assert (ledger(caller).input_tokens, ledger(caller).estimated) == (6, False)
@@ -138,7 +138,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("body", "expected"), BAD)
-def test_bad_input_is_refused(api: Api, body: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_invalid_input_is_refused(api: Api, body: dict[str, Any], expected: tuple[str, str]) -> None:
     assert error(api.post("/moderations", body)) == (400, *expected)
 
 
@@ -152,7 +152,7 @@ def test_bad_input_is_refused(api: Api, body: dict[str, Any], expected: tuple[st
         (503, (503, None, "server_is_overloaded")),
     ],
 )
-def test_errors_of_the_upstream_are_mapped(
+def test_upstream_errors_are_mapped(
     api: Api, script: Script, caller: Caller, status: int, expected: tuple[int, str | None, str]
 ) -> None:
     script.then(refusal(status, "No."))
@@ -160,16 +160,14 @@ def test_errors_of_the_upstream_are_mapped(
     assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("failed", 0)
 
 
-def test_an_upstream_without_the_endpoint_does_not_support_it(
-    api: Api, upstream: ScriptedUpstream, caller: Caller
-) -> None:
+def test_an_upstream_without_the_endpoint_is_unsupported(api: Api, upstream: ScriptedUpstream, caller: Caller) -> None:
     answer = api.post("/moderations", {"model": "chats-only", "input": "Hi"})
     assert error(answer) == (400, "model", "unsupported_value")
     assert answer.json()["error"]["message"] == "The model 'chats-only' does not support moderations."
     assert ledger(caller).outcome == "failed"
 
 
-def test_a_client_that_goes_away_ends_the_call(api: Api, script: Script, caller: Caller) -> None:
+def test_a_disconnect_ends_the_upstream_call(api: Api, script: Script, caller: Caller) -> None:
     script.then(Answer(pieces=[Gate()], content_type="application/json"))
     with api.open("/moderations", {"input": "12345"}):
         received = script.wait_for_call()
@@ -178,20 +176,20 @@ def test_a_client_that_goes_away_ends_the_call(api: Api, script: Script, caller:
     assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("interrupted", 2)
 
 
-def test_the_model_that_nobody_named_is_allowed_or_not_like_any_other(make_api: MakeApi) -> None:
+def test_the_default_model_is_subject_to_the_keys_models(make_api: MakeApi) -> None:
     answer = make_api(allowed_models=["other"]).post("/moderations", {"input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
     assert "omni-moderation-latest" in answer.json()["error"]["message"]
 
 
-def test_it_asks_for_its_scope(make_api: MakeApi, script: Script) -> None:
+def test_moderation_requires_its_scope(make_api: MakeApi, script: Script) -> None:
     refused = make_api(scopes=["embeddings.write"]).post("/moderations", {"input": "Hi"})
     assert error(refused) == (403, None, "insufficient_scope")
     script.then(whole(JUDGED))
     assert ok(make_api(scopes=["moderations.write"]).post("/moderations", {"input": "Hi"})) == JUDGED
 
 
-def test_it_asks_for_a_key_and_for_a_post(api: Api) -> None:
+def test_a_key_and_the_post_method_are_required(api: Api) -> None:
     answer = api.post("/moderations", {"input": "Hi"}, {"Authorization": "Bearer sk-wrong"})
     assert error(answer) == (401, None, "invalid_api_key")
     assert error(api.get("/moderations")) == (405, None, "method_not_supported")

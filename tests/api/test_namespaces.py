@@ -1,4 +1,4 @@
-"""Namespaces, which upstreams see as longer names, and asynchronous tools, which may be answered late."""
+"""Namespaces, which become longer tool names upstream, and asynchronous tools, which may be answered later."""
 
 from typing import Any
 
@@ -13,21 +13,21 @@ CRM = {"type": "namespace", "name": "crm", "description": "Customers and orders"
 ASYNC = {"type": "function", "name": "cook", "async": True}
 
 
-def told(script: Script, number: int = 0) -> list[dict[str, Any]]:
-    """The functions that the upstream was told of."""
+def offered_functions(script: Script, number: int = 0) -> list[dict[str, Any]]:
+    """Return the functions that the upstream was offered."""
     return [tool["function"] for tool in script.bodies[number]["tools"]]
 
 
-def test_an_upstream_sees_one_name_for_both(api: Api, script: Script) -> None:
+def test_an_upstream_sees_namespace_and_tool_as_one_name(api: Api, script: Script) -> None:
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[CRM])
-    assert [function["name"] for function in told(script)] == ["crm__find", "crm__note"]
-    assert told(script)[0]["description"] == "Finds somebody.\nIt belongs to crm: Customers and orders"
+    assert [function["name"] for function in offered_functions(script)] == ["crm__find", "crm__note"]
+    assert offered_functions(script)[0]["description"] == "Finds somebody.\nIt belongs to crm: Customers and orders"
     shown = response["tools"][0]
     assert (shown["name"], [tool["name"] for tool in shown["tools"]]) == ("crm", ["find", "note"])
     assert shown["tools"][1]["format"] == {"type": "text"}
 
 
-def test_calls_go_out_and_come_back_with_their_namespace(api: Api, script: Script) -> None:
+def test_calls_keep_their_namespace_in_both_directions(api: Api, script: Script) -> None:
     script.call(crm__find="{}", crm__note='{"input":"x"}').say("Done")
     first = api.create(model=script.model, input="Hi", tools=[CRM])
     assert [(item["namespace"], item["name"]) for item in first["output"]] == [("crm", "find"), ("crm", "note")]
@@ -40,19 +40,19 @@ def test_calls_go_out_and_come_back_with_their_namespace(api: Api, script: Scrip
     assert [call["function"]["name"] for call in calls] == ["crm__find", "crm__note"]
 
 
-def test_names_that_are_too_long_are_shortened_and_found_again(api: Api, script: Script) -> None:
+def test_long_names_are_shortened_and_mapped_back(api: Api, script: Script) -> None:
     long = {**FIND, "name": "f" * 64}
     other = {**FIND, "name": "f" * 63 + "g"}
     tools = [{**CRM, "name": "n" * 64, "tools": [long, other]}]
     api.create(model=script.say("Hi").model, input="Hi", tools=tools)
-    names = [function["name"] for function in told(script)]
+    names = [function["name"] for function in offered_functions(script)]
     assert len(set(names)) == 2
     assert {len(name) for name in names} == {64}
     item = api.create(model=script.call(**{names[1]: "{}"}).model, input="Hi", tools=tools)["output"][0]
     assert (item["namespace"], item["name"]) == ("n" * 64, "f" * 63 + "g")
 
 
-def test_a_tool_of_a_namespace_can_be_forced(api: Api, script: Script) -> None:
+def test_a_tool_in_a_namespace_can_be_forced(api: Api, script: Script) -> None:
     choice = {"type": "function", "name": "find"}
     api.create(model=script.call(crm__find="{}").model, input="Hi", tools=[CRM], tool_choice=choice)
     assert script.bodies[0]["tool_choice"]["function"] == {"name": "crm__find"}
@@ -77,21 +77,21 @@ def test_a_tool_of_a_namespace_can_be_forced(api: Api, script: Script) -> None:
         ),
     ],
 )
-def test_it_says_what_is_wrong_with_a_namespace(api: Api, tools: list[Any], param: str, code: str) -> None:
+def test_an_invalid_namespace_names_the_parameter(api: Api, tools: list[Any], param: str, code: str) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": tools})) == (400, param, code)
 
 
-def test_what_a_function_answers_is_told(api: Api, script: Script) -> None:
+def test_the_output_schema_is_added_to_the_description(api: Api, script: Script) -> None:
     tool = {**FIND, "output_schema": {"type": "object"}, "allowed_callers": ["direct"]}
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[tool])
-    assert told(script)[0]["description"].endswith('It returns JSON with this schema: {"type":"object"}')
+    assert offered_functions(script)[0]["description"].endswith('It returns JSON with this schema: {"type":"object"}')
     assert response["tools"] == [{**tool, "strict": None}]
 
 
 # -- asynchronous tools ------------------------------------------------------------------------------------------------
 
 
-def test_an_asynchronous_call_may_stay_unanswered(api: Api, script: Script) -> None:
+def test_an_asynchronous_call_may_be_answered_later(api: Api, script: Script) -> None:
     script.call(cook="{}").say("It cooks.").say("It is done.")
     first = api.create(model=script.model, input="Cook", tools=[ASYNC])
     call = first["output"][0]

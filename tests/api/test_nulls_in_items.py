@@ -1,4 +1,4 @@
-"""What the SDK dumps into the tools and the settings of items: nulls of newer fields and names of Python's."""
+"""Values that the SDK dumps into tools and settings of items: nulls of newer fields and Python's field names."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ SEARCH = {"type": "tool_search_call", "call_id": "c", "execution": "client", "ar
 FORMAT = {"type": "json_schema", "name": "thing", "strict": True}
 
 
-def bringing(kind: str, *tools: dict[str, Any]) -> list[dict[str, Any]]:
-    """Items that bring tools in the way of that kind."""
+def items_with(kind: str, *tools: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return items that contain the tools."""
     if kind == "additional_tools":
         return [{"type": kind, "role": "developer", "tools": list(tools)}, USER]
     return [USER, SEARCH, {"type": kind, "call_id": "c", "execution": "client", "tools": list(tools)}]
@@ -26,9 +26,9 @@ KINDS = pytest.mark.parametrize("kind", ["additional_tools", "tool_search_output
 
 
 @KINDS
-def test_unknown_nulls_in_the_tools_of_items_are_not_there(api: Api, script: Script, kind: str) -> None:
+def test_unknown_nulls_in_tools_of_items_are_removed(api: Api, script: Script, kind: str) -> None:
     script.say("Hello").say("Hello again")
-    response = api.create(model=script.model, input=bringing(kind, {**TOOL, "later": None}, SPACE))
+    response = api.create(model=script.model, input=items_with(kind, {**TOOL, "later": None}, SPACE))
     api.create(model=script.model, input="Hi", previous_response_id=response["id"])
     for body in script.bodies:
         assert [tool["function"]["name"] for tool in body["tools"]] == ["late", "crm__late"]
@@ -37,14 +37,14 @@ def test_unknown_nulls_in_the_tools_of_items_are_not_there(api: Api, script: Scr
 
 
 @KINDS
-def test_what_is_unknown_and_no_null_is_refused_with_its_path(api: Api, script: Script, kind: str) -> None:
-    given = bringing(kind, {**TOOL, "later": None}, {**TOOL, "later": 1})
+def test_unknown_values_other_than_null_are_refused_with_their_path(api: Api, script: Script, kind: str) -> None:
+    given = items_with(kind, {**TOOL, "later": None}, {**TOOL, "later": 1})
     place = next(index for index, item in enumerate(given) if item.get("type") == kind)
     answer = api.post("/responses", {"model": script.model, "input": given})
     assert error(answer) == (400, f"input[{place}].tools[1].later", "unknown_parameter")
 
 
-def test_unknown_nulls_of_a_configuration_update_are_not_there(api: Api, script: Script) -> None:
+def test_unknown_nulls_in_a_configuration_update_are_removed(api: Api, script: Script) -> None:
     script.say('{"a": "b"}').say('{"a": "b"}')
     update = {
         "type": "configuration_update",
@@ -58,7 +58,7 @@ def test_unknown_nulls_of_a_configuration_update_are_not_there(api: Api, script:
     assert (kept["reasoning"], kept["text"]) == ({"effort": "low"}, {"format": {**FORMAT, "schema": SCHEMA}})
 
 
-def test_a_schema_may_have_the_name_that_the_sdk_gives_it(api: Api, script: Script) -> None:
+def test_the_sdks_alias_of_schema_is_accepted(api: Api, script: Script) -> None:
     script.say('{"a": "b"}').say('{"a": "b"}')
     dumped = {**FORMAT, "schema_": SCHEMA}
     api.create(model=script.model, input="Hi", text={"format": dumped})
@@ -67,7 +67,7 @@ def test_a_schema_may_have_the_name_that_the_sdk_gives_it(api: Api, script: Scri
     assert api.input_items(updated["id"])[0]["text"]["format"] == {**FORMAT, "schema": SCHEMA}
 
 
-def test_a_schema_has_one_name_only(api: Api, script: Script) -> None:
+def test_schema_and_its_alias_together_are_refused(api: Api, script: Script) -> None:
     twice = {**FORMAT, "schema": SCHEMA, "schema_": SCHEMA}
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "text": {"format": twice}})
     assert error(answer) == (400, "text.format.schema_", "unknown_parameter")

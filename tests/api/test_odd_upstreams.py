@@ -1,4 +1,4 @@
-"""Upstreams that send JSON of no sensible shape: the turn ends as a failed one, with every item closed."""
+"""Upstreams that send malformed JSON: the turn fails, and every item is closed."""
 
 from typing import Any
 
@@ -23,29 +23,29 @@ def detail(words: Any) -> Chunk:
     return chunk(reasoning="Hm.", reasoning_details=[{"type": "reasoning.text", "text": words}])
 
 
-def last(api: Api, script: Script, *pieces: Chunk | bytes) -> dict[str, Any]:
-    """The response to these pieces; that its stream is well formed is checked on the way."""
+def final_response(api: Api, script: Script, *pieces: Chunk | bytes) -> dict[str, Any]:
+    """Return the response to these chunks. `Api.events` checks that the stream is well formed."""
     script.then(stream(*pieces))
     response: dict[str, Any] = api.events(model=script.model, input="Hi")[-1]["response"]
     return response
 
 
 @pytest.mark.parametrize("delta", [THOUGHT, CALL])
-def test_what_is_too_deep_to_be_written_again_ends_the_turn(api: Api, script: Script, delta: bytes) -> None:
-    response = last(api, script, b'data: {"choices":[{"index":0,"delta":{%b}}]}\n\n' % delta, *text("84"))
+def test_json_nested_too_deeply_fails_the_turn(api: Api, script: Script, delta: bytes) -> None:
+    response = final_response(api, script, b'data: {"choices":[{"index":0,"delta":{%b}}]}\n\n' % delta, *text("84"))
     assert response["status"] == "failed"
     assert response["error"]["message"] == "The model's server sent something that is nested too deeply."
 
 
 @pytest.mark.parametrize("pieces", [("a", 5), (5, "a"), ("a", None), (["a"], ["b"])])
-def test_entries_whose_pieces_do_not_fit_together_end_no_turn(
+def test_reasoning_details_of_mixed_types_do_not_fail_the_turn(
     api: Api, script: Script, pieces: tuple[Any, Any]
 ) -> None:
-    response = last(api, script, *map(detail, pieces), *text("84"))
+    response = final_response(api, script, *map(detail, pieces), *text("84"))
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
 
 
-def test_so_does_an_event_of_responses() -> None:
+def test_a_responses_event_nested_too_deeply_is_refused() -> None:
     with pytest.raises(UpstreamFailed, match="too deeply") as caught:
         responses_api.checked({"item": orjson.loads(DEEP)}, DEEP)
     assert caught.value.failure.code == "server_error"
