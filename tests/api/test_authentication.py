@@ -1,4 +1,4 @@
-"""Bearer keys: who gets in, who does not, and how fast that changes."""
+"""Authentication with API keys: which keys are accepted, and how fast changes take effect."""
 
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from tests.support.upstream import Script
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
-DOORS = [
+ENDPOINTS = [
     ("GET", "/responses", {}),
     ("GET", "/responses/resp_x", {}),
     ("GET", "/responses/resp_x?stream=true", {}),
@@ -28,7 +28,7 @@ DOORS = [
     ("POST", "/chat/completions", {"model": "m", "messages": []}),
     ("POST", "/chat/completions", {"model": "m", "messages": [], "stream": True}),
 ]
-every_door = pytest.mark.parametrize(("method", "path", "body"), DOORS)
+every_endpoint = pytest.mark.parametrize(("method", "path", "body"), ENDPOINTS)
 
 
 @pytest.fixture
@@ -37,15 +37,17 @@ def anonymous(web: WebProcess, http: httpx2.Client) -> Api:
     return Api(http, url=web.url)
 
 
-@every_door
-def test_no_door_opens_without_a_key(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
+@every_endpoint
+def test_a_request_without_a_key_is_rejected(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
     answer = anonymous.request(method, path, json=body or None)
     assert error(answer) == (401, None, None)
     assert answer.json()["error"]["message"].startswith("You didn't provide an API key.")
 
 
-@every_door
-def test_no_door_opens_to_a_wrong_key(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
+@every_endpoint
+def test_a_request_with_a_wrong_key_is_rejected(
+    anonymous: Api, method: str, path: str, body: dict[str, object]
+) -> None:
     secret = "sk-wrongkey-" + "x" * 43
     answer = anonymous.request(method, path, json=body or None, headers={"Authorization": f"Bearer {secret}"})
     assert error(answer) == (401, None, "invalid_api_key")
@@ -66,32 +68,33 @@ def test_no_door_opens_to_a_wrong_key(anonymous: Api, method: str, path: str, bo
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_malformed_header_is_no_key(anonymous: Api, streamed: bool, header: str, code: str | None) -> None:
+def test_a_malformed_authorization_header_is_rejected(
+    anonymous: Api, streamed: bool, header: str, code: str | None
+) -> None:
     body = {"model": "m", "input": "Hi", "stream": streamed}
     answer = anonymous.post("/responses", body, {"Authorization": header.encode("latin-1")})
     assert error(answer) == (401, None, code)
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
-def test_the_name_of_the_scheme_may_be_written_as_one_likes(anonymous: Api, caller: Caller, scheme: str) -> None:
+def test_the_bearer_scheme_is_case_insensitive(anonymous: Api, caller: Caller, scheme: str) -> None:
     assert ok(anonymous.request("GET", "/responses", headers={"Authorization": f"{scheme} {caller.secret}"}))
 
 
-def test_a_key_is_all_or_nothing(anonymous: Api, caller: Caller) -> None:
+def test_a_partial_or_altered_key_is_rejected(anonymous: Api, caller: Caller) -> None:
     for secret in (caller.secret[:-1], caller.secret + "x", caller.secret.lower(), caller.key.prefix):
         answer = anonymous.request("GET", "/responses", headers={"Authorization": f"Bearer {secret}"})
         assert error(answer) == (401, None, "invalid_api_key")
 
 
-def test_an_expired_key_opens_nothing(make_api: MakeApi) -> None:
+def test_an_expired_key_is_rejected(make_api: MakeApi) -> None:
     api = make_api(expires_at=now() - timedelta(seconds=1))
     answer = api.get("/responses")
     assert error(answer) == (401, None, "api_key_expired")
     assert answer.json()["error"]["message"] == "This API key has expired."
 
 
-def test_a_key_expires_to_the_second(make_api: MakeApi) -> None:
-    """Whatever the process remembers of it."""
+def test_a_cached_key_expires_on_time(make_api: MakeApi) -> None:
     api = make_api(expires_at=now() + timedelta(seconds=0.8))
     assert api.get("/responses").status_code == 200
     eventually(lambda: api.get("/responses").status_code == 401, seconds=1.2)
@@ -99,7 +102,7 @@ def test_a_key_expires_to_the_second(make_api: MakeApi) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_revoked_key_stops_within_two_seconds(make_api: MakeApi, script: Script, streamed: bool) -> None:
+def test_a_revoked_key_is_rejected_within_two_seconds(make_api: MakeApi, script: Script, streamed: bool) -> None:
     api = make_api()
     script.say("Hello")
     assert api.post("/responses", {"model": script.model, "input": "Hi", "stream": streamed}).status_code == 200
@@ -109,11 +112,11 @@ def test_a_revoked_key_stops_within_two_seconds(make_api: MakeApi, script: Scrip
     assert error(api.post("/responses", refused)) == (401, None, "api_key_revoked")
 
 
-def test_a_new_key_works_at_once_where_a_wrong_one_was_just_refused(make_api: MakeApi) -> None:
+def test_a_new_key_works_right_after_a_wrong_key_was_rejected(make_api: MakeApi) -> None:
     assert make_api().get("/responses").status_code == 200
 
 
-def test_other_keys_of_the_team_go_on(make_api: MakeApi, make_caller: MakeCaller) -> None:
+def test_revoking_a_key_does_not_affect_other_keys_of_the_team(make_api: MakeApi, make_caller: MakeCaller) -> None:
     revoked = make_caller()
     other = make_api(team=revoked.team)
     services.revoke_key(key=revoked.key)
@@ -122,10 +125,10 @@ def test_other_keys_of_the_team_go_on(make_api: MakeApi, make_caller: MakeCaller
 
 HI = [{"role": "user", "content": "Hi"}]
 SCOPES: dict[Scope, list[tuple[str, str, Any]]] = {
-    Scope.RESPONSES_READ: [DOORS[0], DOORS[1], DOORS[2], DOORS[4]],
-    Scope.RESPONSES_DELETE: [DOORS[3]],
-    Scope.MODELS_READ: [DOORS[5], DOORS[6]],
-    Scope.RESPONSES_WRITE: [DOORS[7], DOORS[8]],
+    Scope.RESPONSES_READ: [ENDPOINTS[0], ENDPOINTS[1], ENDPOINTS[2], ENDPOINTS[4]],
+    Scope.RESPONSES_DELETE: [ENDPOINTS[3]],
+    Scope.MODELS_READ: [ENDPOINTS[5], ENDPOINTS[6]],
+    Scope.RESPONSES_WRITE: [ENDPOINTS[7], ENDPOINTS[8]],
     Scope.CHAT_WRITE: [
         ("POST", "/chat/completions", {"model": "unknown", "messages": HI}),
         ("POST", "/chat/completions", {"model": "unknown", "messages": HI, "stream": True}),
@@ -141,23 +144,23 @@ SCOPES: dict[Scope, list[tuple[str, str, Any]]] = {
 
 
 @pytest.mark.parametrize("given", SCOPES)
-def test_a_scope_opens_its_own_doors_and_no_others(make_api: MakeApi, given: Scope) -> None:
+def test_a_scope_allows_its_own_endpoints_only(make_api: MakeApi, given: Scope) -> None:
     api = make_api(scopes=[given.value])
-    for needed, doors in SCOPES.items():
-        for method, path, body in doors:
+    for needed, endpoints in SCOPES.items():
+        for method, path, body in endpoints:
             answer = api.request(method, path, json=body or None)
             forbidden = answer.status_code == 403 and error(answer) == (403, None, "insufficient_scope")
             assert forbidden is (needed != given), (needed, method, path, answer.text)
 
 
-def test_a_key_without_scopes_opens_nothing(make_api: MakeApi) -> None:
+def test_a_key_without_scopes_is_forbidden_everything(make_api: MakeApi) -> None:
     answer = make_api(scopes=[]).get("/responses")
     assert error(answer) == (403, None, "insufficient_scope")
     message = "Your API key lacks the scope 'responses.read' that this request needs."
     assert (answer.json()["error"]["message"], answer.json()["error"]["type"]) == (message, "permission_error")
 
 
-def test_the_key_notes_that_it_was_used(api: Api, caller: Caller) -> None:
+def test_a_request_updates_the_last_use_of_its_key(api: Api, caller: Caller) -> None:
     began = now()
     api.get("/responses")
     with scope.team(caller.team.pk):
@@ -166,7 +169,7 @@ def test_the_key_notes_that_it_was_used(api: Api, caller: Caller) -> None:
     assert began <= used <= now()
 
 
-def test_a_response_notes_the_key_that_made_it(api: Api, script: Script, caller: Caller) -> None:
+def test_a_response_records_the_key_that_created_it(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     with scope.team(caller.team.pk):

@@ -1,4 +1,4 @@
-"""`POST /v1/responses` with `background`: answered at once, run by a worker, read by its id."""
+"""`POST /v1/responses` with `background`: queued immediately, executed by a worker, retrieved by its id."""
 
 import pytest
 from openai import OpenAI
@@ -17,7 +17,7 @@ from tests.support.workers import WorkerProcess
 
 
 @pytest.mark.usefixtures("worker")
-def test_it_answers_at_once_and_a_worker_runs_it(api: Api, script: Script, database: None) -> None:
+def test_a_background_response_is_queued_and_executed_by_a_worker(api: Api, script: Script, database: None) -> None:
     queued = api.create(model=script.say("Hello").model, input="Hi", background=True)
     assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
     done = ended(api, queued["id"])
@@ -27,7 +27,7 @@ def test_it_answers_at_once_and_a_worker_runs_it(api: Api, script: Script, datab
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_stream_shows_it_from_the_queue_to_its_end(api: Api, script: Script) -> None:
+def test_a_stream_follows_a_background_response_from_the_queue_to_its_end(api: Api, script: Script) -> None:
     events = api.events(model=script.say("Hello").model, input="Hi", background=True)
     assert types(events)[:3] == ["response.created", "response.queued", "response.in_progress"]
     assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
@@ -35,7 +35,7 @@ def test_a_stream_shows_it_from_the_queue_to_its_end(api: Api, script: Script) -
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_client_that_leaves_does_not_disturb_it(api: Api, script: Script) -> None:
+def test_a_background_run_continues_after_its_client_disconnects(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     with api.stream(model=script.model, input="Hi", background=True) as live:
@@ -46,7 +46,7 @@ def test_a_client_that_leaves_does_not_disturb_it(api: Api, script: Script) -> N
 
 
 @pytest.mark.usefixtures("worker")
-def test_tools_with_secrets_run_in_the_background(reaching: Api, script: Script) -> None:
+def test_mcp_credentials_are_available_to_the_worker(reaching: Api, script: Script) -> None:
     script.call(box__tell="{}").say("Told.")
     with mcp_server(token="token-of-the-box") as served:
         asked = tool(served, authorization="token-of-the-box")
@@ -57,7 +57,7 @@ def test_tools_with_secrets_run_in_the_background(reaching: Api, script: Script)
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_response_goes_on_from_one_in_the_background(api: Api, script: Script) -> None:
+def test_a_response_can_continue_a_background_response(api: Api, script: Script) -> None:
     queued = api.create(model=script.say("Ada.").model, input="Who?", background=True)
     ended(api, queued["id"])
     following = api.create(
@@ -68,15 +68,15 @@ def test_a_response_goes_on_from_one_in_the_background(api: Api, script: Script)
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_sdk_polls_it(client: OpenAI, script: Script) -> None:
+def test_the_sdk_can_poll_a_background_response(client: OpenAI, script: Script) -> None:
     queued = client.responses.create(model=script.say("Hello").model, input="Hi", background=True)
     eventually(lambda: client.responses.retrieve(queued.id).status == "completed")
     assert client.responses.retrieve(queued.id).output_text == "Hello"
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_lost_message_loses_nothing(api: Api, script: Script, worker: WorkerProcess) -> None:
-    """Nothing of it is in Redis but a wake-up: here nobody sends one."""
+def test_a_run_is_found_when_its_notification_is_lost(api: Api, script: Script, worker: WorkerProcess) -> None:
+    """The queue is in the database; here the worker receives no notification for the run."""
     script.say("Found.")
     with worker.standing_still():
         queued = api.create(model=script.model, input="Hi", background=True)
@@ -85,11 +85,11 @@ def test_a_lost_message_loses_nothing(api: Api, script: Script, worker: WorkerPr
 
 
 @pytest.mark.parametrize("without", ["store", "generate"])
-def test_it_is_refused_without_what_it_needs(api: Api, script: Script, without: str) -> None:
+def test_background_without_a_required_option_is_rejected(api: Api, script: Script, without: str) -> None:
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "background": True, without: False})
     assert error(answer) == (400, "background", "invalid_value")
 
 
-def test_a_request_that_is_wrong_is_refused_before_it_is_queued(api: Api) -> None:
+def test_an_invalid_request_is_rejected_before_it_is_queued(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "background": True, "previous_response_id": "resp_0"})
     assert error(answer) == (400, "previous_response_id", "previous_response_not_found")

@@ -1,4 +1,4 @@
-"""Whatever a client sends: a documented 4xx with `param` and `code` in the envelope, never a 500, HTML or a trace."""
+"""Invalid requests get a documented 4xx with `param` and `code`, never a 500, HTML or a traceback."""
 
 import socket
 from typing import Any
@@ -129,7 +129,9 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 @pytest.mark.parametrize(("body", "param", "code"), TABLE)
-def test_it_names_the_defect(api: Api, stream: bool, body: dict[str, Any], param: str | None, code: str | None) -> None:
+def test_an_invalid_body_is_rejected_with_param_and_code(
+    api: Api, stream: bool, body: dict[str, Any], param: str | None, code: str | None
+) -> None:
     wanted = {"stream": True} if stream else {}
     assert error(api.post("/responses", {**wanted, **body})) == (400, param, code)
 
@@ -146,7 +148,7 @@ def test_it_names_the_defect(api: Api, stream: bool, body: dict[str, Any], param
         ({"top_logprobs": 99}, {"model": 1}),
     ],
 )
-def test_of_several_defects_it_names_the_one_that_openai_names(
+def test_of_several_defects_the_one_that_openai_reports_is_reported(
     api: Api, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     named = error(api.post("/responses", {**HI, **second, **first}))[1]
@@ -172,25 +174,25 @@ def test_of_several_defects_it_names_the_one_that_openai_names(
         b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     ],
 )
-def test_it_says_that_a_body_is_no_json(api: Api, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_rejected(api: Api, path: str, body: bytes) -> None:
     assert error(api.post(path, body)) == (400, None, "invalid_json")
 
 
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
 @pytest.mark.parametrize("body", [b"[]", b'"Hi"', b"1", b"null", b"true"])
-def test_it_says_that_a_body_is_no_object(api: Api, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_rejected(api: Api, path: str, body: bytes) -> None:
     assert error(api.post(path, body)) == (400, None, "invalid_type")
 
 
 @pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" * 400, b"1e-400", b"9" * 30])
 @pytest.mark.parametrize("place", [b'"temperature": %b', b'"max_output_tokens": %b', b'"top_logprobs": %b'])
-def test_it_refuses_numbers_beyond_all_bounds(api: Api, place: bytes, number: bytes) -> None:
+def test_numbers_out_of_range_are_rejected(api: Api, place: bytes, number: bytes) -> None:
     body = b'{"model": "unknown", "input": "Hi", %b}' % (place % number)
     status, param, _ = error(api.post("/responses", body))
     assert (status, param in {None, "temperature", "max_output_tokens", "top_logprobs", "model"}) == (400, True)
 
 
-def test_it_keeps_huge_numbers_out_of_stored_json(api: Api, script: Script) -> None:
+def test_huge_numbers_in_tool_schemas_are_stored_unchanged(api: Api, script: Script) -> None:
     script.say("Hello")
     parameters = (
         b'{"a": 123456789012345678901234567890, "b": 1.7976931348623157e308, "c": -0.0, "d": 18446744073709551615}'
@@ -203,7 +205,7 @@ def test_it_keeps_huge_numbers_out_of_stored_json(api: Api, script: Script) -> N
 
 @pytest.mark.parametrize("depth", [100, 200, 250, 500, 1000])
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-def test_it_answers_whatever_the_depth_of_a_schema(api: Api, depth: int, stream: bool) -> None:
+def test_a_deeply_nested_schema_is_no_server_error(api: Api, depth: int, stream: bool) -> None:
     schema = b'{"a":' * depth + b"1" + b"}" * depth
     tool = b'{"type": "function", "name": "look", "parameters": %b}' % schema
     wanted = b"true" if stream else b"false"
@@ -215,13 +217,13 @@ def test_it_answers_whatever_the_depth_of_a_schema(api: Api, depth: int, stream:
 
 
 @pytest.mark.parametrize("depth", [100, 250, 500, 1000])
-def test_chat_answers_whatever_the_depth_of_a_schema(api: Api, depth: int) -> None:
+def test_a_deeply_nested_schema_is_no_server_error_in_chat_completions(api: Api, depth: int) -> None:
     schema = b'{"a":' * depth + b"1" + b"}" * depth
     body = b'{"model":"unknown","messages":[{"role":"user","content":"Hi"}],"metadata":%b}' % schema
     assert error(api.post("/chat/completions", body))[0] == 400
 
 
-def test_it_drops_nul_characters_which_the_database_cannot_store(api: Api, script: Script) -> None:
+def test_nul_characters_are_removed(api: Api, script: Script) -> None:
     script.say("Hel\x00lo")
     response = api.create(model=script.model, input="H\x00i", metadata={"a\x00": "b\x00"}, instructions="\x00")
     assert script.messages[0][-1]["content"] == "Hi"
@@ -230,19 +232,19 @@ def test_it_drops_nul_characters_which_the_database_cannot_store(api: Api, scrip
     assert response["metadata"] == {"a": "b"}
 
 
-def test_it_suggests_what_may_have_been_meant(api: Api) -> None:
+def test_a_misspelled_parameter_gets_a_suggestion(api: Api) -> None:
     answer = api.post("/responses", {**HI, "temprature": 1})
     assert answer.json()["error"]["message"] == "Unknown parameter: 'temprature'. Did you mean 'temperature'?"
 
 
-def test_it_says_where_messages_have_gone(api: Api) -> None:
+def test_messages_get_a_hint_at_input(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "messages": [USER]})
     message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
     assert answer.json()["error"]["message"] == message
 
 
 @pytest.mark.parametrize("path", ["/responses", "/responses/resp_x", "/responses/resp_x/input_items", "/models"])
-def test_it_knows_its_methods(api: Api, path: str) -> None:
+def test_an_unsupported_method_gets_405(api: Api, path: str) -> None:
     answer = api.request("PATCH", path)
     assert error(answer)[0] == 405
     assert "GET" in answer.headers["allow"]
@@ -251,7 +253,7 @@ def test_it_knows_its_methods(api: Api, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/nothing", "/responses/", "/responses/a/b", "/responses/a/input_items/", "/chat"]
 )
-def test_it_answers_unknown_urls_in_the_envelope(api: Api, path: str) -> None:
+def test_an_unknown_url_gets_an_error_envelope(api: Api, path: str) -> None:
     answer = api.get(path)
     assert error(answer) == (404, None, None)
     assert answer.json()["error"]["message"] == f"Invalid URL (GET /v1{path})"
@@ -259,26 +261,26 @@ def test_it_answers_unknown_urls_in_the_envelope(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("name", ["%00", "resp_%00", "%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
 @pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items", "/models/{}"])
-def test_it_answers_strange_ids_as_unknown_ones(api: Api, path: str, name: str) -> None:
+def test_malformed_ids_are_not_found(api: Api, path: str, name: str) -> None:
     assert error(api.get(path.format(name)))[0] == 404
 
 
 @pytest.mark.parametrize("name", ["after", "before", "limit", "order", "status", "created_after", "created_before"])
 @pytest.mark.parametrize("value", ["%00", "%ff", "x%00y", "99999999999999999999", "-1", "nan", "inf", "1e300", "[]"])
-def test_strange_queries_are_errors_of_the_client(api: Api, name: str, value: str) -> None:
+def test_malformed_query_parameters_are_client_errors(api: Api, name: str, value: str) -> None:
     status = api.get(f"/responses?{name}={value}").status_code
     assert status in {200, 400, 404}
 
 
 @pytest.mark.parametrize("name", ["model", "metadata[a]", "metadata[%00]", "metadata[]", "conversation_id"])
 @pytest.mark.parametrize("value", ["%00", "%ff", "", "x" * 5000])
-def test_strange_filters_find_nothing(api: Api, name: str, value: str) -> None:
+def test_filters_without_matches_return_an_empty_list(api: Api, name: str, value: str) -> None:
     answer = api.get(f"/responses?{name}={value}")
     assert answer.status_code in {200, 400}
 
 
 def padded(model: str, size: int, **more: Any) -> bytes:
-    """A body of about this size, as one with an image in it is."""
+    """Return a body of about this size with an image."""
     image = {"type": "input_image", "image_url": "data:image/png;base64,"}
     asks = {"model": model, "input": [{"role": "user", "content": [image] * -(-size // (16 * MIB))}], **more}
     raw = orjson.dumps(asks)
@@ -287,7 +289,7 @@ def padded(model: str, size: int, **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-def test_it_accepts_twenty_mebibytes(api: Api, script: Script, stream: bool) -> None:
+def test_a_body_of_20_mebibytes_is_accepted(api: Api, script: Script, stream: bool) -> None:
     script.say("Nice.")
     answer = api.post("/responses", padded(script.model, 20 * MIB, stream=stream))
     assert answer.status_code == 200
@@ -298,19 +300,21 @@ def test_it_accepts_twenty_mebibytes(api: Api, script: Script, stream: bool) -> 
 
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-def test_it_refuses_more_than_64_mebibytes(api: Api, path: str, stream: bool) -> None:
+def test_a_body_beyond_64_mebibytes_is_rejected(api: Api, path: str, stream: bool) -> None:
     answer = api.post(path, padded("m", 64 * MIB + 16, stream=stream))
     assert error(answer) == (413, None, "request_too_large")
 
 
 @pytest.mark.parametrize("server", ["web", "uvicorn_web"])
-def test_it_refuses_too_much_of_unannounced_length(request: pytest.FixtureRequest, server: str, caller: Caller) -> None:
+def test_a_chunked_body_beyond_the_limit_is_rejected(
+    request: pytest.FixtureRequest, server: str, caller: Caller
+) -> None:
     process: WebProcess = request.getfixturevalue(server)
     assert b" 413 " in send_in_chunks(process.url, caller.secret, 65 * MIB)
 
 
 def send_in_chunks(url: str, secret: str, size: int) -> bytes:
-    """POST without a content length; returns the head of the answer."""
+    """POST without a Content-Length; return the head of the response."""
     host, port = url.removeprefix("http://").split(":")
     head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {secret}\r\n"
     with socket.create_connection((host, int(port)), timeout=30) as peer:
@@ -320,22 +324,22 @@ def send_in_chunks(url: str, secret: str, size: int) -> bytes:
                 peer.sendall(b"%x\r\n" % MIB + b"x" * MIB + b"\r\n")
             peer.sendall(b"0\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has answered already and does not want the rest
+            pass  # the server has responded and closed the connection
         return peer.recv(65536)
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml;q=0.9", "garbage", "", "text/event-stream"])
 @pytest.mark.parametrize("path", ["/models", "/responses", "/responses/resp_x", "/nothing"])
-def test_it_answers_json_whatever_is_accepted(api: Api, path: str, accept: str) -> None:
+def test_responses_are_json_for_any_accept_header(api: Api, path: str, accept: str) -> None:
     answer = api.request("GET", path, headers={"Accept": accept})
     assert (answer.status_code, answer.headers["content-type"]) == (200 if path in LISTS else 404, "application/json")
 
 
 @pytest.mark.parametrize("server", ["web", "uvicorn_web"])
-def test_it_lets_a_client_go_on_that_asks_before_it_sends(
+def test_expect_100_continue_is_supported(
     request: pytest.FixtureRequest, server: str, caller: Caller, script: Script
 ) -> None:
-    """curl does so with bodies beyond a mebibyte."""
+    """curl sends it with bodies of more than a mebibyte."""
     script.say("Hello")
     process: WebProcess = request.getfixturevalue(server)
     host, port = process.url.removeprefix("http://").split(":")
@@ -348,23 +352,23 @@ def test_it_lets_a_client_go_on_that_asks_before_it_sends(
         assert b" 200 " in peer.recv(65536)
 
 
-def test_a_key_that_looks_like_our_marks_takes_nothing_with_it(api: Api) -> None:
+def test_a_key_that_looks_like_a_union_tag_is_rejected(api: Api) -> None:
     item = {"role": "user", "content": "Hi", "tag:a": None, "tag:b": None}
     answer = api.post("/responses", {"model": "m", "input": [item]})
     assert answer.status_code == 400
     assert error(answer)[0] == 400
 
 
-def test_too_many_query_parameters_are_refused(api: Api) -> None:
+def test_too_many_query_parameters_are_rejected(api: Api) -> None:
     assert error(api.request("GET", "/responses?" + "a&" * 1500))[0] == 400
 
 
-def test_an_endless_list_of_nonsense_is_refused_at_once(api: Api) -> None:
+def test_a_huge_invalid_list_is_rejected_quickly(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": [0] * 200_000})
     assert error(answer)[0] == 400
     assert answer.elapsed.total_seconds() < 2
 
 
-def test_a_stranger_cannot_send_a_large_body(web: WebProcess, http: httpx2.Client) -> None:
+def test_a_large_body_without_a_valid_key_is_rejected_early(web: WebProcess, http: httpx2.Client) -> None:
     stranger = Api(http, url=web.url, secret="sk-nobody")
     assert error(stranger.post("/responses", b"x" * 2_000_000)) == (401, None, "invalid_api_key")

@@ -1,4 +1,4 @@
-"""What workers make of batches: input checked, lines answered, files written; for all three endpoints."""
+"""Execution of batches by workers for all three endpoints: input validation, lines, output and error files."""
 
 from datetime import timedelta
 from typing import Any
@@ -32,17 +32,17 @@ VECTORS = {
 }
 
 
-def change(api: Api, batch_id: str, **values: Any) -> None:
+def update_batch(api: Api, batch_id: str, **values: Any) -> None:
     with scope.team(api.caller.team.pk):
         assert Batch.objects.filter(pk=batch_id).update(**values) == 1
 
 
 def codes(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What each line of an error file failed with."""
+    """Return the error code of each line of an error file."""
     return {name: (one["error"] or one["response"]["body"]["error"])["code"] for name, one in found.items()}
 
 
-def test_the_sdk_finds_answers_and_errors_in_files(client: OpenAI, script: Script, api: Api) -> None:
+def test_a_batch_writes_an_output_file_and_an_error_file(client: OpenAI, script: Script, api: Api) -> None:
     script.say("Hello").say("Hello")
     lines = [line(name, model=script.model, input=name) for name in ("a", "b")]
     lines += [line("c", model=script.model, input="c", stream=True), line("d", model="nobody", input="d")]
@@ -67,7 +67,7 @@ def test_the_sdk_finds_answers_and_errors_in_files(client: OpenAI, script: Scrip
         assert UsageRecord.objects.filter(team=api.caller.team, outcome="stop").count() == 2
 
 
-def test_chat_completions_are_answered_and_stored_on_demand(api: Api, script: Script) -> None:
+def test_a_chat_completion_of_a_batch_is_stored_on_request(api: Api, script: Script) -> None:
     script.then(whole(completion("Hello")))
     body: dict[str, Any] = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}], "store": True}
     batch = ended(api, asked(api, line("a", url=CHAT, **body), endpoint=CHAT)["id"])
@@ -78,7 +78,7 @@ def test_chat_completions_are_answered_and_stored_on_demand(api: Api, script: Sc
     assert batch["usage"]["total_tokens"] == 10
 
 
-def test_embeddings_are_made(api: Api) -> None:
+def test_a_batch_can_create_embeddings(api: Api) -> None:
     with running_upstream(path="/v1/embeddings") as upstream, upstream.script() as script:
         services.add_upstream(name=script.model, base_url=upstream.url, models=[script.model])
         script.then(whole(VECTORS))
@@ -91,17 +91,17 @@ def test_embeddings_are_made(api: Api) -> None:
     assert batch["usage"]["input_tokens"] == 5
 
 
-def test_an_endpoint_is_told_of_its_end(api: Api, script: Script) -> None:
+def test_a_completed_batch_triggers_a_webhook(api: Api, script: Script) -> None:
     with running_receiver() as receiver, delivering():
         endpoint = add_endpoint(api.caller, receiver.url, "batch.completed")
         batch_id = asked(api, line("a", model=script.say("Hello").model, input="Hi"))["id"]
-        [told] = receiver.wait_for(1)
-    event = told.unwrap(endpoint.secret)
+        [delivery] = receiver.wait_for(1)
+    event = delivery.unwrap(endpoint.secret)
     assert (event.type, event.data.id) == ("batch.completed", batch_id)
     assert retrieved(api, batch_id)["status"] == "completed"
 
 
-def test_an_input_with_defects_fails_with_each_of_them_and_asks_nobody(api: Api, script: Script) -> None:
+def test_an_invalid_input_file_fails_the_batch_with_all_defects(api: Api, script: Script) -> None:
     good = line("a", model=script.model, input="Hi")
     given: list[Any] = [
         b"{",
@@ -134,14 +134,14 @@ def test_an_input_with_defects_fails_with_each_of_them_and_asks_nobody(api: Api,
     ],
     ids=["no lines", "too many inputs", "too many lines"],
 )
-def test_an_input_has_limits(api: Api, given: list[Any], endpoint: str, code: str) -> None:
+def test_an_input_file_beyond_a_limit_fails_the_batch(api: Api, given: list[Any], endpoint: str, code: str) -> None:
     batch = ended(api, asked(api, *given, endpoint=endpoint)["id"])
     assert [one["code"] for one in batch["errors"]["data"]] == [code]
     with scope.team(api.caller.team.pk):
         assert not BatchLine.objects.filter(batch=batch["id"]).exists()
 
 
-def test_a_cancelled_batch_stops_at_once_and_keeps_what_it_has(api: Api, script: Script) -> None:
+def test_cancelling_a_batch_stops_active_lines_and_keeps_results(api: Api, script: Script) -> None:
     script.say("One").always(stream(chunk(content="T"), Gate()))
     batch_id = asked(api, *(line(f"{n}", model=script.model, input="Hi") for n in range(4)))["id"]
     eventually(lambda: retrieved(api, batch_id)["request_counts"]["completed"] == 1)
@@ -157,18 +157,18 @@ def test_a_cancelled_batch_stops_at_once_and_keeps_what_it_has(api: Api, script:
     assert ok(api.post(f"/batches/{batch_id}/cancel", {})) == batch
 
 
-def test_what_is_left_after_a_day_expires(api: Api, script: Script) -> None:
+def test_unfinished_lines_expire_with_the_batch(api: Api, script: Script) -> None:
     script.say("One").always(stream(chunk(content="T"), Gate()))
     batch_id = asked(api, *(line(f"{n}", model=script.model, input="Hi") for n in range(3)))["id"]
     eventually(lambda: retrieved(api, batch_id)["request_counts"]["completed"] == 1)
-    change(api, batch_id, expires_at=now() - timedelta(seconds=1))
+    update_batch(api, batch_id, expires_at=now() - timedelta(seconds=1))
     batch = ended(api, batch_id)
     assert (batch["status"], batch["completed_at"]) == ("expired", None)
     assert batch["expired_at"] is not None
     assert set(codes(answers(api, batch["error_file_id"])).values()) == {"batch_expired"}
 
 
-def test_a_full_upstream_is_asked_again_and_a_bad_request_is_not(api: Api, script: Script) -> None:
+def test_a_line_is_retried_after_429_but_not_after_400(api: Api, script: Script) -> None:
     script.then(refusal(429)).say("Hello")
     batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])
     assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
@@ -177,7 +177,7 @@ def test_a_full_upstream_is_asked_again_and_a_bad_request_is_not(api: Api, scrip
     assert codes(answers(api, batch["error_file_id"])) == {"a": "invalid_prompt"}
 
 
-def test_an_upstream_that_stays_full_fails_the_line(api: Api, script: Script) -> None:
+def test_a_line_fails_after_repeated_429(api: Api, script: Script) -> None:
     script.then(*[refusal(429)] * 5)
     batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])
     found = answers(api, batch["error_file_id"])["a"]["response"]
@@ -185,13 +185,13 @@ def test_an_upstream_that_stays_full_fails_the_line(api: Api, script: Script) ->
 
 
 def created_by(caller: Caller, file_id: str) -> str:
-    """The id of a batch that this key creates, in the test's own transaction."""
+    """Create a batch with this key in the test's own transaction; return its id."""
     principal = directory.principal(caller.secret)
     body = parse_batch({"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"})
     return create_batch(principal=principal, body=body, request=RequestInfo(request_id="req_test")).pk
 
 
-def test_the_lines_of_a_revoked_key_fail(api: Api, make_caller: MakeCaller) -> None:
+def test_lines_fail_when_the_key_of_the_batch_is_revoked(api: Api, make_caller: MakeCaller) -> None:
     file_id, revoked = uploaded(api, HI), make_caller(team=api.caller.team)
     with scope.every_team():
         batch_id = created_by(revoked, file_id)
@@ -201,7 +201,7 @@ def test_the_lines_of_a_revoked_key_fail(api: Api, make_caller: MakeCaller) -> N
     assert (found["status_code"], found["body"]["error"]["code"]) == (401, "api_key_revoked")
 
 
-def test_an_input_that_is_gone_fails_the_batch(api: Api) -> None:
+def test_an_expired_input_file_fails_the_batch(api: Api) -> None:
     with scope.team(api.caller.team.pk):
         batch_id = created_by(api.caller, file_id := uploaded(api, HI))
         File.objects.filter(pk=file_id).update(expires_at=now())

@@ -1,4 +1,4 @@
-"""`/v1/batches`: creating, listing and retrieving, whatever workers do meanwhile."""
+"""`/v1/batches`: creating, listing and retrieving, independently of workers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def body(api: Api, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value != "left out"}
 
 
-def test_a_new_batch_waits_to_be_validated(api: Api) -> None:
+def test_a_new_batch_is_validating(api: Api) -> None:
     expiry = {"anchor": "created_at", "seconds": 3600}
     batch = asked(api, HI, metadata={"job": "nightly"}, output_expires_after=expiry)
     assert batch["status"] == "validating"
@@ -26,7 +26,7 @@ def test_a_new_batch_waits_to_be_validated(api: Api) -> None:
     assert (retrieved["id"], retrieved["created_at"]) == (batch["id"], batch["created_at"])
 
 
-def test_metadata_stay_null_where_there_are_none(api: Api) -> None:
+def test_metadata_is_null_if_none_was_sent(api: Api) -> None:
     assert asked(api, HI)["metadata"] is None
 
 
@@ -42,22 +42,22 @@ def test_metadata_stay_null_where_there_are_none(api: Api) -> None:
         ({"priority": "low"}, "priority"),
     ],
 )
-def test_it_names_what_is_wrong(api: Api, change: dict[str, Any], param: str) -> None:
+def test_an_invalid_body_is_rejected_with_param_and_code(api: Api, change: dict[str, Any], param: str) -> None:
     status, named, _ = error(api.post("/batches", body(api, **change)))
     assert (status, named) == (404 if change.get("input_file_id", "").startswith("file") else 400, param)
 
 
-def test_the_input_must_be_meant_for_batches(api: Api) -> None:
+def test_an_input_file_with_another_purpose_is_rejected(api: Api) -> None:
     file_id = uploaded(api, HI, purpose="user_data")
     assert error(api.post("/batches", body(api, input_file_id=file_id))) == (400, "input_file_id", "invalid_value")
 
 
-def test_the_file_of_another_team_is_not_there(api: Api, outsider: Api) -> None:
+def test_an_input_file_of_another_team_is_not_found(api: Api, outsider: Api) -> None:
     foreign = outsider.post("/batches", body(api, input_file_id=uploaded(api, HI)))
     assert error(foreign) == (404, "input_file_id", None)
 
 
-def test_another_team_gets_the_answer_of_an_unknown_batch(api: Api, outsider: Api) -> None:
+def test_another_teams_batch_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     batch_id = asked(api, HI)["id"]
     for method, path in (("GET", ""), ("POST", "/cancel")):
         foreign = outsider.request(method, f"/batches/{batch_id}{path}")
@@ -68,7 +68,7 @@ def test_another_team_gets_the_answer_of_an_unknown_batch(api: Api, outsider: Ap
     assert error(outsider.get("/batches", after=batch_id)) == (404, "after", None)
 
 
-def test_a_list_is_read_page_by_page_newest_first(api: Api) -> None:
+def test_batches_are_listed_newest_first_in_pages(api: Api) -> None:
     ids = [asked(api, HI)["id"] for _ in range(3)]
     first = ok(api.get("/batches", limit=2))
     assert [batch["id"] for batch in first["data"]] == [ids[2], ids[1]]
@@ -77,7 +77,7 @@ def test_a_list_is_read_page_by_page_newest_first(api: Api) -> None:
     assert ([batch["id"] for batch in second["data"]], second["has_more"]) == ([ids[0]], False)
 
 
-def test_a_key_needs_the_scope_of_batches_and_that_of_their_endpoint(api: Api, make_api: MakeApi) -> None:
+def test_creating_a_batch_requires_its_scope_and_that_of_the_endpoint(api: Api, make_api: MakeApi) -> None:
     reading = make_api(team=api.caller.team, scopes=["batches.read"])
     chatting = make_api(team=api.caller.team, scopes=["batches.write", "chat_completions.write"])
     asking = body(api, input_file_id=uploaded(api, HI))

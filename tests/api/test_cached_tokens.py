@@ -1,4 +1,4 @@
-"""Tokens that an upstream read from its cache or wrote into it: in the response, in the turn, in the ledger."""
+"""Tokens read from or written to an upstream's cache: in the response, the turn and the usage record."""
 
 import pytest
 
@@ -14,8 +14,8 @@ CACHED = {"cached_tokens": 4, "cache_write_tokens": 3}
 
 
 @pytest.fixture(params=["chat completions", "responses"])
-def answered(request: pytest.FixtureRequest) -> Script:
-    """A model whose upstream says so in its way."""
+def upstream_with_usage(request: pytest.FixtureRequest) -> Script:
+    """Return a model whose upstream reports this usage."""
     if request.param == "responses":
         relayed: Script = request.getfixturevalue("relayed")
         return relayed.then(answer(said("Hello")))
@@ -24,10 +24,10 @@ def answered(request: pytest.FixtureRequest) -> Script:
     return script.then(stream(chunk(content="Hello"), chunk(finish="stop"), counted))
 
 
-def test_they_are_shown_and_kept(api: Api, answered: Script, caller: Caller) -> None:
-    made = api.create(model=answered.model, input="Hi")
-    assert made["usage"]["input_tokens_details"] == CACHED
-    assert api.retrieve(made["id"])["usage"] == made["usage"]
+def test_cached_tokens_are_reported_and_stored(api: Api, upstream_with_usage: Script, caller: Caller) -> None:
+    created = api.create(model=upstream_with_usage.model, input="Hi")
+    assert created["usage"]["input_tokens_details"] == CACHED
+    assert api.retrieve(created["id"])["usage"] == created["usage"]
     with scope.team(caller.team.pk):
         rows: list[Response | Turn | UsageRecord] = [
             Response.objects.get(),

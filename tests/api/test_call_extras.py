@@ -13,8 +13,8 @@ SIGNED = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
 SEARCH = [{"type": "tool_search"}, {**LOOK, "defer_loading": True}]
 
 
-def signed(name: str = "look", *, late: bool = False, arguments: str = "{}") -> Answer:
-    """A call with a signature, at its beginning or in a later delta."""
+def signed_call(name: str = "look", *, late: bool = False, arguments: str = "{}") -> Answer:
+    """Return a call with a signature, in its first or in a later delta."""
     call = {"index": 0, "id": "call_1", "function": {"name": name, "arguments": arguments}}
     if not late:
         return stream(chunk(tool_calls=[{**call, **SIGNED}]), chunk(finish="tool_calls"))
@@ -28,14 +28,14 @@ def output(call_id: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_call_extras_are_returned_to_the_upstream_in_a_chain(api: Api, script: Script, late: bool) -> None:
-    script.then(signed(late=late)).say("Done")
+    script.then(signed_call(late=late)).say("Done")
     first = api.create(model=script.model, input="Hi", tools=[LOOK])
     api.create(model=script.model, input=[output("call_1")], previous_response_id=first["id"], tools=[LOOK])
     assert script.messages[1][-2]["tool_calls"][0].items() >= SIGNED.items()
 
 
 def test_call_extras_survive_a_client_managed_history(api: Api, script: Script) -> None:
-    script.then(signed()).say("Done")
+    script.then(signed_call()).say("Done")
     body = {"model": script.model, "tools": [LOOK], "store": False}
     first = api.create(input="Hi", **body)
     assert [item["type"] for item in first["output"]] == ["reasoning", "function_call"]
@@ -45,13 +45,13 @@ def test_call_extras_survive_a_client_managed_history(api: Api, script: Script) 
 
 
 def test_call_extras_are_not_readable_by_clients(api: Api, script: Script) -> None:
-    events = api.events(model=script.then(signed()).model, input="Hi", tools=[LOOK])
+    events = api.events(model=script.then(signed_call()).model, input="Hi", tools=[LOOK])
     assert "c2lnbmVk" not in str(events)
     assert events[-1]["response"]["output"][0]["summary"] == []
 
 
 def test_call_extras_of_hosted_tools_are_returned_to_the_upstream(api: Api, script: Script) -> None:
-    script.then(signed("tool_search", arguments='{"query":"look"}')).say("Done")
+    script.then(signed_call("tool_search", arguments='{"query":"look"}')).say("Done")
     api.create(model=script.model, input="Hi", tools=SEARCH)
     assert script.messages[1][-2]["tool_calls"][0].items() >= SIGNED.items()
 

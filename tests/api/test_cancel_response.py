@@ -1,4 +1,4 @@
-"""`POST /v1/responses/{id}/cancel`: a state that is written once, wherever the run is, and what becomes of the run."""
+"""`POST /v1/responses/{id}/cancel`: the stored state, wherever the run is executed, and the end of the run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ from tests.support.workers import WorkerProcess
 
 
 def cancel(api: Api, response_id: str) -> dict[str, Any]:
-    """What the cancelled response is."""
+    """Cancel a response and return it."""
     return ok(api.post(f"/responses/{response_id}/cancel", b""))
 
 
 @contextmanager
 def running(api: Api, script: Script) -> Iterator[tuple[str, Received]]:
-    """A background run whose upstream has said "Hel" and waits."""
+    """Return a background run whose upstream has sent "Hel" and then waits."""
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
     response_id = api.create(model=script.model, input="Hi", background=True)["id"]
@@ -38,7 +38,7 @@ def running(api: Api, script: Script) -> Iterator[tuple[str, Received]]:
 
 
 @pytest.mark.usefixtures("worker", "database")
-def test_it_ends_a_run_where_it_stands(api: Api, script: Script) -> None:
+def test_cancelling_ends_an_active_run_and_keeps_its_output(api: Api, script: Script) -> None:
     with running(api, script) as (response_id, received), api.follow(response_id) as live:
         while live.next()["type"] != "response.output_text.delta":
             pass
@@ -53,7 +53,7 @@ def test_it_ends_a_run_where_it_stands(api: Api, script: Script) -> None:
 
 
 @pytest.mark.usefixtures("worker", "database")
-def test_what_was_cut_is_in_the_ledger_and_who_cut_it_in_the_audit_log(api: Api, script: Script) -> None:
+def test_a_cancelled_run_has_a_usage_record_and_an_audit_event(api: Api, script: Script) -> None:
     with running(api, script) as (response_id, _):
         cancel(api, response_id)
         cancel(api, response_id)
@@ -65,7 +65,7 @@ def test_what_was_cut_is_in_the_ledger_and_who_cut_it_in_the_audit_log(api: Api,
 
 
 @pytest.mark.usefixtures("database")
-def test_it_ends_a_response_that_waits(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_a_queued_response_can_be_cancelled(api: Api, script: Script, worker: WorkerProcess) -> None:
     with worker.standing_still():
         response_id = api.create(model=script.model, input="Hi", background=True)["id"]
         cancelled = cancel(api, response_id)
@@ -77,14 +77,14 @@ def test_it_ends_a_response_that_waits(api: Api, script: Script, worker: WorkerP
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_response_that_has_ended_is_returned_as_it_is(api: Api, script: Script) -> None:
+def test_cancelling_an_ended_response_returns_it_unchanged(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi", background=True)["id"]
     completed = ended(api, response_id)
     assert cancel(api, response_id) == completed
     assert completed["status"] == "completed"
 
 
-def test_a_synchronous_response_is_not_cancelled(api: Api, script: Script) -> None:
+def test_a_synchronous_response_cannot_be_cancelled(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     answer = api.post(f"/responses/{response_id}/cancel", {})
     assert error(answer) == (400, None, None)
@@ -92,7 +92,7 @@ def test_a_synchronous_response_is_not_cancelled(api: Api, script: Script) -> No
 
 
 @pytest.mark.usefixtures("worker")
-def test_deleting_a_running_response_cancels_it_first(api: Api, script: Script) -> None:
+def test_deleting_an_active_response_cancels_it_first(api: Api, script: Script) -> None:
     with running(api, script) as (response_id, received), api.follow(response_id) as live:
         live.next()
         assert api.delete(f"/responses/{response_id}").status_code == 200
@@ -102,7 +102,7 @@ def test_deleting_a_running_response_cancels_it_first(api: Api, script: Script) 
 
 
 @pytest.mark.usefixtures("worker")
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_response_gets_the_404_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
     with running(api, script) as (response_id, received):
         foreign = outsider.post(f"/responses/{response_id}/cancel", {})
         unknown = outsider.post("/responses/resp_unknown/cancel", {})
@@ -112,17 +112,17 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, 
     assert ended(api, response_id)["status"] == "completed"
 
 
-def test_it_asks_for_the_scope_to_write(api: Api, make_api: MakeApi) -> None:
+def test_cancelling_requires_the_write_scope(api: Api, make_api: MakeApi) -> None:
     reader = make_api(team=api.caller.team, scopes=["responses.read"])
     assert reader.post("/responses/resp_x/cancel", {}).status_code == 403
 
 
-def test_it_takes_no_parameters(api: Api) -> None:
+def test_parameters_are_rejected(api: Api) -> None:
     answer = api.post("/responses/resp_x/cancel", {"reason": "tired"})
     assert error(answer) == (400, "reason", "unknown_parameter")
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_sdk_cancels(api: Api, client: OpenAI, script: Script) -> None:
+def test_the_sdk_can_cancel_a_response(api: Api, client: OpenAI, script: Script) -> None:
     with running(api, script) as (response_id, _):
         assert client.responses.cancel(response_id).status == "cancelled"

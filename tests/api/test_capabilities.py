@@ -1,4 +1,4 @@
-"""What a model can do, as its operator says: it decides what is forwarded and what is refused by name."""
+"""Capabilities of a model, as configured by the operator: they decide what is forwarded and what is rejected."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ EXTRA: dict[str, Any] = {
 }
 
 
-def refused(api: Api, script: Script, **body: Any) -> tuple[int, str | None, str | None]:
-    """What a request for the script's model is refused with; the model itself is never asked."""
+def rejection(api: Api, script: Script, **body: Any) -> tuple[int, str | None, str | None]:
+    """Return the error of a request for the script's model; the upstream must not be called."""
     return error(api.post("/responses", {"model": script.model, "input": "Hi", **body}))
 
 
-def test_extra_sampling_is_forwarded_to_models_that_know_it(api: Api, script: Script) -> None:
+def test_extra_sampling_is_forwarded_to_models_that_support_it(api: Api, script: Script) -> None:
     describe(script, extra_sampling=True).say("Hello")
     response = api.create(model=script.model, input="Hi", **EXTRA)
     assert {name: script.bodies[0].get(name) for name in EXTRA} == EXTRA
@@ -30,38 +30,38 @@ def test_extra_sampling_is_forwarded_to_models_that_know_it(api: Api, script: Sc
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_extra_sampling_is_refused_by_name_for_others(api: Api, script: Script, name: str) -> None:
-    assert refused(api, script, **{name: EXTRA[name]}) == (400, name, "unsupported_parameter")
+def test_extra_sampling_is_rejected_for_other_models(api: Api, script: Script, name: str) -> None:
+    assert rejection(api, script, **{name: EXTRA[name]}) == (400, name, "unsupported_parameter")
 
 
-def test_an_effort_that_the_model_knows_is_forwarded(api: Api, script: Script) -> None:
+def test_a_supported_reasoning_effort_is_forwarded(api: Api, script: Script) -> None:
     describe(script, reasoning_efforts=["low", "high"]).say("Hello")
     assert api.create(model=script.model, input="Hi", reasoning={"effort": "high"})["reasoning"]["effort"] == "high"
     assert script.bodies[0]["reasoning_effort"] == "high"
 
 
-def test_an_effort_that_the_model_does_not_know_is_refused(api: Api, script: Script) -> None:
+def test_an_unsupported_reasoning_effort_is_rejected(api: Api, script: Script) -> None:
     describe(script, reasoning_efforts=["low", "high"])
-    assert refused(api, script, reasoning={"effort": "xhigh"}) == (400, "reasoning.effort", "unsupported_value")
+    assert rejection(api, script, reasoning={"effort": "xhigh"}) == (400, "reasoning.effort", "unsupported_value")
 
 
 @pytest.mark.parametrize("name", ["summary", "generate_summary"])
 @pytest.mark.parametrize("style", ["concise", "detailed"])
-def test_a_style_of_summary_is_refused_where_nobody_would_hear_of_it(
+def test_a_summary_style_is_rejected_if_the_upstream_cannot_receive_it(
     api: Api, script: Script, name: str, style: str
 ) -> None:
     describe(script, reasoning_summaries=True)
-    assert refused(api, script, reasoning={name: style}) == (400, f"reasoning.{name}", "unsupported_value")
+    assert rejection(api, script, reasoning={name: style}) == (400, f"reasoning.{name}", "unsupported_value")
 
 
-def test_logprobs_are_refused_where_there_are_none(api: Api, script: Script) -> None:
+def test_logprobs_are_rejected_if_the_model_does_not_support_them(api: Api, script: Script) -> None:
     describe(script, logprobs=False)
-    asked = refused(api, script, include=["message.output_text.logprobs"])
+    asked = rejection(api, script, include=["message.output_text.logprobs"])
     assert asked == (400, "include", "unsupported_parameter")
-    assert refused(api, script, top_logprobs=2) == (400, "top_logprobs", "unsupported_parameter")
+    assert rejection(api, script, top_logprobs=2) == (400, "top_logprobs", "unsupported_parameter")
 
 
-def test_what_the_model_cannot_do_does_not_count_either(api: Api, script: Script) -> None:
+def test_counting_tokens_rejects_unsupported_parameters_too(api: Api, script: Script) -> None:
     describe(script, reasoning_efforts=["low"])
     body = {"model": script.model, "input": "Hi", "reasoning": {"effort": "max"}}
     assert error(api.post("/responses/input_tokens", body)) == (400, "reasoning.effort", "unsupported_value")

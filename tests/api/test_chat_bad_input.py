@@ -1,4 +1,4 @@
-"""What `POST /v1/chat/completions` refuses before any upstream is asked, JSON and streams alike."""
+"""Requests that `POST /v1/chat/completions` rejects before it calls an upstream, JSON and streams alike."""
 
 from typing import Any
 
@@ -21,16 +21,16 @@ IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "https://exam
 Refusal = tuple[int, str | None, str | None]
 
 
-def refusal(api: Api, body: dict[str, Any]) -> Refusal:
-    """What a body is refused with, which a stream is as well. A script that is asked fails its test."""
+def rejection(api: Api, body: dict[str, Any]) -> Refusal:
+    """Return the error of a body, which a stream must get as well; a call of the upstream fails the test."""
     answer = api.post(CHAT, body)
     if "stream_options" not in body:
         assert api.post(CHAT, {**body, "stream": True}).json() == answer.json()
     return error(answer)
 
 
-def said(api: Api, body: dict[str, Any]) -> str:
-    """The sentence of a refusal."""
+def message_of(api: Api, body: dict[str, Any]) -> str:
+    """Return the error message of a body."""
     message: str = api.post(CHAT, body).json()["error"]["message"]
     return message
 
@@ -99,22 +99,22 @@ MESSAGES: dict[str, tuple[list[Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize("what", MESSAGES)
-def test_messages_that_are_none_are_refused(api: Api, script: Script, what: str) -> None:
+def test_invalid_messages_are_rejected(api: Api, script: Script, what: str) -> None:
     messages, param, code = MESSAGES[what]
-    assert refusal(api, {"model": script.model, "messages": messages}) == (400, param, code)
+    assert rejection(api, {"model": script.model, "messages": messages}) == (400, param, code)
 
 
-def test_the_order_of_calls_and_answers_is_explained_in_openais_words(api: Api, script: Script) -> None:
-    assert said(api, {"model": script.model, "messages": [HI, ANSWER]}) == (
+def test_tool_messages_out_of_order_get_openais_error_messages(api: Api, script: Script) -> None:
+    assert message_of(api, {"model": script.model, "messages": [HI, ANSWER]}) == (
         "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
     )
-    assert said(api, {"model": script.model, "messages": [ASKS, HI]}) == (
+    assert message_of(api, {"model": script.model, "messages": [ASKS, HI]}) == (
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
         "The following tool_call_ids did not have response messages: call_1"
     )
 
 
-def test_conversations_of_every_kind_are_sent_on_as_they_came(api: Api, script: Script) -> None:
+def test_valid_messages_are_forwarded_unchanged(api: Api, script: Script) -> None:
     script.then(whole(completion("Hello")))
     second = {"id": "call_2", "type": "custom", "custom": {"name": "draw", "input": "a cat"}}
     messages = [
@@ -132,7 +132,7 @@ def test_conversations_of_every_kind_are_sent_on_as_they_came(api: Api, script: 
     assert script.messages[0] == messages
 
 
-def test_what_upstreams_hang_onto_their_answers_comes_back_to_them(api: Api, script: Script) -> None:
+def test_extra_fields_of_assistant_messages_are_returned_to_the_upstream(api: Api, script: Script) -> None:
     script.then(whole(completion("Hello")))
     call = {**CALL, "extra_content": {"signature": "abc"}, "function": {**CALL["function"], "x": 1}}
     messages = [{**ASKS, "tool_calls": [call], "reasoning_details": [{"text": "Hm."}]}, ANSWER]
@@ -243,13 +243,15 @@ PARAMETERS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "param", "code"), PARAMETERS, ids=lambda value: str(value)[:60])
-def test_parameters_name_their_defect(api: Api, script: Script, given: dict[str, Any], param: str, code: str) -> None:
-    assert refusal(api, {"model": script.model, "messages": [HI], **given}) == (400, param, code)
+def test_invalid_parameters_are_rejected_with_param_and_code(
+    api: Api, script: Script, given: dict[str, Any], param: str, code: str
+) -> None:
+    assert rejection(api, {"model": script.model, "messages": [HI], **given}) == (400, param, code)
 
 
-def test_a_slip_in_a_name_gets_a_hint(api: Api, script: Script) -> None:
+def test_a_misspelled_parameter_gets_a_suggestion(api: Api, script: Script) -> None:
     body = {"model": script.model, "messages": [HI], "temprature": 1}
-    assert said(api, body) == "Unknown parameter: 'temprature'. Did you mean 'temperature'?"
+    assert message_of(api, body) == "Unknown parameter: 'temprature'. Did you mean 'temperature'?"
 
 
 KNOWN: dict[str, Any] = {
@@ -288,17 +290,17 @@ KNOWN: dict[str, Any] = {
 OTHERS = {"model", "messages", "max_tokens", "metadata", "moderation", "store", "stream_options"}
 
 
-def test_every_parameter_of_the_sdk_is_looked_at_here() -> None:
+def test_every_parameter_of_the_sdk_is_covered() -> None:
     assert KNOWN.keys() | OTHERS == CompletionCreateParamsBase.__annotations__.keys()
 
 
-def test_every_parameter_of_openais_is_sent_on(api: Api, script: Script) -> None:
+def test_every_valid_parameter_is_forwarded(api: Api, script: Script) -> None:
     script.then(whole(completion("Hello")))
     assert api.post(CHAT, {"model": script.model, "messages": [HI], **KNOWN}).status_code == 200
     assert {name: script.bodies[0].get(name) for name in KNOWN} == KNOWN
 
 
-# -- what models can do ------------------------------------------------------------------------------------------------
+# -- capabilities of models -------------------------------------------------------------------------------------------
 
 EXTRA: dict[str, Any] = {
     "top_k": 40,
@@ -309,12 +311,12 @@ EXTRA: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_extra_sampling_is_refused_where_it_is_not_known(api: Api, script: Script, name: str) -> None:
+def test_extra_sampling_is_rejected_for_models_without_it(api: Api, script: Script, name: str) -> None:
     body = {"model": script.model, "messages": [HI], name: EXTRA[name]}
-    assert refusal(api, body) == (400, name, "unsupported_parameter")
+    assert rejection(api, body) == (400, name, "unsupported_parameter")
 
 
-def test_extra_sampling_is_sent_on_where_it_is_known(api: Api, script: Script) -> None:
+def test_extra_sampling_is_forwarded_to_models_that_support_it(api: Api, script: Script) -> None:
     describe(script, extra_sampling=True).then(whole(completion("Hello")))
     assert api.post(CHAT, {"model": script.model, "messages": [HI], **EXTRA}).status_code == 200
     assert {name: script.bodies[0].get(name) for name in EXTRA} == EXTRA
@@ -337,21 +339,21 @@ CANNOT: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("can", "given", "param", "code"), CANNOT, ids=lambda value: str(value)[:40])
-def test_what_the_model_cannot_do_is_refused(
+def test_unsupported_features_of_a_model_are_rejected(
     api: Api, script: Script, can: dict[str, Any], given: dict[str, Any], param: str, code: str
 ) -> None:
     describe(script, **can)
-    assert refusal(api, {"model": script.model, "messages": [HI], **given}) == (400, param, code)
+    assert rejection(api, {"model": script.model, "messages": [HI], **given}) == (400, param, code)
 
 
-def test_files_are_sent_on_to_models_that_read_them(api: Api, script: Script) -> None:
+def test_files_are_forwarded_to_models_that_support_them(api: Api, script: Script) -> None:
     describe(script, files=True).then(whole(completion("Hello")))
     assert api.post(CHAT, {"model": script.model, "messages": [of_user(FILE)]}).status_code == 200
     assert script.messages[0] == [of_user(FILE)]
 
 
 @pytest.mark.parametrize(("knows", "role"), [(True, "developer"), (False, "system")])
-def test_developers_are_the_system_to_models_that_do_not_know_them(
+def test_developer_messages_become_system_messages_for_older_models(
     api: Api, script: Script, knows: bool, role: str
 ) -> None:
     describe(script, developer_role=knows).then(whole(completion("Hello")))

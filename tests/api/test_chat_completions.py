@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the upstream's answer, passed on."""
+"""`POST /v1/chat/completions`: forwarding requests to the upstream and its completions to the client."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ HI = [{"role": "user", "content": "Hi"}]
 COMPLETION = completion("Hello")
 
 
-def ledger(caller: Caller) -> UsageRecord:
-    """The one row of this test's team, once it is there."""
+def usage_record(caller: Caller) -> UsageRecord:
+    """Wait for the only usage record of the test's team."""
     with scope.team(caller.team.pk):
         return UsageRecord.objects.get()
 
 
-def test_it_passes_the_completion_on(api: Api, script: Script) -> None:
+def test_the_upstreams_completion_is_returned(api: Api, script: Script) -> None:
     script.then(whole(COMPLETION))
     assert ok(api.post("/chat/completions", {"model": script.model, "messages": HI})) == COMPLETION
 
 
-def test_it_sends_what_the_client_sent(api: Api, script: Script) -> None:
+def test_the_clients_request_is_forwarded(api: Api, script: Script) -> None:
     script.then(whole(COMPLETION))
     more = {"temperature": 0.1, "n": 1, "seed": 5, "logit_bias": {"50256": -100}, "tools": []}
     unsent = {"stop": None, "tool_choice": None}
@@ -35,7 +35,7 @@ def test_it_sends_what_the_client_sent(api: Api, script: Script) -> None:
     assert script.bodies == [{"model": script.model, "messages": HI, **more, "stream": False}]
 
 
-def test_it_streams_the_chunks(api: Api, script: Script) -> None:
+def test_chunks_are_streamed(api: Api, script: Script) -> None:
     answer = [*text("Hel", "lo"), *calls(look="{}")]
     script.then(stream(*answer))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
@@ -46,35 +46,35 @@ def test_it_streams_the_chunks(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
-def test_only_those_who_ask_get_the_chunk_without_choices(api: Api, script: Script, options: Any) -> None:
+def test_a_usage_chunk_is_only_sent_on_request(api: Api, script: Script, options: Any) -> None:
     script.say("Hello")
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
         assert all(chunk["choices"] for chunk in live.events)
     assert script.bodies[0]["stream_options"]["include_usage"] is True
 
 
-def test_those_who_ask_get_the_usage(api: Api, script: Script) -> None:
+def test_a_usage_chunk_is_sent_on_request(api: Api, script: Script) -> None:
     script.say("Hello")
     options = {"include_usage": True}
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
         assert live.rest()[-1] == usage()
 
 
-def said_with_the_end(wants: bool) -> list[dict[str, Any]]:
-    """What clients get of an upstream that says the usage together with the reason of the end."""
+def usage_with_the_last_choice(wants: bool) -> list[dict[str, Any]]:
+    """Return the chunks of an upstream that sends the usage together with the finish reason."""
     end = chunk(finish="stop")
     return [chunk(content="Hello"), {**end, "usage": None}, usage()] if wants else [chunk(content="Hello"), end]
 
 
 @pytest.mark.parametrize("wants", [False, True])
-def test_usage_that_is_not_last_is_said_last(api: Api, script: Script, wants: bool) -> None:
+def test_usage_is_moved_to_the_last_chunk(api: Api, script: Script, wants: bool) -> None:
     script.then(stream(chunk(content="Hello"), {**chunk(finish="stop"), "usage": USAGE}))
     options = {"include_usage": wants}
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
-        assert live.rest() == said_with_the_end(wants)
+        assert live.rest() == usage_with_the_last_choice(wants)
 
 
-def test_usage_that_counts_up_is_said_once(api: Api, script: Script) -> None:
+def test_cumulative_usage_is_reported_once(api: Api, script: Script) -> None:
     first = {**chunk(content="Hello"), "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}}
     script.then(stream(first, usage(), chunk(finish="stop")))
     options = {"include_usage": True}
@@ -82,7 +82,7 @@ def test_usage_that_counts_up_is_said_once(api: Api, script: Script) -> None:
         assert [piece.get("usage") for piece in live.rest()] == [None, None, USAGE]
 
 
-def test_no_usage_is_made_up(api: Api, script: Script) -> None:
+def test_no_usage_chunk_is_sent_if_the_upstream_reports_none(api: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hello"), chunk(finish="stop")))
     options = {"include_usage": True}
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
@@ -90,7 +90,7 @@ def test_no_usage_is_made_up(api: Api, script: Script) -> None:
 
 
 def padded_lengths(api: Api, script: Script, options: Any) -> tuple[set[int], set[bool]]:
-    """What the lengths of the chunks leave of 64, and whether they have padding."""
+    """Return the chunks' lengths modulo 64, and for each of them if it is padded."""
     script.say("a", "bb", "c" * 70)
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
         padded = {"obfuscation" in piece for piece in live.events}
@@ -98,20 +98,20 @@ def padded_lengths(api: Api, script: Script, options: Any) -> tuple[set[int], se
     return {len(line.removeprefix("data: ")) % 64 for line in lines}, padded
 
 
-def test_chunks_are_padded_for_those_who_ask(api: Api, script: Script) -> None:
+def test_chunks_are_padded_on_request(api: Api, script: Script) -> None:
     assert padded_lengths(api, script, {"include_obfuscation": True}) == ({0}, {True})
     assert padded_lengths(api, script, {"include_obfuscation": False})[1] == {False}
     assert padded_lengths(api, script, None)[1] == {False}
     assert script.bodies[0]["stream_options"] == {"include_usage": True}
 
 
-def test_the_padding_of_an_upstream_is_not_passed_on(api: Api, script: Script) -> None:
+def test_the_padding_of_an_upstream_is_removed(api: Api, script: Script) -> None:
     script.then(stream({**chunk(content="Hello"), "obfuscation": "xyz"}, chunk(finish="stop")))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         assert live.rest() == [chunk(content="Hello"), chunk(finish="stop")]
 
 
-def test_calls_of_an_upstream_that_does_not_stream_are_numbered(api: Api, script: Script) -> None:
+def test_tool_calls_of_a_complete_response_get_an_index(api: Api, script: Script) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     answer = completion("")
     answer["choices"][0]["message"]["tool_calls"] = [call, {**call, "id": "call_2"}]
@@ -121,7 +121,7 @@ def test_calls_of_an_upstream_that_does_not_stream_are_numbered(api: Api, script
     assert [one["index"] for one in only["choices"][0]["delta"]["tool_calls"]] == [0, 1]
 
 
-def test_each_chunk_leaves_as_it_comes(api: Api, script: Script) -> None:
+def test_chunks_are_sent_immediately(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(content="lo")))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
@@ -132,7 +132,7 @@ def test_each_chunk_leaves_as_it_comes(api: Api, script: Script) -> None:
 
 @pytest.mark.parametrize("ends", [b"\n\n", b"\r\n\r\n", b"\n"])
 @pytest.mark.parametrize("size", [1, 10, 10_000])
-def test_it_does_not_mind_how_the_upstream_writes_its_events(api: Api, script: Script, ends: bytes, size: int) -> None:
+def test_variants_of_the_event_format_are_accepted(api: Api, script: Script, ends: bytes, size: int) -> None:
     answer = text("Grü", "ße")
     raw = b": wait\n\n" + b"".join(b"data: %b%b" % (orjson.dumps(piece), ends) for piece in answer)
     pieces = [raw[i : i + size] for i in range(0, len(raw), size)]
@@ -141,7 +141,7 @@ def test_it_does_not_mind_how_the_upstream_writes_its_events(api: Api, script: S
         assert live.rest() == answer[:-1]
 
 
-def test_an_upstream_that_does_not_stream_is_one_chunk(api: Api, script: Script) -> None:
+def test_a_complete_response_becomes_a_single_chunk(api: Api, script: Script) -> None:
     script.then(whole(COMPLETION))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         (only,) = live.rest()
@@ -151,19 +151,19 @@ def test_an_upstream_that_does_not_stream_is_one_chunk(api: Api, script: Script)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_ledger_gets_its_row(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
+def test_a_completion_has_a_usage_record(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
     script.then(stream(*text("Hello")) if streamed else whole(COMPLETION))
     answer = api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
-    row = ledger(caller)
+    row = usage_record(caller)
     assert (row.endpoint, row.outcome, row.object_id) == ("chat.completions", "stop", "chatcmpl-1")
     assert (row.model, row.input_tokens, row.output_tokens, row.estimated) == (script.model, 7, 3, False)
     assert (row.api_key_id, row.request_id) == (caller.key.pk, answer.headers["x-request-id"])
 
 
-def test_without_the_upstreams_word_the_ledger_counts_chunks(api: Api, script: Script, caller: Caller) -> None:
+def test_usage_is_estimated_from_chunks_if_the_upstream_reports_none(api: Api, script: Script, caller: Caller) -> None:
     script.then(stream(chunk(content="Hel"), chunk(content="lo", finish="stop")))
     api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": True})
-    assert (ledger(caller).output_tokens, ledger(caller).estimated) == (2, True)
+    assert (usage_record(caller).output_tokens, usage_record(caller).estimated) == (2, True)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -180,14 +180,14 @@ def test_without_the_upstreams_word_the_ledger_counts_chunks(api: Api, script: S
         (503, (503, None, "server_is_overloaded")),
     ],
 )
-def test_errors_of_the_upstream_are_mapped(
+def test_errors_of_the_upstream_become_api_errors(
     api: Api, script: Script, caller: Caller, streamed: bool, status: int, expected: tuple[int, str | None, str]
 ) -> None:
     script.then(refusal(status, "Too many words.", headers={"Retry-After": "7"}))
     answer = api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
     assert error(answer) == expected
     assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
-    assert (ledger(caller).outcome, ledger(caller).output_tokens) == ("failed", 0)
+    assert (usage_record(caller).outcome, usage_record(caller).output_tokens) == ("failed", 0)
 
 
 BROKEN: dict[str, Answer] = {
@@ -199,11 +199,11 @@ BROKEN: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_no_completion_is_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
+def test_an_invalid_completion_is_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
     script.then(BROKEN[what])
     answer = api.post("/chat/completions", {"model": script.model, "messages": HI})
     assert error(answer) == (500, None, "server_error")
-    assert ledger(caller).outcome == "failed"
+    assert usage_record(caller).outcome == "failed"
 
 
 BROKEN_STREAMS: dict[str, Answer] = {
@@ -214,7 +214,7 @@ BROKEN_STREAMS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", BROKEN_STREAMS)
-def test_a_stream_that_breaks_says_so(api: Api, script: Script, caller: Caller, what: str) -> None:
+def test_a_broken_stream_ends_with_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
     script.then(BROKEN_STREAMS[what])
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         first, last = live.rest()
@@ -222,10 +222,10 @@ def test_a_stream_that_breaks_says_so(api: Api, script: Script, caller: Caller, 
     assert last["error"].keys() == {"message", "type", "param", "code"}
     assert (last["error"]["code"], "10.0.0.7" in last["error"]["message"]) == ("server_error", False)
     assert "data: [DONE]" not in live.raw
-    assert ledger(caller).outcome == "failed"
+    assert usage_record(caller).outcome == "failed"
 
 
-def test_a_client_that_leaves_closes_the_upstream(api: Api, script: Script, caller: Caller) -> None:
+def test_a_disconnect_closes_the_upstream_connection(api: Api, script: Script, caller: Caller) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         live.next()
@@ -234,7 +234,7 @@ def test_a_client_that_leaves_closes_the_upstream(api: Api, script: Script, call
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_leaves_before_the_answer_closes_the_upstream(
+def test_a_disconnect_before_the_first_byte_closes_the_upstream_connection(
     api: Api, script: Script, caller: Caller, streamed: bool
 ) -> None:
     script.then(Answer(pieces=[Gate()], delayed_head=True))
@@ -267,18 +267,18 @@ def outcomes(caller: Caller) -> list[str]:
         ({"model": "unknown", "messages": HI, "stream": True}, "model", "model_not_found"),
     ],
 )
-def test_it_names_the_defect(api: Api, body: dict[str, Any], param: str, code: str) -> None:
+def test_an_invalid_body_is_rejected_with_param_and_code(api: Api, body: dict[str, Any], param: str, code: str) -> None:
     assert error(api.post("/chat/completions", body)) == (400, param, code)
 
 
-def test_nothing_is_stored_but_the_ledger_row(api: Api, script: Script) -> None:
+def test_only_a_usage_record_is_stored(api: Api, script: Script) -> None:
     script.then(whole(COMPLETION))
     api.post("/chat/completions", {"model": script.model, "messages": HI})
     assert ok(api.get("/responses"))["data"] == []
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_it_asks_for_its_scope(make_api: MakeApi, streamed: bool) -> None:
+def test_a_completion_requires_the_write_scope(make_api: MakeApi, streamed: bool) -> None:
     api = make_api(scopes=["responses.write"])
     answer = api.post("/chat/completions", {"model": "m", "messages": HI, "stream": streamed})
     assert error(answer) == (403, None, "insufficient_scope")

@@ -1,4 +1,4 @@
-"""Tools that the client runs in forms of their own: computers, shells, patches. Upstreams see functions for them."""
+"""Client tools with their own item types (computer, shell, patch), which upstreams see as functions."""
 
 from typing import Any
 
@@ -15,8 +15,10 @@ CLICK = {"type": "click", "button": "left", "x": 1, "y": 2}
 CREATE = {"type": "create_file", "path": "a.txt", "diff": "+a"}
 
 
-def answered(api: Api, script: Script, tool: dict[str, Any], output: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the model reads once the client has answered the call of the first response."""
+def output_read_by_model(
+    api: Api, script: Script, tool: dict[str, Any], output: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the tool output that the model reads after the client has sent it."""
     first = api.create(model=script.model, input="Do it", tools=[tool])
     given = {"call_id": first["output"][0]["call_id"], **output}
     api.create(model=script.model, tools=[tool], previous_response_id=first["id"], input=[given])
@@ -37,7 +39,7 @@ def answered(api: Api, script: Script, tool: dict[str, Any], output: dict[str, A
         ),
     ],
 )
-def test_upstreams_see_a_function_and_clients_their_tool(
+def test_a_client_tool_is_a_function_for_the_upstream(
     api: Api, script: Script, tool: dict[str, Any], function: str, echo: dict[str, Any]
 ) -> None:
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[tool])
@@ -47,31 +49,33 @@ def test_upstreams_see_a_function_and_clients_their_tool(
     assert offered["function"]["parameters"]["additionalProperties"] is False
 
 
-def test_a_screenshot_is_shown_to_the_model(api: Api, script: Script) -> None:
+def test_the_model_receives_screenshots(api: Api, script: Script) -> None:
     script.call(computer=orjson.dumps({"actions": [CLICK]}).decode()).say("Done")
     output = {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": SCREEN}}
-    *_, asked, tool, shown = answered(api, script, {"type": "computer"}, output)
+    *_, asked, tool, shown = output_read_by_model(api, script, {"type": "computer"}, output)
     assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"actions": [CLICK]}
     assert (tool["role"], tool["tool_call_id"]) == ("tool", "call_computer")
     assert shown["content"][0]["image_url"]["url"] == SCREEN
 
 
-def test_one_action_stays_one_action(api: Api, script: Script) -> None:
+def test_a_single_computer_action_keeps_its_format(api: Api, script: Script) -> None:
     script.call(computer=orjson.dumps({"action": CLICK}).decode()).say("Done")
     output = {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": SCREEN}}
-    asked = answered(api, script, PREVIEW, output)[-3]
+    asked = output_read_by_model(api, script, PREVIEW, output)[-3]
     assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"action": CLICK}
 
 
-def test_what_commands_wrote_reaches_the_model(api: Api, script: Script) -> None:
+def test_the_model_receives_the_output_of_commands(api: Api, script: Script) -> None:
     script.call(shell='{"commands":["ls"],"timeout_ms":null}').say("Done")
     wrote = {"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
-    *_, asked, tool = answered(api, script, {"type": "shell"}, {"type": "shell_call_output", "output": [wrote]})
+    *_, asked, tool = output_read_by_model(
+        api, script, {"type": "shell"}, {"type": "shell_call_output", "output": [wrote]}
+    )
     assert asked["tool_calls"][0]["function"] == {"name": "shell", "arguments": '{"commands":["ls"]}'}
     assert orjson.loads(tool["content"]) == [wrote]
 
 
-def test_the_output_of_a_local_shell_has_the_call_id_as_its_id(api: Api, script: Script) -> None:
+def test_a_local_shell_output_refers_to_its_call_by_id(api: Api, script: Script) -> None:
     script.call(local_shell='{"command":["ls"]}').say("Done")
     first = api.create(model=script.model, input="Do it", tools=[{"type": "local_shell"}])
     output = {"type": "local_shell_call_output", "id": first["output"][0]["call_id"], "output": "a.txt"}
@@ -79,21 +83,21 @@ def test_the_output_of_a_local_shell_has_the_call_id_as_its_id(api: Api, script:
     assert script.messages[1][-1] == {"role": "tool", "tool_call_id": "call_local_shell", "content": "a.txt"}
 
 
-def test_a_patch_is_answered_with_what_became_of_it(api: Api, script: Script) -> None:
+def test_the_model_receives_the_result_of_a_patch(api: Api, script: Script) -> None:
     script.call(apply_patch=orjson.dumps({"operation": CREATE}).decode()).say("Done")
     output = {"type": "apply_patch_call_output", "status": "failed", "output": "no space"}
-    *_, asked, tool = answered(api, script, {"type": "apply_patch"}, output)
+    *_, asked, tool = output_read_by_model(api, script, {"type": "apply_patch"}, output)
     assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"operation": CREATE}
     assert orjson.loads(tool["content"]) == {"status": "failed", "output": "no space"}
 
 
-def test_the_size_of_the_screen_and_skills_are_told(api: Api, script: Script) -> None:
+def test_the_model_receives_screen_size_and_skills(api: Api, script: Script) -> None:
     skill = {"name": "reports", "description": "How reports look", "path": "/skills/reports"}
     shell = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[PREVIEW, shell])
-    told = [tool["function"]["description"] for tool in script.bodies[0]["tools"]]
-    assert "800 by 600" in told[0]
-    assert "/skills/reports: How reports look" in told[1]
+    descriptions = [tool["function"]["description"] for tool in script.bodies[0]["tools"]]
+    assert "800 by 600" in descriptions[0]
+    assert "/skills/reports: How reports look" in descriptions[1]
     assert response["tools"][1] == shell
 
 
@@ -106,7 +110,7 @@ def test_the_size_of_the_screen_and_skills_are_told(api: Api, script: Script) ->
         ({"type": "apply_patch"}, '{"operation":{"type":"update_file","path":"a"}}'),
     ],
 )
-def test_a_call_that_does_not_fit_is_given_back_to_the_model(
+def test_an_invalid_call_is_returned_to_the_model(
     api: Api, script: Script, tool: dict[str, Any], arguments: str
 ) -> None:
     script.call(**{tool["type"]: arguments}).say("Sorry")
@@ -115,13 +119,13 @@ def test_a_call_that_does_not_fit_is_given_back_to_the_model(
     assert script.messages[1][-1]["content"].startswith(f"error: The arguments of '{tool['type']}'")
 
 
-def test_a_model_that_never_calls_a_tool_as_it_is_fails(api: Api, script: Script) -> None:
+def test_a_run_fails_after_repeated_invalid_calls(api: Api, script: Script) -> None:
     script.always(stream(*calls(shell='{"commands":[]}')))
     answer = api.post("/responses", {"model": script.model, "input": "Do it", "tools": [{"type": "shell"}]})
     assert error(answer)[0] == 500
 
 
-def test_a_call_of_an_unknown_tool_is_answered_for_the_model(api: Api, script: Script) -> None:
+def test_a_call_of_an_unknown_tool_is_returned_to_the_model(api: Api, script: Script) -> None:
     script.call(smell="{}").say("Sorry")
     response = api.create(model=script.model, input="Do it", tools=[{"type": "shell"}])
     assert [item["type"] for item in response["output"]] == ["message"]
@@ -142,11 +146,11 @@ def test_a_call_of_an_unknown_tool_is_answered_for_the_model(api: Api, script: S
         ({"type": "function", "name": "a", "allowed_callers": []}, "tools[0].allowed_callers", "unsupported_value"),
     ],
 )
-def test_what_the_server_has_not_got_is_refused_by_name(api: Api, tool: dict[str, Any], param: str, code: str) -> None:
+def test_unsupported_tool_options_are_rejected(api: Api, tool: dict[str, Any], param: str, code: str) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]})) == (400, param, code)
 
 
-def test_two_tools_may_not_have_one_name(api: Api) -> None:
+def test_duplicate_tool_names_are_rejected(api: Api) -> None:
     shells = [{"type": "function", "name": "shell"}, {"type": "shell"}]
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": shells})) == (
         400,
@@ -169,7 +173,7 @@ def test_two_tools_may_not_have_one_name(api: Api) -> None:
         ({"type": "tool_search", "execution": "client"}, "tool_search", {"query": "x"}, "tool_search_call"),
     ],
 )
-def test_streams_and_bodies_tell_the_same(
+def test_the_stream_and_the_response_contain_the_same_items(
     api: Api, script: Script, tool: dict[str, Any], function: str, arguments: dict[str, Any], kind: str
 ) -> None:
     script.call(**{function: orjson.dumps(arguments).decode()})

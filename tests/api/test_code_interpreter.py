@@ -1,4 +1,4 @@
-"""The code interpreter: programs of models run in a real sandbox, in the items and events of the wire."""
+"""The code interpreter: programs run in a real sandbox, and their items and events."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def logs(item: dict[str, Any]) -> str:
     return str(item["outputs"][0]["logs"])
 
 
-def test_it_runs_what_the_model_writes(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_code_of_the_model_is_executed(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("print('hello')\n6 * 7")).say("It is 42.")
     response = ask(api, script, include=OUTPUTS)
     call, message = response["output"]
@@ -49,7 +49,7 @@ def test_it_runs_what_the_model_writes(api: Api, script: Script, sandbox: Sandbo
     assert response["usage"]["output_tokens_details"]["tool_output_tokens"] == 2
 
 
-def test_outputs_are_shown_to_those_who_ask(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_outputs_are_included_on_request(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("1")).say("One.")
     response = ask(api, script)
     assert response["output"][0]["outputs"] is None
@@ -57,7 +57,7 @@ def test_outputs_are_shown_to_those_who_ask(api: Api, script: Script, sandbox: S
     assert logs(shown["output"][0]) == "1"
 
 
-def test_the_stream_has_the_events_of_the_grammar(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_the_stream_contains_the_events_of_a_call(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("1 + 1")).say("Two.")
     events = api.events(model=script.model, input="1+1?", tools=[TOOL], include=OUTPUTS)
     assert [kind.removeprefix("response.") for kind in types(events)][2:9] == [
@@ -73,7 +73,7 @@ def test_the_stream_has_the_events_of_the_grammar(api: Api, script: Script, sand
     assert logs(events[8]["item"]) == "2"
 
 
-def test_state_is_kept_between_calls_and_responses(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_variables_persist_between_calls_and_responses(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("x = 20")).call(code_interpreter=code("x += 1")).say("Done.")
     first = ask(api, script)
     script.call(code_interpreter=code("x * 2")).say("It is 42.")
@@ -84,7 +84,7 @@ def test_state_is_kept_between_calls_and_responses(api: Api, script: Script, san
     }
 
 
-def test_errors_of_programs_are_for_the_model(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_errors_of_programs_are_returned_to_the_model(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("1 / 0")).call(code_interpreter='{"program":1}').say("It cannot be done.")
     first, second, _ = ask(api, script, include=OUTPUTS)["output"]
     assert (first["status"], second["status"]) == ("completed", "failed")
@@ -92,7 +92,7 @@ def test_errors_of_programs_are_for_the_model(api: Api, script: Script, sandbox:
     assert script.messages[2][-1]["content"] == "error: 'code' must be a string"
 
 
-def test_files_go_in_and_are_cited_when_the_model_names_them(
+def test_input_files_are_available_and_created_files_are_cited(
     api: Api, client: OpenAI, script: Script, sandbox: Sandbox
 ) -> None:
     file = client.files.create(file=("numbers.txt", b"1 2 3"), purpose="user_data")
@@ -109,20 +109,20 @@ def test_files_go_in_and_are_cited_when_the_model_names_them(
     assert content.read() == b"6"
 
 
-def test_citations_are_events_of_streams(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_citations_are_streamed_as_events(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("open('a.txt', 'w').close()")).say("It is in a.txt.")
     events = api.events(model=script.model, input="Go.", tools=[TOOL])
     [added] = [event for event in events if event["type"] == "response.output_text.annotation.added"]
     assert (added["annotation"]["start_index"], added["annotation"]["end_index"]) == (9, 14)
 
 
-def test_a_file_that_was_removed_is_not_cited(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_a_removed_file_is_not_cited(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("open('a.txt', 'w').close()"))
     script.call(code_interpreter=code("import os; os.remove('a.txt')")).say("There is no a.txt.")
     assert ask(api, script)["output"][-1]["content"][0]["annotations"] == []
 
 
-def test_pictures_are_outputs_with_an_address(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_images_are_outputs_with_a_url(api: Api, script: Script, sandbox: Sandbox) -> None:
     plots = (
         "import sys, types\nmodule = types.ModuleType('matplotlib.pyplot')\n"
         "class Figure:\n    def savefig(self, path, format): open(path, 'wb').write(b'PNG')\n"
@@ -135,7 +135,7 @@ def test_pictures_are_outputs_with_an_address(api: Api, script: Script, sandbox:
     assert api.get(image["url"].removeprefix("/v1")).content == b"PNG"
 
 
-def test_it_works_in_the_background(api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess) -> None:
+def test_code_runs_in_background_responses(api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess) -> None:
     script.call(code_interpreter=code("6 * 7")).say("It is 42.")
     queued = ask(api, script, background=True)
     done = ended(api, queued["id"])
@@ -144,7 +144,9 @@ def test_it_works_in_the_background(api: Api, script: Script, sandbox: Sandbox, 
     assert logs(shown["output"][0]) == "42"
 
 
-def test_a_program_ends_with_its_response(api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess) -> None:
+def test_a_program_is_stopped_when_its_response_ends(
+    api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess
+) -> None:
     container = ok(api.post("/containers", {"name": "work"}))["id"]
     script.call(code_interpreter=code("import subprocess\nsubprocess.run(['sleep', '50'])"))
     queued = ask(api, script, tools=[{"type": "code_interpreter", "container": container}], background=True)
@@ -154,7 +156,7 @@ def test_a_program_ends_with_its_response(api: Api, script: Script, sandbox: San
     assert asked(sandbox.client.run(container, "6 * 7", seconds=10)).value == "42"
 
 
-def test_a_container_can_be_named(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_a_container_can_be_selected_by_id(api: Api, script: Script, sandbox: Sandbox) -> None:
     container = ok(api.post("/containers", {"name": "work"}))["id"]
     asked(sandbox.client.run(container, "x = 42", seconds=10))
     script.call(code_interpreter=code("x")).say("It is 42.")
@@ -162,7 +164,7 @@ def test_a_container_can_be_named(api: Api, script: Script, sandbox: Sandbox) ->
     assert (call["container_id"], logs(call)) == (container, "42")
 
 
-def test_a_container_that_dies_is_replaced(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_a_dead_container_is_replaced(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()"))
     script.call(code_interpreter=code("1 + 1")).say("It works again.")
     first, second, _ = ask(api, script, include=OUTPUTS)["output"]
@@ -190,7 +192,7 @@ def test_tool_choice_can_force_it(api: Api, script: Script, sandbox: Sandbox) ->
         (None, 400, "tools[0].container"),
     ],
 )
-def test_what_cannot_be_had_is_refused_by_name(
+def test_unsupported_options_are_rejected(
     container: Any, status: int, param: str, api: Api, script: Script, sandbox: Sandbox
 ) -> None:
     tools = [{"type": "code_interpreter", "container": container}]
@@ -198,14 +200,14 @@ def test_what_cannot_be_had_is_refused_by_name(
     assert fault(answer, status)["param"] == param
 
 
-def test_another_teams_container_is_unknown(api: Api, outsider: Api, script: Script, sandbox: Sandbox) -> None:
+def test_another_teams_container_is_not_found(api: Api, outsider: Api, script: Script, sandbox: Sandbox) -> None:
     container = ok(outsider.post("/containers", {"name": "work"}))["id"]
     tools = [{"type": "code_interpreter", "container": container}]
     answer = api.post("/responses", {"model": script.model, "input": "Go.", "tools": tools})
     assert fault(answer, 404)["message"] == f"Container with id '{container}' not found."
 
 
-def test_for_clients_of_vllm_it_is_a_server_without_an_address(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_vllm_clients_can_request_it_as_an_mcp_server_without_url(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter__python=code("6 * 7")).say("It is 42.")
     tools = [{"type": "mcp", "server_label": "code_interpreter"}]
     response = ask(api, script, tools=tools, enable_response_messages=True)
@@ -218,7 +220,7 @@ def test_for_clients_of_vllm_it_is_a_server_without_an_address(api: Api, script:
     assert answered["author"]["name"].startswith("python")
 
 
-def test_programs_are_told_in_messages_as_sent_to_python(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_response_messages_show_code_as_sent_to_python(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("6 * 7")).say("It is 42.")
     sent, answered, _ = ask(api, script, enable_response_messages=True)["output_messages"]
     assert (sent["recipient"], sent["content"][0]["text"]) == ("python", "6 * 7")
@@ -229,7 +231,7 @@ def test_programs_are_told_in_messages_as_sent_to_python(api: Api, script: Scrip
     ("fields", "param"),
     [({"require_approval": "always"}, "require_approval"), ({"headers": {"x-a": "b"}}, "headers")],
 )
-def test_what_only_other_servers_have_is_refused(
+def test_other_mcp_servers_without_url_are_rejected(
     fields: dict[str, Any], param: str, api: Api, script: Script, sandbox: Sandbox
 ) -> None:
     tools = [{"type": "mcp", "server_label": "code_interpreter", **fields}]
@@ -237,13 +239,13 @@ def test_what_only_other_servers_have_is_refused(
     assert fault(answer, 400)["param"] == f"tools[0].{param}"
 
 
-def test_a_team_that_may_not_gets_403(make_api: MakeApi, script: Script, sandbox: Sandbox) -> None:
+def test_a_team_without_permission_gets_403(make_api: MakeApi, script: Script, sandbox: Sandbox) -> None:
     api = make_api(tools=["web_search"])
     answer = api.post("/responses", {"model": script.model, "input": "Go.", "tools": [TOOL]})
     assert fault(answer, 403)["code"] == "tool_not_allowed"
 
 
-def test_what_is_kept_for_citations_is_not_shown(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_internal_citation_data_is_not_returned(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter=code("open('a.txt', 'w').close()")).say("Done.")
     response = ask(api, script)
     assert "files" not in response["output"][0]

@@ -1,4 +1,4 @@
-"""`POST /v1/responses/compact`: what users said, and everything else in notes that only the server can read."""
+"""`POST /v1/responses/compact`: user messages, and a summary of all other items that only the server can read."""
 
 from typing import Any
 
@@ -12,37 +12,37 @@ from tests.support.api import Api, MakeApi, error, ok
 from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 
-NOTES = "The red car stands in Vienna."
-ASKED = {"role": "user", "content": "Find the red car."}
+SUMMARY = "The red car is in Vienna."
+QUESTION = {"role": "user", "content": "Find the red car."}
 RULES = {"role": "developer", "content": "Be brief."}
-SAID = {"role": "assistant", "content": "I am looking."}
+ASSISTANT = {"role": "assistant", "content": "I am looking."}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "a red car in Vienna"}
 NEXT = {"role": "user", "content": "And where is it?"}
-TALK = [RULES, ASKED, SAID, CALL, OUTPUT, NEXT]
+ITEMS = [RULES, QUESTION, ASSISTANT, CALL, OUTPUT, NEXT]
 
 
 def compact(api: Api, script: Script, **body: Any) -> dict[str, Any]:
-    """The answer, whose summary is `NOTES`."""
-    script.say(NOTES)
+    """Return a compaction, whose summary is `SUMMARY`."""
+    script.say(SUMMARY)
     return ok(api.post("/responses/compact", {"model": script.model, **body}))
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
-    """What the upstream read, with the introduction of notes cut off."""
+    """Return the texts that the upstream received, without the introduction of the summary."""
     return [str(message["content"]).rpartition("\n\n")[2] for message in messages]
 
 
-def test_it_gives_the_words_of_users_and_one_sealed_item(api: Api, script: Script) -> None:
-    answer = compact(api, script, input=TALK)
-    *said, item = answer["output"]
+def test_the_output_is_the_user_messages_and_one_compaction_item(api: Api, script: Script) -> None:
+    answer = compact(api, script, input=ITEMS)
+    *user_messages, item = answer["output"]
     assert answer["object"] == "response.compaction"
-    assert [(one["role"], one["content"][0]["text"]) for one in said] == [
+    assert [(one["role"], one["content"][0]["text"]) for one in user_messages] == [
         ("user", "Find the red car."),
         ("user", "And where is it?"),
     ]
     assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
-    assert NOTES not in str(answer)
+    assert SUMMARY not in str(answer)
     assert answer["usage"] == {
         "input_tokens": 7,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -52,8 +52,8 @@ def test_it_gives_the_words_of_users_and_one_sealed_item(api: Api, script: Scrip
     }
 
 
-def test_the_model_reads_everything_and_what_is_asked_of_it(api: Api, script: Script) -> None:
-    compact(api, script, input=TALK, instructions="You find cars.", prompt_cache_key="k", service_tier="flex")
+def test_the_model_receives_all_items_and_the_compaction_prompt(api: Api, script: Script) -> None:
+    compact(api, script, input=ITEMS, instructions="You find cars.", prompt_cache_key="k", service_tier="flex")
     *before, last = script.messages[0]
     assert texts(before)[:3] == ["You find cars.", "Be brief.", "Find the red car."]
     assert [message["role"] for message in before[3:]] == ["assistant", "tool", "user"]
@@ -61,16 +61,16 @@ def test_the_model_reads_everything_and_what_is_asked_of_it(api: Api, script: Sc
     assert (script.bodies[0]["prompt_cache_key"], script.bodies[0]["service_tier"]) == ("k", "flex")
 
 
-def test_the_output_is_the_next_input_as_it_is(api: Api, script: Script) -> None:
-    output = compact(api, script, input=TALK)["output"]
+def test_the_output_can_be_used_as_the_next_input(api: Api, script: Script) -> None:
+    output = compact(api, script, input=ITEMS)["output"]
     script.say("In Vienna.")
     api.create(model=script.model, input=[*output, {"role": "user", "content": "Sure?"}])
-    assert texts(script.messages[1]) == ["Be brief.", "Find the red car.", "And where is it?", NOTES, "Sure?"]
+    assert texts(script.messages[1]) == ["Be brief.", "Find the red car.", "And where is it?", SUMMARY, "Sure?"]
     assert script.messages[1][3]["role"] == "system"
 
 
-def test_the_last_item_alone_is_enough(api: Api, script: Script) -> None:
-    item = compact(api, script, input=TALK)["output"][-1]
+def test_the_compaction_item_alone_can_be_used_as_input(api: Api, script: Script) -> None:
+    item = compact(api, script, input=ITEMS)["output"][-1]
     script.say("In Vienna.")
     rules = {"role": "developer", "content": "Be kind."}
     api.create(model=script.model, input=[rules, item, {"role": "user", "content": "Sure?"}])
@@ -79,22 +79,22 @@ def test_the_last_item_alone_is_enough(api: Api, script: Script) -> None:
         "Find the red car.",
         "And where is it?",
         "Be kind.",
-        NOTES,
+        SUMMARY,
         "Sure?",
     ]
 
 
-def test_what_was_compacted_can_be_compacted_again(api: Api, script: Script) -> None:
-    first = compact(api, script, input=[ASKED, SAID])["output"]
-    second = compact(api, script, input=[*first, SAID, NEXT])["output"]
+def test_a_compaction_can_be_compacted_again(api: Api, script: Script) -> None:
+    first = compact(api, script, input=[QUESTION, ASSISTANT])["output"]
+    second = compact(api, script, input=[*first, ASSISTANT, NEXT])["output"]
     assert [one["type"] for one in second] == ["message", "message", "compaction"]
     script.say("In Vienna.")
     api.create(model=script.model, input=second)
-    assert texts(script.messages[1])[:3] == ["Find the red car.", NOTES, "I am looking."]
-    assert texts(script.messages[2]) == ["Find the red car.", "And where is it?", NOTES]
+    assert texts(script.messages[1])[:3] == ["Find the red car.", SUMMARY, "I am looking."]
+    assert texts(script.messages[2]) == ["Find the red car.", "And where is it?", SUMMARY]
 
 
-def test_it_reads_the_chain_of_a_response_and_adds_nothing_to_it(api: Api, script: Script) -> None:
+def test_a_chain_is_compacted_without_being_changed(api: Api, script: Script) -> None:
     script.say("I am looking.")
     first = api.create(model=script.model, input="Find the red car.")["id"]
     answer = compact(api, script, previous_response_id=first)
@@ -104,57 +104,57 @@ def test_it_reads_the_chain_of_a_response_and_adds_nothing_to_it(api: Api, scrip
     assert error(api.post("/responses", follow)) == (400, "previous_response_id", "previous_response_not_found")
 
 
-def test_a_conversation_starts_at_it(api: Api, script: Script) -> None:
-    output = compact(api, script, input=[ASKED, SAID])["output"]
-    made = ok(api.post("/conversations", {"items": [SAID, *output]}))
-    listed = ok(api.get(f"/conversations/{made['id']}/items", order="asc"))["data"]
+def test_a_conversation_can_start_with_a_compaction(api: Api, script: Script) -> None:
+    output = compact(api, script, input=[QUESTION, ASSISTANT])["output"]
+    created = ok(api.post("/conversations", {"items": [ASSISTANT, *output]}))
+    listed = ok(api.get(f"/conversations/{created['id']}/items", order="asc"))["data"]
     assert [item["type"] for item in listed] == ["message", "message", "compaction"]
     script.say("In Vienna.")
-    api.create(model=script.model, input="Where?", conversation=made["id"])
-    assert texts(script.messages[1]) == ["Find the red car.", NOTES, "Where?"]
+    api.create(model=script.model, input="Where?", conversation=created["id"])
+    assert texts(script.messages[1]) == ["Find the red car.", SUMMARY, "Where?"]
 
 
-def test_a_call_that_still_waits_for_its_output_is_kept(api: Api, script: Script) -> None:
+def test_a_pending_tool_call_is_kept(api: Api, script: Script) -> None:
     tools = [{"type": "function", "name": "look", "async": True}]
     call = {**CALL, "async": True}
-    item = compact(api, script, input=[ASKED, call])["output"][-1]
+    item = compact(api, script, input=[QUESTION, call])["output"][-1]
     script.say("In Vienna.")
     api.create(model=script.model, input=[item, OUTPUT], tools=tools)
     assert [message["role"] for message in script.messages[1]] == ["user", "assistant", "tool", "system"]
 
 
-def test_what_answers_a_call_that_was_kept_stays_in_the_chain(api: Api, script: Script) -> None:
+def test_the_output_of_a_kept_call_stays_in_the_chain(api: Api, script: Script) -> None:
     tools = [{"type": "function", "name": "look", "async": True}]
-    script.say(NOTES).say("In Vienna.").say("Sure.")
+    script.say(SUMMARY).say("In Vienna.").say("Sure.")
     body = {"model": script.model, "tools": tools}
-    first = api.create(input=[ASKED, {**CALL, "async": True}, {"type": "compaction_trigger"}], **body)["id"]
+    first = api.create(input=[QUESTION, {**CALL, "async": True}, {"type": "compaction_trigger"}], **body)["id"]
     second = api.create(input=[OUTPUT], previous_response_id=first, **body)["id"]
     api.create(input="Sure?", previous_response_id=second, **body)
     roles = [message["role"] for message in script.messages[2]]
     assert roles == ["user", "assistant", "tool", "system", "assistant", "user"]
 
 
-def test_it_is_told_with_the_sdk(client: OpenAI, script: Script) -> None:
-    script.say(NOTES).say("In Vienna.")
+def test_the_sdk_can_compact_and_continue(client: OpenAI, script: Script) -> None:
+    script.say(SUMMARY).say("In Vienna.")
     done = client.responses.compact(model=script.model, input="Find the red car.")
     assert [item.type for item in done.output] == ["message", "compaction"]
     again: Any = [item.model_dump(exclude_unset=True, warnings=False) for item in done.output]
     client.responses.create(model=script.model, input=again)
-    assert texts(script.messages[1]) == ["Find the red car.", NOTES]
+    assert texts(script.messages[1]) == ["Find the red car.", SUMMARY]
 
 
-def test_it_has_a_line_in_the_ledger_and_no_row_with_a_word(api: Api, script: Script) -> None:
-    compact(api, script, input=TALK)
+def test_only_a_usage_record_is_stored(api: Api, script: Script) -> None:
+    compact(api, script, input=ITEMS)
     with scope.team(api.caller.team.pk):
         (row,) = UsageRecord.objects.filter(model=script.model)
         assert not Item.objects.filter(team_id=api.caller.team.pk).exists()
     assert (row.endpoint, row.outcome, row.input_tokens, row.output_tokens) == ("responses.compact", "compacted", 7, 3)
 
 
-def test_a_client_that_leaves_is_accounted_for(api: Api, script: Script) -> None:
+def test_an_interrupted_compaction_has_a_usage_record(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate))
-    with api.open("/responses/compact", {"model": script.model, "input": TALK}):
+    with api.open("/responses/compact", {"model": script.model, "input": ITEMS}):
         gate.wait_until_reached()
     with scope.team(api.caller.team.pk):
         rows = UsageRecord.objects.filter(model=script.model)
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_is_accounted_for(api: Api, script: Script) -> None
     gate.open()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": "Hi"}, "model", "missing_required_parameter"),
@@ -181,12 +181,14 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "param", "code"), BAD, ids=[str(body) for body, _, _ in BAD])
-def test_bad_input_is_refused_by_name(api: Api, body: dict[str, Any], param: str, code: str | None) -> None:
-    status, found, said = error(api.post("/responses/compact", body))
-    assert (status, found, said) == (400, param, code)
+def test_an_invalid_body_is_rejected_with_param_and_code(
+    api: Api, body: dict[str, Any], param: str, code: str | None
+) -> None:
+    status, found, user_messages = error(api.post("/responses/compact", body))
+    assert (status, found, user_messages) == (400, param, code)
 
 
-def test_the_errors_of_the_upstream_are_the_callers(api: Api, script: Script) -> None:
+def test_errors_of_the_upstream_are_returned(api: Api, script: Script) -> None:
     script.then(refusal(429))
     assert error(api.post("/responses/compact", {"model": script.model, "input": "Hi"}))[0] == 429
     script.say("")
@@ -194,7 +196,7 @@ def test_the_errors_of_the_upstream_are_the_callers(api: Api, script: Script) ->
 
 
 @pytest.mark.parametrize("token", ["", "garbled", "s1.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"])
-def test_a_garbled_item_is_refused(api: Api, script: Script, token: str) -> None:
+def test_an_invalid_compaction_item_is_rejected(api: Api, script: Script, token: str) -> None:
     item = {"type": "compaction", "id": "cmp_9", "encrypted_content": token}
     body = {"model": script.model, "input": [item, NEXT]}
     for path in ("/responses", "/responses/compact", "/responses/input_tokens"):
@@ -202,8 +204,8 @@ def test_a_garbled_item_is_refused(api: Api, script: Script, token: str) -> None
     assert error(api.post("/conversations", {"items": [item]})) == (400, "items", "invalid_encrypted_content")
 
 
-def test_another_team_can_neither_read_the_item_nor_the_chain(api: Api, outsider: Api, script: Script) -> None:
-    item = compact(api, script, input=TALK)["output"][-1]
+def test_another_team_cannot_use_the_item_or_the_chain(api: Api, outsider: Api, script: Script) -> None:
+    item = compact(api, script, input=ITEMS)["output"][-1]
     script.say("Hi.")
     first = api.create(model=script.model, input="Hi")["id"]
     for path in ("/responses", "/responses/compact"):
@@ -213,7 +215,7 @@ def test_another_team_can_neither_read_the_item_nor_the_chain(api: Api, outsider
         assert error(outsider.post(path, body)) == (400, "previous_response_id", "previous_response_not_found")
 
 
-def test_a_key_for_other_models_may_not_compact(make_api: MakeApi, script: Script) -> None:
+def test_a_model_that_the_key_does_not_allow_is_not_found(make_api: MakeApi, script: Script) -> None:
     body = {"model": script.model, "input": "Hi"}
     assert error(make_api(allowed_models=["another"]).post("/responses/compact", body)) == (
         400,

@@ -1,4 +1,4 @@
-"""`/v1/containers`: made, listed, retrieved, deleted; who may, and what is refused."""
+"""`/v1/containers`: creating, listing, retrieving and deleting; permissions and rejected options."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from tests.support.api import Api, MakeApi, ok
 from tests.support.sandboxes import Sandbox, fault
 
 
-def make(api: Api, name: str = "work", **fields: object) -> dict[str, object]:
+def create(api: Api, name: str = "work", **fields: object) -> dict[str, object]:
     return ok(api.post("/containers", {"name": name, **fields}))
 
 
@@ -23,33 +23,33 @@ def expire(container_id: object) -> None:
         assert Container.objects.filter(pk=container_id).update(last_active_at=now() - timedelta(minutes=21)) == 1
 
 
-def test_a_container_is_made_as_the_sdk_knows_it(client: OpenAI, sandbox: Sandbox) -> None:
-    made = client.containers.create(name="work", expires_after={"anchor": "last_active_at", "minutes": 5})
-    found = client.containers.retrieve(made.id)
-    assert found.model_dump() == made.model_dump()
-    assert (made.object, made.status, made.memory_limit) == ("container", "running", "1g")
-    assert made.expires_after is not None
-    assert made.expires_after.minutes == 5
-    client.containers.delete(made.id)
+def test_the_sdk_can_create_retrieve_and_delete_a_container(client: OpenAI, sandbox: Sandbox) -> None:
+    created = client.containers.create(name="work", expires_after={"anchor": "last_active_at", "minutes": 5})
+    found = client.containers.retrieve(created.id)
+    assert found.model_dump() == created.model_dump()
+    assert (created.object, created.status, created.memory_limit) == ("container", "running", "1g")
+    assert created.expires_after is not None
+    assert created.expires_after.minutes == 5
+    client.containers.delete(created.id)
     assert client.containers.list().data == []
 
 
-def test_a_list_is_narrowed_by_name_and_has_pages(api: Api, sandbox: Sandbox) -> None:
-    ids = [make(api, name)["id"] for name in ("a", "b", "a")]
+def test_containers_are_listed_in_pages_and_filtered_by_name(api: Api, sandbox: Sandbox) -> None:
+    ids = [create(api, name)["id"] for name in ("a", "b", "a")]
     assert [row["id"] for row in ok(api.get("/containers?name=a&order=asc"))["data"]] == [ids[0], ids[2]]
     page = ok(api.get(f"/containers?order=asc&limit=1&after={ids[0]}"))
     assert ([row["id"] for row in page["data"]], page["has_more"]) == ([ids[1]], True)
 
 
-def test_one_that_nobody_used_is_expired(api: Api, sandbox: Sandbox) -> None:
-    made = make(api)
-    expire(made["id"])
-    assert ok(api.get(f"/containers/{made['id']}"))["status"] == "expired"
-    assert fault(api.get(f"/containers/{made['id']}/files"), 400)["code"] == "container_expired"
+def test_an_idle_container_expires(api: Api, sandbox: Sandbox) -> None:
+    created = create(api)
+    expire(created["id"])
+    assert ok(api.get(f"/containers/{created['id']}"))["status"] == "expired"
+    assert fault(api.get(f"/containers/{created['id']}/files"), 400)["code"] == "container_expired"
 
 
-def test_it_is_forgotten_long_after_it_has_ended(api: Api, sandbox: Sandbox) -> None:
-    old, young = make(api)["id"], make(api)["id"]
+def test_an_expired_container_is_deleted_after_its_retention(api: Api, sandbox: Sandbox) -> None:
+    old, young = create(api)["id"], create(api)["id"]
     with scope.every_team():
         Container.objects.filter(pk=old).update(last_active_at=now() - timedelta(days=31))
     assert services.delete_old_containers() >= 1
@@ -57,12 +57,12 @@ def test_it_is_forgotten_long_after_it_has_ended(api: Api, sandbox: Sandbox) -> 
     assert ok(api.get(f"/containers/{young}"))["status"] == "running"
 
 
-def test_deleting_ends_it_and_is_in_the_audit_log(api: Api, sandbox: Sandbox) -> None:
-    made = make(api)
-    ok(api.delete(f"/containers/{made['id']}"))
-    assert fault(api.get(f"/containers/{made['id']}"), 404)["message"].endswith("not found.")
+def test_deleting_stops_the_container_and_is_audited(api: Api, sandbox: Sandbox) -> None:
+    created = create(api)
+    ok(api.delete(f"/containers/{created['id']}"))
+    assert fault(api.get(f"/containers/{created['id']}"), 404)["message"].endswith("not found.")
     with scope.every_team():
-        assert AuditEvent.objects.filter(target=made["id"], action="container.deleted").count() == 1
+        assert AuditEvent.objects.filter(target=created["id"], action="container.deleted").count() == 1
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,23 @@ def test_deleting_ends_it_and_is_in_the_audit_log(api: Api, sandbox: Sandbox) ->
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_it_cannot_have_is_refused_by_name(
-    fields: dict[str, object], param: str, api: Api, sandbox: Sandbox
-) -> None:
+def test_unsupported_options_are_rejected(fields: dict[str, object], param: str, api: Api, sandbox: Sandbox) -> None:
     assert fault(api.post("/containers", {"name": "work", **fields}), 400)["param"] == param
 
 
-def test_unknown_files_are_told_by_their_place(api: Api, sandbox: Sandbox) -> None:
+def test_an_unknown_file_is_reported_by_its_index(api: Api, sandbox: Sandbox) -> None:
     answer = api.post("/containers", {"name": "work", "file_ids": ["file-nothing"]})
     assert fault(answer, 404)["param"] == "file_ids[0]"
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api, sandbox: Sandbox) -> None:
-    made = make(api)
-    for answer in (outsider.get(f"/containers/{made['id']}"), outsider.delete(f"/containers/{made['id']}")):
-        assert fault(answer, 404)["message"] == f"Container with id '{made['id']}' not found."
+def test_another_teams_container_gets_the_404_of_an_unknown_id(api: Api, outsider: Api, sandbox: Sandbox) -> None:
+    created = create(api)
+    for answer in (outsider.get(f"/containers/{created['id']}"), outsider.delete(f"/containers/{created['id']}")):
+        assert fault(answer, 404)["message"] == f"Container with id '{created['id']}' not found."
     assert ok(outsider.get("/containers"))["data"] == []
 
 
-def test_a_key_needs_the_scopes(make_api: MakeApi, sandbox: Sandbox) -> None:
+def test_each_operation_requires_its_scope(make_api: MakeApi, sandbox: Sandbox) -> None:
     reader = make_api(scopes=["containers.read"])
     assert ok(reader.get("/containers"))["data"] == []
     assert fault(reader.post("/containers", {"name": "work"}), 403)["code"] == "insufficient_scope"

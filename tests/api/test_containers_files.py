@@ -1,4 +1,4 @@
-"""`/v1/containers/{id}/files`: put in, listed, read, deleted."""
+"""`/v1/containers/{id}/files`: creating, listing, reading and deleting."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ def paths(api: Api, container: str) -> list[str]:
     return [row["path"] for row in ok(api.get(f"/containers/{container}/files?order=asc"))["data"]]
 
 
-def test_the_sdk_puts_reads_and_deletes(client: OpenAI, container: str) -> None:
-    made = client.containers.files.create(container, file=("numbers.csv", b"a,b\n1,2\n"))
-    assert (made.path, made.bytes, made.source) == ("/mnt/data/numbers.csv", 8, "user")
-    assert client.containers.files.content.retrieve(made.id, container_id=container).read() == b"a,b\n1,2\n"
-    assert client.containers.files.retrieve(made.id, container_id=container).id == made.id
-    client.containers.files.delete(made.id, container_id=container)
+def test_the_sdk_can_create_read_and_delete_files(client: OpenAI, container: str) -> None:
+    created = client.containers.files.create(container, file=("numbers.csv", b"a,b\n1,2\n"))
+    assert (created.path, created.bytes, created.source) == ("/mnt/data/numbers.csv", 8, "user")
+    assert client.containers.files.content.retrieve(created.id, container_id=container).read() == b"a,b\n1,2\n"
+    assert client.containers.files.retrieve(created.id, container_id=container).id == created.id
+    client.containers.files.delete(created.id, container_id=container)
     assert client.containers.files.list(container).data == []
 
 
@@ -38,8 +38,8 @@ def test_an_uploaded_file_is_copied(api: Api, client: OpenAI, container: str) ->
     ok(api.post(f"/containers/{container}/files", {"file_id": file.id}))
     by_form = client.containers.files.create(container, file_id=file.id)
     assert by_form.bytes == 10
-    made = ok(api.post("/containers", {"name": "other", "file_ids": [file.id]}))
-    assert paths(api, container) == paths(api, made["id"]) == ["/mnt/data/words.txt"]
+    created = ok(api.post("/containers", {"name": "other", "file_ids": [file.id]}))
+    assert paths(api, container) == paths(api, created["id"]) == ["/mnt/data/words.txt"]
 
 
 def test_a_file_of_the_same_name_is_replaced(api: Api, container: str) -> None:
@@ -47,12 +47,12 @@ def test_a_file_of_the_same_name_is_replaced(api: Api, container: str) -> None:
     assert (first["id"], second["bytes"]) == (second["id"], 10)
 
 
-def test_a_name_cannot_lead_elsewhere(api: Api, container: str) -> None:
+def test_a_file_name_cannot_escape_the_directory(api: Api, container: str) -> None:
     ok(put(api, container, name="../../etc/evil.txt"))
     assert paths(api, container) == ["/mnt/data/evil.txt"]
 
 
-def test_what_a_program_has_made_can_be_read_as_a_download(api: Api, container: str, sandbox: Sandbox) -> None:
+def test_a_file_created_by_a_program_can_be_downloaded(api: Api, container: str, sandbox: Sandbox) -> None:
     asked(sandbox.client.run(container, "open('page.html', 'w').write('<script>')", seconds=10))
     ok(put(api, container))
     [page] = [row for row in ok(api.get(f"/containers/{container}/files"))["data"] if "page" in row["path"]]
@@ -66,12 +66,12 @@ def test_what_a_program_has_made_can_be_read_as_a_download(api: Api, container: 
     ("sent", "code"),
     [({"data": {"x": "y"}, "files": {"other": ("a", b"b")}}, "missing_required_parameter"), ({}, None)],
 )
-def test_a_form_without_a_file_is_refused(sent: dict[str, Any], code: str | None, api: Api, container: str) -> None:
+def test_a_form_without_a_file_is_rejected(sent: dict[str, Any], code: str | None, api: Api, container: str) -> None:
     answer = api.request("POST", f"/containers/{container}/files", **sent)
     assert fault(answer, 400)["code"] == (code or "missing_required_parameter")
 
 
-def test_unknown_ids_and_other_teams_get_404(api: Api, outsider: Api, container: str) -> None:
+def test_unknown_ids_and_other_teams_ids_are_not_found(api: Api, outsider: Api, container: str) -> None:
     file = ok(put(api, container))
     for path in (f"/containers/{container}/files/cfile_1", f"/containers/{container}/files/cfile_1/content"):
         assert "cfile_1" in fault(api.get(path), 404)["message"]
@@ -81,7 +81,7 @@ def test_unknown_ids_and_other_teams_get_404(api: Api, outsider: Api, container:
     assert container in fault(outsider.delete(f"/containers/{container}/files/{file['id']}"), 404)["message"]
 
 
-def test_a_container_that_has_died_is_expired(api: Api, container: str, sandbox: Sandbox) -> None:
+def test_a_dead_container_is_expired(api: Api, container: str, sandbox: Sandbox) -> None:
     asked(sandbox.client.delete(container))
     assert fault(put(api, container), 400)["code"] == "container_expired"
     assert ok(api.get(f"/containers/{container}"))["status"] == "expired"

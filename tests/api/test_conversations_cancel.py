@@ -1,4 +1,4 @@
-"""`POST /v1/conversations/{id}/cancel`: ends what continues a conversation, wherever it is executed."""
+"""`POST /v1/conversations/{id}/cancel`: cancels the active run of a conversation, whichever process executes it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.upstream import Gate, Script, stream
 from tests.support.web import WebProcess
 
 
-def test_a_run_of_the_same_process_ends_and_leaves_nothing(api: Api, script: Script, database: None) -> None:
+def test_a_run_of_the_same_process_is_cancelled_without_items(api: Api, script: Script, database: None) -> None:
     script.then(stream(Gate(), *text("1"))).say("2")
     name = begin(api, "a")
     with api.stream(model=script.model, input="b", conversation=name) as live:
@@ -25,25 +25,25 @@ def test_a_run_of_the_same_process_ends_and_leaves_nothing(api: Api, script: Scr
 
 
 @pytest.fixture
-def elsewhere(api: Api, uvicorn_web: WebProcess) -> Api:
-    """The same team at another process."""
+def other_process(api: Api, uvicorn_web: WebProcess) -> Api:
+    """Return the API of another web process, for the same team."""
     return Api(api._http, url=uvicorn_web.url, caller=api.caller)
 
 
-def test_a_run_of_another_process_ends_as_well(api: Api, elsewhere: Api, script: Script, database: None) -> None:
+def test_a_run_of_another_process_is_cancelled(api: Api, other_process: Api, script: Script, database: None) -> None:
     script.then(stream(Gate(), *text("1"))).say("2")
     name = begin(api, "a")
     with api.stream(model=script.model, input="b", conversation=name) as live:
         script.wait_for_call()
-        ok(elsewhere.post(f"/conversations/{name}/cancel", {}))
-        elsewhere.create(model=script.model, input="c", conversation=name)
+        ok(other_process.post(f"/conversations/{name}/cancel", {}))
+        other_process.create(model=script.model, input="c", conversation=name)
         live.rest()
     assert live.raw[-2] == "data: [DONE]"
     assert script.received[0].was_closed_within(3)
     assert words(api, name) == ["a", "c", "2"]
 
 
-def test_there_need_be_nothing_to_end(api: Api, script: Script, database: None) -> None:
+def test_cancelling_without_an_active_run_succeeds(api: Api, script: Script, database: None) -> None:
     script.say("1")
     name = begin(api, "a")
     response = api.create(model=script.model, input="b", conversation=name)
@@ -53,7 +53,7 @@ def test_there_need_be_nothing_to_end(api: Api, script: Script, database: None) 
     assert words(api, name) == ["a", "b", "1"]
 
 
-def test_another_team_ends_nothing(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_conversation_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1")))
     name = begin(api)
@@ -64,7 +64,7 @@ def test_another_team_ends_nothing(api: Api, outsider: Api, script: Script) -> N
         assert live.rest()[-1]["type"] == "response.completed"
 
 
-def test_it_takes_no_parameters(api: Api) -> None:
+def test_parameters_are_rejected(api: Api) -> None:
     name = begin(api)
     answer = api.post(f"/conversations/{name}/cancel", {"response": "resp_1"})
     assert error(answer) == (400, "response", "unknown_parameter")

@@ -16,14 +16,14 @@ def post(api: Api, conversation_id: str, *given: Any) -> Any:
     return api.post(f"/conversations/{conversation_id}/items", {"items": list(given)})
 
 
-def test_they_stand_behind_those_that_are_there(api: Api) -> None:
+def test_items_are_appended(api: Api) -> None:
     mine = begin(api, "one")
     add(api, mine, "two", "three")
     add(api, mine, "four")
     assert words(api, mine) == ["one", "two", "three", "four"]
 
 
-def test_the_answer_is_the_list_of_the_new_ones_in_their_order(api: Api) -> None:
+def test_the_new_items_are_returned_in_order(api: Api) -> None:
     mine = begin(api, "one")
     answer = ok(post(api, mine, said("two"), said("three", id="msg_3")))
     assert answer["data"] == items(api, mine)[1:]
@@ -31,7 +31,7 @@ def test_the_answer_is_the_list_of_the_new_ones_in_their_order(api: Api) -> None
     assert (answer["object"], answer["has_more"]) == ("list", False)
 
 
-def test_the_answer_shows_what_is_included(api: Api) -> None:
+def test_fields_are_included_on_request(api: Api) -> None:
     body = {"items": [{"role": "user", "content": [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}]}]}
     plain, full = (
         ok(api.request("POST", f"/conversations/{begin(api)}/items{query}", json=body))["data"][0]["content"][0]
@@ -40,7 +40,7 @@ def test_the_answer_shows_what_is_included(api: Api) -> None:
     assert (plain["image_url"], full["image_url"]) == (None, PIXEL)
 
 
-def test_a_reference_shares_what_the_team_has_stored(api: Api, script: Script) -> None:
+def test_a_reference_shares_a_stored_item(api: Api, script: Script) -> None:
     script.say("So it is.")
     output = api.create(model=script.model, input="Well?")["output"]
     mine = begin(api, "one")
@@ -50,13 +50,13 @@ def test_a_reference_shares_what_the_team_has_stored(api: Api, script: Script) -
         assert Item.objects.filter(id=output[0]["id"]).count() == 1
 
 
-def test_a_reference_to_nothing_adds_nothing(api: Api) -> None:
+def test_an_unknown_reference_adds_nothing(api: Api) -> None:
     mine = begin(api, "one")
     assert error(post(api, mine, said("two"), {"id": "msg_unknown"})) == (404, "items", None)
     assert words(api, mine) == ["one"]
 
 
-def test_an_id_names_one_item(api: Api) -> None:
+def test_an_id_that_is_in_use_is_rejected(api: Api) -> None:
     mine = begin(api, "one")
     (first,) = ids(api, mine)
     for double in (said("two", id=first), {"type": "item_reference", "id": first}):
@@ -66,7 +66,7 @@ def test_an_id_names_one_item(api: Api) -> None:
     assert words(api, mine) == ["one"]
 
 
-def test_an_id_that_was_deleted_may_come_again(api: Api) -> None:
+def test_a_deleted_id_can_be_added_again(api: Api) -> None:
     mine = begin(api, "one")
     (first,) = ids(api, mine)
     ok(api.delete(f"/conversations/{mine}/items/{first}"))
@@ -90,18 +90,18 @@ def test_an_id_that_was_deleted_may_come_again(api: Api) -> None:
         ),
     ],
 )
-def test_it_says_what_is_wrong(api: Api, body: Any, param: str, code: str) -> None:
+def test_an_invalid_body_is_rejected_with_param_and_code(api: Api, body: Any, param: str, code: str) -> None:
     mine = begin(api, "one")
     assert error(api.post(f"/conversations/{mine}/items", body)) == (400, param, code)
     assert words(api, mine) == ["one"]
 
 
-def test_unknown_things_cannot_be_included(api: Api) -> None:
+def test_an_unknown_include_is_rejected(api: Api) -> None:
     answer = api.request("POST", f"/conversations/{begin(api)}/items?include=all", json={"items": [said("Hi")]})
     assert error(answer) == (400, "include", "invalid_value")
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     theirs, unknown = post(outsider, mine, said("Hi")), post(outsider, "conv_unknown", said("Hi"))
     assert error(theirs) == (404, None, None)
@@ -109,6 +109,6 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) 
     assert words(api, mine) == ["secret"]
 
 
-def test_adding_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+def test_adding_items_requires_the_write_scope(api: Api, make_api: MakeApi) -> None:
     reader = make_api(team=api.caller.team, scopes=["conversations.read"])
     assert error(post(reader, begin(api), said("Hi"))) == (403, None, "insufficient_scope")

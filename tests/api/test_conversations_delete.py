@@ -12,13 +12,13 @@ from tests.support.conversations import begin, ids, items, said, words
 from tests.support.upstream import Script
 
 
-def kept(api: Api) -> int:
-    """How many items the team still has."""
+def item_count(api: Api) -> int:
+    """Return the number of items that the team has."""
     with scope.team(api.caller.team.pk):
         return Item.objects.count()
 
 
-def test_it_says_what_it_did(api: Api) -> None:
+def test_the_deletion_is_confirmed(api: Api) -> None:
     mine = begin(api, "Hi")
     assert ok(api.delete(f"/conversations/{mine}")) == {"id": mine, "object": "conversation.deleted", "deleted": True}
 
@@ -37,7 +37,7 @@ def test_it_says_what_it_did(api: Api) -> None:
         ("GET", "/export"),
     ],
 )
-def test_later_use_is_that_of_an_unknown_id(api: Api, method: str, path: str) -> None:
+def test_a_deleted_conversation_is_not_found(api: Api, method: str, path: str) -> None:
     mine = begin(api, "Hi")
     ok(api.delete(f"/conversations/{mine}"))
     bodies: dict[str, dict[str, Any]] = {"": {"metadata": {}}, "/items": {"items": [said("Hi")]}}
@@ -46,16 +46,16 @@ def test_later_use_is_that_of_an_unknown_id(api: Api, method: str, path: str) ->
     assert mine in later.json()["error"]["message"]
 
 
-def test_what_only_it_showed_goes_with_it(api: Api) -> None:
+def test_items_of_the_conversation_alone_are_deleted(api: Api) -> None:
     mine = begin(api, "one", "two")
     (first, _) = ids(api, mine)
     ok(api.delete(f"/conversations/{mine}"))
-    assert kept(api) == 0
+    assert item_count(api) == 0
     again = api.post("/conversations", {"items": [{"type": "item_reference", "id": first}]})
     assert error(again) == (404, "items", None)
 
 
-def test_items_stay_where_a_response_shows_them(api: Api, script: Script) -> None:
+def test_items_of_a_response_are_kept(api: Api, script: Script) -> None:
     script.say("So it is.")
     mine = begin(api, "one", "two")
     (first, _) = ids(api, mine)
@@ -63,10 +63,10 @@ def test_items_stay_where_a_response_shows_them(api: Api, script: Script) -> Non
     ok(api.delete(f"/conversations/{mine}"))
     assert [item["id"] for item in api.input_items(response["id"])] == [first]
     assert api.retrieve(response["id"])["output"] == response["output"]
-    assert kept(api) == 2
+    assert item_count(api) == 2
 
 
-def test_items_stay_where_a_fork_shows_them(api: Api) -> None:
+def test_items_of_a_fork_are_kept(api: Api) -> None:
     mine = begin(api, "one", "two")
     fork = ok(api.post(f"/conversations/{mine}/fork", {}))["id"]
     before = items(api, mine)
@@ -74,19 +74,19 @@ def test_items_stay_where_a_fork_shows_them(api: Api) -> None:
     assert items(api, fork) == before
 
 
-def test_items_outlive_the_response_that_made_them(api: Api, script: Script) -> None:
+def test_items_remain_in_a_conversation_when_their_response_is_deleted(api: Api, script: Script) -> None:
     script.say("So it is.")
     response = api.create(model=script.model, input="Well?")
-    made = ok(api.post("/conversations", {"items": [{"id": response["output"][0]["id"]}]}))
+    created = ok(api.post("/conversations", {"items": [{"id": response["output"][0]["id"]}]}))
     ok(api.delete(f"/responses/{response['id']}"))
-    assert words(api, made["id"]) == ["So it is."]
-    ok(api.delete(f"/conversations/{made['id']}"))
+    assert words(api, created["id"]) == ["So it is."]
+    ok(api.delete(f"/conversations/{created['id']}"))
     with scope.team(api.caller.team.pk):
         assert not Placement.objects.exists()
         assert not Item.objects.exists()
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     theirs, unknown = outsider.delete(f"/conversations/{mine}"), outsider.delete("/conversations/conv_unknown")
     assert error(theirs) == (404, None, None)
@@ -94,13 +94,13 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) 
     assert words(api, mine) == ["secret"]
 
 
-def test_deleting_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+def test_deleting_requires_its_scope(api: Api, make_api: MakeApi) -> None:
     mine = begin(api)
     writer = make_api(team=api.caller.team, scopes=["conversations.read", "conversations.write"])
     assert error(writer.delete(f"/conversations/{mine}")) == (403, None, "insufficient_scope")
 
 
-def test_it_is_audited(api: Api) -> None:
+def test_a_deletion_is_audited(api: Api) -> None:
     mine = begin(api, "one", "two")
     answer = api.delete(f"/conversations/{mine}")
     with scope.team(api.caller.team.pk):

@@ -7,14 +7,14 @@ from tests.support.api import Api, MakeApi, error, ok
 from tests.support.conversations import add, begin, ids, words
 
 
-def test_the_answer_is_the_conversation(api: Api) -> None:
+def test_the_conversation_is_returned(api: Api) -> None:
     mine = begin(api, "one", "two", topic="cats")
     answer = ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[0]}"))
     assert answer == ok(api.get(f"/conversations/{mine}"))
     assert words(api, mine) == ["two"]
 
 
-def test_it_is_gone_for_good(api: Api) -> None:
+def test_a_deleted_item_is_not_found(api: Api) -> None:
     mine = begin(api, "one", "two")
     path = f"/conversations/{mine}/items/{ids(api, mine)[0]}"
     ok(api.delete(path))
@@ -24,7 +24,7 @@ def test_it_is_gone_for_good(api: Api) -> None:
         assert Item.objects.count() == 1
 
 
-def test_the_others_keep_their_places(api: Api) -> None:
+def test_the_other_items_keep_their_order(api: Api) -> None:
     mine = begin(api, *"abcd")
     for name in ids(api, mine)[1:3]:
         ok(api.delete(f"/conversations/{mine}/items/{name}"))
@@ -32,7 +32,7 @@ def test_the_others_keep_their_places(api: Api) -> None:
     assert words(api, mine) == ["a", "d", "e"]
 
 
-def test_the_last_one_leaves_a_gap_that_nothing_fills(api: Api) -> None:
+def test_the_position_of_a_deleted_last_item_is_not_reused(api: Api) -> None:
     mine = begin(api, "a", "b")
     first, last = ids(api, mine)
     ok(api.delete(f"/conversations/{mine}/items/{last}"))
@@ -41,14 +41,14 @@ def test_the_last_one_leaves_a_gap_that_nothing_fills(api: Api) -> None:
     assert words(api, mine, after=first) == ["c"]
 
 
-def test_a_fork_keeps_it(api: Api) -> None:
+def test_a_fork_keeps_a_deleted_item(api: Api) -> None:
     mine = begin(api, "one", "two")
     fork = ok(api.post(f"/conversations/{mine}/fork", {}))["id"]
     ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[0]}"))
     assert (words(api, mine), words(api, fork)) == (["two"], ["one", "two"])
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     (item,) = ids(api, mine)
     theirs, unknown = (outsider.delete(f"/conversations/{name}/items/{item}") for name in (mine, "conv_unknown"))
@@ -64,7 +64,7 @@ def test_an_item_of_another_conversation_is_not_found(api: Api) -> None:
     assert words(api, other) == ["two"]
 
 
-def test_taking_out_an_item_is_a_change_and_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+def test_deleting_an_item_requires_the_write_scope(api: Api, make_api: MakeApi) -> None:
     mine = begin(api, "one", "two")
     first, _ = ids(api, mine)
     reader = make_api(team=api.caller.team, scopes=["conversations.read", "conversations.delete"])
@@ -73,7 +73,7 @@ def test_taking_out_an_item_is_a_change_and_needs_its_scope(api: Api, make_api: 
     assert words(api, mine) == ["two"]
 
 
-def test_it_is_audited(api: Api) -> None:
+def test_a_deletion_is_audited(api: Api) -> None:
     mine = begin(api, "one")
     (item,) = ids(api, mine)
     answer = api.delete(f"/conversations/{mine}/items/{item}")

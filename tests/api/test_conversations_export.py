@@ -1,4 +1,4 @@
-"""`GET /v1/conversations/{id}/export`, an extension of ours."""
+"""`GET /v1/conversations/{id}/export`, an extension of the API."""
 
 import httpx2
 import orjson
@@ -12,53 +12,53 @@ WHOLE = [item for name, item in SAMPLES.items() if name not in {"cmp_1", "rs_1"}
 
 
 def export(api: Api, conversation_id: str) -> list[dict[str, object]]:
-    """The lines, read."""
+    """Return the parsed lines."""
     answer = api.get(f"/conversations/{conversation_id}/export")
     assert answer.status_code == 200, answer.text
     assert answer.content.endswith(b"\n") or not answer.content
     return [orjson.loads(line) for line in answer.content.splitlines()]
 
 
-def test_every_item_is_a_line_with_all_that_is_stored(api: Api) -> None:
+def test_every_item_is_a_line_with_all_stored_fields(api: Api) -> None:
     mine = ok(api.post("/conversations", {"items": WHOLE[:20]}))["id"]
     ok(api.post(f"/conversations/{mine}/items", {"items": WHOLE[20:]}))
     assert export(api, mine) == WHOLE
 
 
-def test_it_is_a_file_of_json_lines(api: Api) -> None:
+def test_the_export_is_a_json_lines_download(api: Api) -> None:
     mine = begin(api, "Hi")
     answer = api.get(f"/conversations/{mine}/export")
     assert answer.headers["content-type"] == "application/jsonl"
     assert answer.headers["content-disposition"] == f'attachment; filename="{mine}.jsonl"'
 
 
-def test_a_long_one_is_whole_and_in_order(api: Api) -> None:
+def test_a_long_conversation_is_exported_completely_and_in_order(api: Api) -> None:
     mine = begin(api, *map(str, range(250)))
     ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[99]}"))
     said = [line["content"][0]["text"] for line in export(api, mine)]  # type: ignore[index]
     assert said == [str(number) for number in range(250) if number != 99]
 
 
-def test_an_empty_one_has_no_lines(api: Api) -> None:
+def test_an_empty_conversation_has_no_lines(api: Api) -> None:
     assert export(api, begin(api)) == []
 
 
-def test_it_works_on_the_other_server(uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> None:
+def test_an_export_works_under_uvicorn(uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> None:
     api = Api(http, url=uvicorn_web.url, caller=caller)
     assert len(export(api, begin(api, *map(str, range(120))))) == 120
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     theirs, unknown = (outsider.get(f"/conversations/{name}/export") for name in (mine, "conv_unknown"))
     assert error(theirs) == (404, None, None)
     assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
 
 
-def test_exporting_needs_the_scope_of_reading(api: Api, make_api: MakeApi) -> None:
+def test_exporting_requires_the_read_scope(api: Api, make_api: MakeApi) -> None:
     writer = make_api(team=api.caller.team, scopes=["conversations.write"])
     assert error(writer.get(f"/conversations/{begin(api)}/export")) == (403, None, "insufficient_scope")
 
 
-def test_unknown_names_in_the_query_are_refused(api: Api) -> None:
+def test_unknown_query_parameters_are_rejected(api: Api) -> None:
     assert error(api.get(f"/conversations/{begin(api)}/export", limit=1)) == (400, "limit", "unknown_parameter")

@@ -1,4 +1,4 @@
-"""Random histories of conversations over the API against plain lists: what is read, what is listed, in which order."""
+"""Random histories of conversations compared with plain lists: items that models read, listings, and their order."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,33 +18,33 @@ KINDS = (
     *("respond", "respond", "stream", "stream", "unstored", "fail", "chain", "chain", "delete response"),
 )
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), max_size=20)
-Said = tuple[str, str]
-"""Whose words, and the words."""
+RoleAndText = tuple[str, str]
+"""Role and text of a message."""
 
 
 @dataclass
-class World:
-    """The conversations of a team and what should stand in them; and the chains, with what should be read of each."""
+class ExpectedState:
+    """Expected items of each conversation and of each chain of a team."""
 
     api: Api
     script: Script
-    lists: dict[str, list[Said]] = field(default_factory=dict)
-    chains: dict[str, list[Said]] = field(default_factory=dict)
+    lists: dict[str, list[RoleAndText]] = field(default_factory=dict)
+    chains: dict[str, list[RoleAndText]] = field(default_factory=dict)
     followed: set[str] = field(default_factory=set)
     numbers: "count[int]" = field(default_factory=count)
 
-    def do(self, kind: str, which: int, where: int) -> None:
-        """One step; those that there is nothing for begin another conversation."""
+    def step(self, kind: str, which: int, where: int) -> None:
+        """Perform a random step; without a conversation to act on, create one."""
         names = list(self.lists)
         one = names[which % len(names)] if names else ""
-        told = self.lists.get(one, [])
+        expected = self.lists.get(one, [])
         match kind:
             case "append" if one:
                 self._append(one, where % 3 + 1)
-            case "delete item" if told:
-                self._delete_item(one, where % len(told))
-            case "fork" if told:
-                self._fork(one, where % len(told))
+            case "delete item" if expected:
+                self._delete_item(one, where % len(expected))
+            case "fork" if expected:
+                self._fork(one, where % len(expected))
             case "delete" if one:
                 ok(self.api.delete(f"/conversations/{one}"))
                 del self.lists[one]
@@ -62,7 +62,7 @@ class World:
                 self._append(name, which % 3)
 
     def check(self) -> None:
-        """What is listed is what should be."""
+        """Compare the listed items with the expected ones."""
         for one, expected in self.lists.items():
             listed = [(item["role"], item["content"][0]["text"]) for item in items(self.api, one)]
             assert listed == expected
@@ -96,20 +96,20 @@ class World:
         names = list(self.chains)
         before = names[which % len(names)] if names and which % 3 else None
         follows = {"previous_response_id": before} if before else {}
-        told = self.chains[before] if before else []
-        response, said = self._ask(told, "stream" if which % 2 else "respond", **follows)
-        self.chains[response["id"]] = [*told, *said]
+        expected = self.chains[before] if before else []
+        response, said = self._ask(expected, "stream" if which % 2 else "respond", **follows)
+        self.chains[response["id"]] = [*expected, *said]
         self.followed |= {before} if before else set()
 
     def _delete_response(self, which: int) -> None:
-        """Of the end of a chain: what happens to others is in the tests of deleted links."""
+        """Delete the last response of a chain; test_deleted_links.py covers the others."""
         ends = [name for name in self.chains if name not in self.followed]
         name = ends[which % len(ends)]
         ok(self.api.delete(f"/responses/{name}"))
         del self.chains[name]
 
-    def _ask(self, before: list[Said], kind: str, **body: Any) -> tuple[dict[str, Any], list[Said]]:
-        """A response; the model must have read what came before and the input, and nothing else."""
+    def _ask(self, before: list[RoleAndText], kind: str, **body: Any) -> tuple[dict[str, Any], list[RoleAndText]]:
+        """Create a response; the model must receive exactly the earlier messages and the input."""
         words, answer = self._words(), self._words()
         self.script.then(stream(*text(answer)))
         request = {"model": self.script.model, "input": words, "store": kind != "unstored", **body}
@@ -125,17 +125,15 @@ class World:
 
 
 def play(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:
-    world = World(api, script)
+    state = ExpectedState(api, script)
     for step in steps:
-        world.do(*step)
-        world.check()
+        state.step(*step)
+        state.check()
 
 
 @given(steps=STEPS)
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_conversations_are_what_plain_lists_would_be(
-    api: Api, script: Script, steps: list[tuple[str, int, int]]
-) -> None:
+def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:
     play(api, script, steps)
 
 
@@ -143,7 +141,7 @@ def test_conversations_are_what_plain_lists_would_be(
 @pytest.mark.timeout(600)
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_many_conversations_are_what_plain_lists_would_be(
+def test_many_conversations_behave_like_plain_lists(
     api: Api, script: Script, steps: list[tuple[str, int, int]]
 ) -> None:
     play(api, script, steps)

@@ -10,12 +10,12 @@ from tests.support.conversations import add, begin, ids, items, said, words
 
 
 def page(api: Api, conversation_id: str, **query: Any) -> dict[str, Any]:
-    """A page as the wire has it."""
+    """Return a page."""
     return ok(api.get(f"/conversations/{conversation_id}/items", **query))
 
 
 def walk(api: Api, conversation_id: str, order: str, limit: int) -> Iterator[list[str]]:
-    """The ids of page after page, as the SDK follows them."""
+    """Yield the ids of all pages, following them like the SDK."""
     after: dict[str, str] = {}
     while True:
         found = page(api, conversation_id, order=order, limit=limit, **after)
@@ -25,7 +25,7 @@ def walk(api: Api, conversation_id: str, order: str, limit: int) -> Iterator[lis
         after = {"after": found["last_id"]}
 
 
-def test_the_newest_come_first(api: Api) -> None:
+def test_items_are_listed_newest_first(api: Api) -> None:
     mine = begin(api, "one", "two", "three")
     assert [item["content"][0]["text"] for item in page(api, mine)["data"]] == ["three", "two", "one"]
     assert words(api, mine, order="asc") == ["one", "two", "three"]
@@ -54,7 +54,7 @@ def test_the_default_page_has_20_items(api: Api) -> None:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_lead_through_all_and_back(api: Api, order: str) -> None:
+def test_pages_can_be_read_forwards_and_backwards(api: Api, order: str) -> None:
     mine = begin(api, *"abcde")
     whole = words(api, mine, order=order)
     (_, second, _, fourth, fifth) = ids(api, mine, order=order)
@@ -65,7 +65,7 @@ def test_pages_lead_through_all_and_back(api: Api, order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_what_survives_is_shown_once_while_others_add_and_delete(api: Api, order: str) -> None:
+def test_remaining_items_are_listed_once_during_concurrent_changes(api: Api, order: str) -> None:
     mine = begin(api, *map(str, range(100)))
     before = ids(api, mine, order=order)
     seen: list[str] = []
@@ -84,7 +84,7 @@ def test_what_survives_is_shown_once_while_others_add_and_delete(api: Api, order
 
 
 @pytest.mark.parametrize(("order", "rest"), [("asc", ["c", "d"]), ("desc", ["a"])])
-def test_an_item_that_was_deleted_is_a_cursor_still(api: Api, order: str, rest: list[str]) -> None:
+def test_a_deleted_item_remains_a_valid_cursor(api: Api, order: str, rest: list[str]) -> None:
     name = begin(api, "a", "b", "c")
     _, deleted, _ = ids(api, name)
     ok(api.delete(f"/conversations/{name}/items/{deleted}"))
@@ -113,22 +113,22 @@ def test_an_unknown_cursor_is_not_found(api: Api, outsider: Api) -> None:
         ({"metadata[a]": "b"}, "metadata[a]", "unknown_parameter"),
     ],
 )
-def test_it_says_what_is_wrong(api: Api, query: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_query_parameters_are_rejected(api: Api, query: dict[str, Any], param: str, code: str) -> None:
     assert error(api.get(f"/conversations/{begin(api)}/items", **query)) == (400, param, code)
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     theirs, unknown = (outsider.get(f"/conversations/{name}/items") for name in (mine, "conv_unknown"))
     assert error(theirs) == (404, None, None)
     assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
 
 
-def test_the_id_of_a_response_is_that_of_no_conversation(api: Api) -> None:
+def test_a_response_id_is_not_a_conversation_id(api: Api) -> None:
     assert error(api.get("/conversations/resp_1/items")) == (404, None, None)
 
 
-def test_reading_needs_its_scope(api: Api, make_api: MakeApi) -> None:
+def test_listing_items_requires_the_read_scope(api: Api, make_api: MakeApi) -> None:
     mine = begin(api)
     writer = make_api(team=api.caller.team, scopes=["conversations.write"])
     assert error(writer.get(f"/conversations/{mine}/items")) == (403, None, "insufficient_scope")

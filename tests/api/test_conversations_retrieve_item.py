@@ -12,14 +12,14 @@ SHOWN_BY_REQUEST = {
 }
 
 
-def test_it_is_the_item_of_the_list(api: Api) -> None:
+def test_an_item_is_the_same_as_in_the_list(api: Api) -> None:
     mine = begin(api, "one", "two")
     for item in items(api, mine):
         assert ok(api.get(f"/conversations/{mine}/items/{item['id']}")) == item
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_REQUEST)
-def test_it_shows_what_is_included(api: Api, name: str) -> None:
+def test_fields_are_included_on_request(api: Api, name: str) -> None:
     include, key = SHOWN_BY_REQUEST[name]
     mine = ok(api.post("/conversations", {"items": [SAMPLES[name]]}))["id"]
     assert ok(api.get(f"/conversations/{mine}/items/{name}"))[key] is None
@@ -27,23 +27,23 @@ def test_it_shows_what_is_included(api: Api, name: str) -> None:
         assert ok(api.get(f"/conversations/{mine}/items/{name}", **query)) == SAMPLES[name]
 
 
-def test_an_id_of_two_conversations_leads_to_the_item_of_each(api: Api) -> None:
+def test_a_shared_id_refers_to_the_item_of_each_conversation(api: Api) -> None:
     one, two = (ok(api.post("/conversations", {"items": [said(text, id="msg_1")]}))["id"] for text in ("one", "two"))
     texts = [ok(api.get(f"/conversations/{mine}/items/msg_1"))["content"][0]["text"] for mine in (one, two)]
     assert texts == ["one", "two"]
 
 
 @pytest.mark.parametrize("name", ["msg_unknown", "msg_%00", "%20"])
-def test_any_other_id_is_unknown(api: Api, name: str) -> None:
+def test_unknown_ids_are_not_found(api: Api, name: str) -> None:
     assert error(api.get(f"/conversations/{begin(api, 'Hi')}/items/{name}")) == (404, None, None)
 
 
-def test_an_item_of_another_conversation_is_unknown(api: Api) -> None:
+def test_an_item_of_another_conversation_is_not_found(api: Api) -> None:
     (elsewhere,) = ids(api, begin(api, "two"))
     assert error(api.get(f"/conversations/{begin(api, 'one')}/items/{elsewhere}")) == (404, None, None)
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine = begin(api, "secret")
     (item,) = ids(api, mine)
     theirs, unknown = (outsider.get(f"/conversations/{name}/items/{item}") for name in (mine, "conv_unknown"))
@@ -51,7 +51,7 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) 
     assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
 
 
-def test_an_item_of_another_team_is_one_of_no_team(api: Api, outsider: Api) -> None:
+def test_another_teams_item_is_not_found(api: Api, outsider: Api) -> None:
     (item,) = ids(api, begin(api, "secret"))
     own = begin(outsider, "Hi")
     theirs, unknown = (outsider.get(f"/conversations/{own}/items/{name}") for name in (item, "msg_unknown"))
@@ -59,7 +59,7 @@ def test_an_item_of_another_team_is_one_of_no_team(api: Api, outsider: Api) -> N
     assert theirs.content.replace(item.encode(), b"msg_unknown") == unknown.content
 
 
-def test_unknown_things_are_refused(api: Api) -> None:
+def test_unknown_query_parameters_are_rejected(api: Api) -> None:
     mine = begin(api, "Hi")
     (item,) = ids(api, mine)
     path = f"/conversations/{mine}/items/{item}"

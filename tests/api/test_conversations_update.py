@@ -19,7 +19,7 @@ def test_the_metadata_is_replaced(api: Api) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_all_of_it_can_be_taken_away(api: Api, nothing: Any) -> None:
+def test_metadata_can_be_removed(api: Api, nothing: Any) -> None:
     mine = begin(api, topic="cats")
     assert ok(api.post(f"/conversations/{mine}", {"metadata": nothing}))["metadata"] == {}
 
@@ -34,13 +34,13 @@ def test_all_of_it_can_be_taken_away(api: Api, nothing: Any) -> None:
         ({"metadata": {}, "items": []}, "items", "unknown_parameter"),
     ],
 )
-def test_it_says_what_is_wrong(api: Api, body: Any, param: str, code: str) -> None:
+def test_an_invalid_body_is_rejected_with_param_and_code(api: Api, body: Any, param: str, code: str) -> None:
     mine = begin(api, topic="cats")
     assert error(api.post(f"/conversations/{mine}", body)) == (400, param, code)
     assert ok(api.get(f"/conversations/{mine}"))["metadata"] == {"topic": "cats"}
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
+def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outsider: Api) -> None:
     mine, body = begin(api, topic="cats"), {"metadata": {"topic": "dogs"}}
     theirs, unknown = outsider.post(f"/conversations/{mine}", body), outsider.post("/conversations/conv_unknown", body)
     assert error(theirs) == (404, None, None)
@@ -48,7 +48,7 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) 
     assert ok(api.get(f"/conversations/{mine}"))["metadata"] == {"topic": "cats"}
 
 
-def test_it_is_audited(api: Api) -> None:
+def test_an_update_is_audited(api: Api) -> None:
     mine = begin(api, topic="cats")
     answer = api.post(f"/conversations/{mine}", {"metadata": {"topic": "dogs"}})
     with scope.team(api.caller.team.pk):
