@@ -1,4 +1,4 @@
-"""`prompt`: a stored prompt of the team, its versions and variables."""
+"""The `prompt` parameter: stored prompts of the team, with versions and variables."""
 
 from typing import Any
 
@@ -16,30 +16,30 @@ PNG = (
 )
 
 
-def shown(response: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Roles and texts of the instructions that a response shows."""
+def instruction_texts(response: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return role and text of each instruction a response shows."""
     return [(message["role"], message["content"][0]["text"]) for message in response["instructions"]]
 
 
-def test_its_messages_come_before_everything_else(api: Api, script: Script) -> None:
+def test_messages_of_the_prompt_come_first(api: Api, script: Script) -> None:
     script.say("Hello")
     prompt = write_prompt(api.caller, "Be brief.", "Be kind.")
     response = api.create(model=script.model, input="Hi", prompt={"id": prompt.pk})
     assert [message["content"] for message in script.messages[0]] == ["Be brief.", "Be kind.", "Hi"]
-    assert shown(response) == [("developer", "Be brief."), ("developer", "Be kind.")]
+    assert instruction_texts(response) == [("developer", "Be brief."), ("developer", "Be kind.")]
     assert response["prompt"] == {"id": prompt.pk, "variables": {}, "version": "1"}
     assert api.retrieve(response["id"]) == response
 
 
-def test_instructions_stand_before_it(api: Api, script: Script) -> None:
+def test_instructions_come_before_the_prompt(api: Api, script: Script) -> None:
     script.say("Hello")
     prompt = write_prompt(api.caller, "Be brief.")
     response = api.create(model=script.model, input="Hi", instructions="Speak French.", prompt={"id": prompt.pk})
     assert [message["content"] for message in script.messages[0]] == ["Speak French.", "Be brief.", "Hi"]
-    assert shown(response) == [("system", "Speak French."), ("developer", "Be brief.")]
+    assert instruction_texts(response) == [("system", "Speak French."), ("developer", "Be brief.")]
 
 
-def test_it_is_no_part_of_the_input_and_of_no_chain(api: Api, script: Script) -> None:
+def test_the_prompt_is_neither_input_nor_passed_on_to_later_responses(api: Api, script: Script) -> None:
     script.say("Hello").say("Hello again")
     prompt = write_prompt(api.caller, "Be brief.")
     first = api.create(model=script.model, input="Hi", prompt={"id": prompt.pk})
@@ -48,7 +48,7 @@ def test_it_is_no_part_of_the_input_and_of_no_chain(api: Api, script: Script) ->
     assert [message["content"] for message in script.messages[1]] == ["Hi", "Hello", "And?"]
 
 
-def test_variables_take_their_places(api: Api, script: Script) -> None:
+def test_variables_are_substituted(api: Api, script: Script) -> None:
     script.say("Hello")
     prompt = write_prompt(api.caller, "Greet {{ name }} of {{city}}, {{name}}!")
     variables = {"name": "Ada", "city": {"type": "input_text", "text": "London"}}
@@ -57,7 +57,7 @@ def test_variables_take_their_places(api: Api, script: Script) -> None:
     assert response["prompt"]["variables"] == variables
 
 
-def test_what_a_variable_says_is_not_read_as_a_template(api: Api, script: Script) -> None:
+def test_placeholders_in_the_value_of_a_variable_are_not_substituted(api: Api, script: Script) -> None:
     script.say("Hello")
     prompt = write_prompt(api.caller, "Greet {{name}} {{other}}.")
     variables = {"name": "{{other}}", "other": "\\1"}
@@ -74,14 +74,14 @@ def test_a_variable_can_be_an_image(api: Api, script: Script) -> None:
     assert response["prompt"]["variables"] == variables
 
 
-def test_a_model_cannot_have_said_an_image(api: Api, script: Script) -> None:
+def test_an_image_in_an_assistant_message_is_refused(api: Api, script: Script) -> None:
     prompt = write_prompt(api.caller, "I see {{picture}}.", role="assistant")
     variables = {"picture": {"type": "input_image", "image_url": PNG}}
     body = {"model": script.model, "input": "Hi", "prompt": {"id": prompt.pk, "variables": variables}}
     assert error(api.post("/responses", body)) == (400, "prompt.variables.picture", "invalid_type")
 
 
-def test_it_brings_the_model_and_parameters_that_the_request_does_not(api: Api, script: Script) -> None:
+def test_the_prompt_provides_missing_model_and_parameters(api: Api, script: Script) -> None:
     script.say("Hello")
     defaults = {"temperature": 0.2, "top_p": 0.5, "reasoning": {"effort": "low"}}
     prompt = write_prompt(api.caller, "Be brief.", model=script.model, parameters=defaults)
@@ -91,7 +91,7 @@ def test_it_brings_the_model_and_parameters_that_the_request_does_not(api: Api, 
     assert script.bodies[0]["reasoning_effort"] == "low"
 
 
-def test_its_tools_can_be_chosen_by_the_request(api: Api, script: Script) -> None:
+def test_tool_choice_may_name_a_tool_of_the_prompt(api: Api, script: Script) -> None:
     script.call(look="{}")
     tool = {"type": "function", "name": "look"}
     prompt = write_prompt(api.caller, "Look.", parameters={"tools": [tool]})
@@ -102,7 +102,7 @@ def test_its_tools_can_be_chosen_by_the_request(api: Api, script: Script) -> Non
     assert response["tools"][0]["name"] == "look"
 
 
-def test_without_a_version_the_current_one_is_meant(api: Api, script: Script) -> None:
+def test_the_current_version_is_the_default(api: Api, script: Script) -> None:
     script.say("1").say("2").say("1")
     prompt = write_prompt(api.caller, "One.")
     rewrite_prompt(prompt, "Two.")
@@ -128,35 +128,39 @@ def test_an_older_version_can_be_made_current_again(api: Api, script: Script) ->
         ({"variables": {"name": "Ada", "nmae": "x"}}, "prompt.variables.nmae", "unknown_parameter"),
     ],
 )
-def test_variables_are_those_of_the_prompt(api: Api, given: dict[str, Any], param: str, code: str) -> None:
+def test_unknown_and_missing_variables_are_refused(api: Api, given: dict[str, Any], param: str, code: str) -> None:
     prompt = write_prompt(api.caller, "Greet {{name}}.")
     body = {"model": "m", "input": "Hi", "prompt": {"id": prompt.pk, **given}}
     assert error(api.post("/responses", body)) == (400, param, code)
 
 
 @pytest.mark.parametrize("version", ["2", "0", "-1", "one", "1.0", "٢", "9" * 20])
-def test_it_says_which_version_is_not_there(api: Api, version: str) -> None:
+def test_an_unknown_version_is_named(api: Api, version: str) -> None:
     prompt = write_prompt(api.caller, "One.")
     body = {"model": "m", "input": "Hi", "prompt": {"id": prompt.pk, "version": version}}
     assert error(api.post("/responses", body)) == (404, "prompt.version", None)
 
 
 @pytest.mark.parametrize("version", [None, "1"])
-def test_it_answers_404_to_another_team(api: Api, outsider: Api, version: str | None) -> None:
+def test_another_teams_prompt_is_not_found(api: Api, outsider: Api, version: str | None) -> None:
     prompt = write_prompt(api.caller, "One.")
     for prompt_id in (prompt.pk, "pmpt_unknown", "pmpt_\x00"):
         body = {"model": "m", "input": "Hi", "prompt": {"id": prompt_id, "version": version}}
         assert error(outsider.post("/responses", body)) == (404, "prompt.id", None)
 
 
-def test_somebody_has_to_name_the_model(api: Api) -> None:
+def test_a_model_is_required_in_the_request_or_the_prompt(api: Api) -> None:
     prompt = write_prompt(api.caller, "Be brief.")
     body = {"input": "Hi", "prompt": {"id": prompt.pk}}
     assert error(api.post("/responses", body)) == (400, "model", "missing_required_parameter")
 
 
-def test_it_streams_like_any_other(api: Api, script: Script) -> None:
+def test_a_response_with_a_prompt_can_be_streamed(api: Api, script: Script) -> None:
     script.say("Hello")
     prompt = write_prompt(api.caller, "Be brief.", model=script.model)
     events = api.events(prompt={"id": prompt.pk}, input="Hi")
-    assert shown(events[0]["response"]) == shown(events[-1]["response"]) == [("developer", "Be brief.")]
+    assert (
+        instruction_texts(events[0]["response"])
+        == instruction_texts(events[-1]["response"])
+        == [("developer", "Be brief.")]
+    )

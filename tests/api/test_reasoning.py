@@ -14,7 +14,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 def summary(words: str, index: int = 0) -> Chunk:
-    """A piece of a summary, in both of the places where it is sent."""
+    """A chunk with a part of a summary, in both fields that servers use."""
     return chunk(reasoning=words, reasoning_details=[{"type": "reasoning.summary", "summary": words, "index": index}])
 
 
@@ -23,7 +23,7 @@ def detail(**entry: Any) -> Chunk:
 
 
 def shapes(response: dict[str, Any]) -> list[Any]:
-    """Each item of the output by its words."""
+    """Return type and texts of each output item."""
     found: list[Any] = []
     for item in response["output"]:
         words = ["".join(part.get("text", "") for part in item.get(key) or ()) for key in ("summary", "content")]
@@ -52,7 +52,7 @@ def test_reasoning_is_read_from_every_known_field(api: Api, script: Script, thou
     assert shapes(response) == [("reasoning", "", "Hm."), ("message", "84")]
 
 
-def test_one_chunk_may_have_reasoning_and_text(api: Api, script: Script) -> None:
+def test_one_chunk_may_contain_reasoning_and_text(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning_content="Hm.", content="84"), *STOP))
     assert shapes(api.create(model=script.model, input="Hi")) == [("reasoning", "", "Hm."), ("message", "84")]
 
@@ -64,7 +64,7 @@ def test_reasoning_after_text_is_a_new_item(api: Api, script: Script) -> None:
     assert shapes(response) == [("reasoning", "", "a"), ("message", "b"), ("reasoning", "", "c"), ("message", "d")]
 
 
-def test_reasoning_without_text_has_no_message(api: Api, script: Script) -> None:
+def test_reasoning_without_text_creates_no_message(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="a"), *STOP)).then(stream(chunk(reasoning="a"), chunk(finish="length")))
     whole, cut = (api.create(model=script.model, input="Hi") for _ in range(2))
     assert (whole["status"], shapes(whole)) == ("completed", [("reasoning", "", "a")])
@@ -87,19 +87,19 @@ def test_a_summary_is_streamed_part_by_part(api: Api, script: Script) -> None:
     assert item["content"] == []
 
 
-def test_a_summary_comes_in_front_of_raw_words(api: Api, script: Script) -> None:
+def test_a_summary_precedes_raw_reasoning_in_its_item(api: Api, script: Script) -> None:
     script.then(stream(summary("Short."), detail(type="reasoning.text", text="Long.", index=1), *text("84")))
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "Short.", "Long."), ("message", "84")]
 
 
-def test_a_summary_behind_raw_words_is_another_item(api: Api, script: Script) -> None:
+def test_a_summary_after_raw_reasoning_is_another_item(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Long."), summary("Short."), *text("84")))
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "", "Long."), ("reasoning", "Short.", ""), ("message", "84")]
 
 
-def test_a_summary_is_shown_where_raw_words_are_not(api: Api, script: Script) -> None:
+def test_a_summary_is_shown_even_if_raw_reasoning_is_hidden(api: Api, script: Script) -> None:
     describe(script, raw_reasoning=False)
     script.then(stream(chunk(reasoning="Long."), summary("Short."), chunk(reasoning="More."), *text("84")))
     events = api.events(model=script.model, input="Hi")
@@ -108,7 +108,7 @@ def test_a_summary_is_shown_where_raw_words_are_not(api: Api, script: Script) ->
     assert "Long." not in str(events)
 
 
-# -- tags --------------------------------------------------------------------------------------------------------------
+# -- think tags --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_summary_is_shown_where_raw_words_are_not(api: Api, script: Script) ->
         ["\n", "<think>", "Hm.", "</think>", "84"],
     ],
 )
-def test_think_tags_may_be_split_anywhere(api: Api, script: Script, pieces: list[str]) -> None:
+def test_think_tags_may_be_split_across_chunks(api: Api, script: Script, pieces: list[str]) -> None:
     describe(script, think_tags=True).say(*pieces)
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert shapes(response) == [("reasoning", "", "Hm."), ("message", "84")]
@@ -139,7 +139,7 @@ def test_think_tags_may_be_split_anywhere(api: Api, script: Script, pieces: list
     ],
 )
 @pytest.mark.parametrize("chunks", ["one", "many"])
-def test_text_that_only_resembles_a_think_tag_stays_text(
+def test_text_that_resembles_a_think_tag_stays_text(
     api: Api, script: Script, words: str, output: list[Any], chunks: str
 ) -> None:
     describe(script, think_tags=True).say(*(list(words) if chunks == "many" else [words]))
@@ -151,7 +151,7 @@ def test_think_tags_are_text_unless_the_model_is_configured_for_them(api: Api, s
     assert shapes(api.create(model=script.model, input="Hi")) == [("message", "<think>Hm.</think>84")]
 
 
-def test_logprobs_of_think_tags_and_reasoning_are_left_out(api: Api, script: Script) -> None:
+def test_logprobs_of_think_tags_and_reasoning_are_dropped(api: Api, script: Script) -> None:
     describe(script, think_tags=True)
     pieces = []
     for token in ("<th", "ink>", "Hm", "</think>", "8", "4"):
@@ -168,7 +168,7 @@ def test_logprobs_of_think_tags_and_reasoning_are_left_out(api: Api, script: Scr
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
-def test_it_is_not_sent_back_unless_the_model_wants_it(api: Api, script: Script) -> None:
+def test_reasoning_is_sent_back_only_to_models_configured_for_it(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Look."), *calls(look="{}"))).say("A cat.")
     first = api.create(model=script.model, input="Hi", tools=[TOOL])
     output = {"type": "function_call_output", "call_id": "call_look", "output": "cat"}
@@ -176,7 +176,7 @@ def test_it_is_not_sent_back_unless_the_model_wants_it(api: Api, script: Script)
     assert "Look." not in str(script.messages[1])
 
 
-def test_within_a_turn_it_goes_back_in_the_message_of_its_call(api: Api, script: Script) -> None:
+def test_reasoning_of_the_current_answer_is_sent_back_with_its_call(api: Api, script: Script) -> None:
     describe(script, reasoning_field="reasoning_content")
     script.then(stream(chunk(reasoning="Look."), *calls(look="{}"))).say("A cat.")
     first = api.create(model=script.model, input="Hi", tools=[TOOL])
@@ -191,7 +191,7 @@ def test_within_a_turn_it_goes_back_in_the_message_of_its_call(api: Api, script:
     ("asked", "shown", "sent"),
     [(None, None, []), ("auto", "current_turn", []), ("current_turn",) * 2 + ([],), ("all_turns",) * 2 + (["Hm."],)],
 )
-def test_of_earlier_turns_only_what_the_client_asks_for_goes_back(
+def test_earlier_reasoning_is_sent_back_only_on_request(
     api: Api, script: Script, asked: str | None, shown: str | None, sent: list[str]
 ) -> None:
     describe(script, reasoning_field="reasoning").then(stream(chunk(reasoning="Hm."), *text("84"))).say("Yes.")
@@ -202,7 +202,7 @@ def test_of_earlier_turns_only_what_the_client_asks_for_goes_back(
     assert [m["reasoning"] for m in script.messages[1] if "reasoning" in m] == sent
 
 
-def test_signatures_go_back_with_the_words_that_they_sign(api: Api, script: Script) -> None:
+def test_signatures_are_sent_back_with_the_reasoning_they_sign(api: Api, script: Script) -> None:
     describe(script, reasoning_field="reasoning_details", raw_reasoning=False)
     pieces = [
         detail(type="reasoning.text", text="Lo", format="x"),
@@ -220,7 +220,7 @@ def test_signatures_go_back_with_the_words_that_they_sign(api: Api, script: Scri
     ]
 
 
-def test_a_signature_that_comes_late_makes_no_item(api: Api, script: Script) -> None:
+def test_a_late_signature_creates_no_item(api: Api, script: Script) -> None:
     late = detail(type="reasoning.text", signature="signed")
     script.then(stream(chunk(reasoning="Hm."), chunk(content="84"), late, *STOP))
     response = api.create(model=script.model, input="Hi")

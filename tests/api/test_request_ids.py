@@ -1,4 +1,4 @@
-"""`x-request-id` on every answer, and the client's own id beside it."""
+"""`x-request-id` on every response, and the client's own request id."""
 
 import httpx2
 import pytest
@@ -30,7 +30,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status"), REQUESTS)
-def test_every_answer_has_an_id_of_its_own(
+def test_every_response_has_its_own_request_id(
     web: WebProcess, http: httpx2.Client, caller: Caller, method: str, path: str, status: int
 ) -> None:
     headers = {"Authorization": f"Bearer {caller.secret}"}
@@ -43,20 +43,22 @@ def test_every_answer_has_an_id_of_its_own(
 
 
 @pytest.mark.parametrize("header", ["", "Bearer sk-wrong"])
-def test_a_refused_key_has_one(web: WebProcess, http: httpx2.Client, header: str) -> None:
+def test_an_authentication_error_has_a_request_id(web: WebProcess, http: httpx2.Client, header: str) -> None:
     answer = http.get(f"{web.url}/v1/responses", headers={"Authorization": header})
     assert answer.status_code == 401
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-def test_an_answer_of_the_api_says_how_long_it_took(api: Api) -> None:
+def test_a_response_has_the_processing_time_header(api: Api) -> None:
     answer = api.get("/responses")
     assert answer.headers["openai-version"] == "2020-10-01"
     assert int(answer.headers["openai-processing-ms"]) >= 0
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_rows_of_a_request_carry_both_ids(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
+def test_both_ids_are_stored_with_the_rows_of_a_request(
+    api: Api, script: Script, caller: Caller, streamed: bool
+) -> None:
     script.say("Hello")
     body = {"model": script.model, "input": "Hi", "stream": streamed}
     answer = api.post("/responses", body, {"X-Client-Request-Id": "my-own-id"})
@@ -67,7 +69,7 @@ def test_the_rows_of_a_request_carry_both_ids(api: Api, script: Script, caller: 
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_failed_run_has_them_as_well(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
+def test_a_failed_run_has_both_ids(api: Api, script: Script, caller: Caller, streamed: bool) -> None:
     script.then(refusal(500))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "stream": streamed})
     with scope.team(caller.team.pk):
@@ -83,7 +85,7 @@ def test_the_clients_id_may_have_512_characters(api: Api, script: Script, caller
 
 @pytest.mark.parametrize("given", [b"x" * 513, "größer".encode()])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_another_one_is_refused(api: Api, streamed: bool, given: bytes) -> None:
+def test_an_invalid_client_id_is_refused(api: Api, streamed: bool, given: bytes) -> None:
     body = {"model": "m", "input": "Hi", "stream": streamed}
     answer = api.post("/responses", body, {"X-Client-Request-Id": given})
     assert error(answer) == (400, "X-Client-Request-Id", "invalid_value")

@@ -1,4 +1,4 @@
-"""`tool_choice` of `POST /v1/responses` where a call is due: it is made, or the response is not called completed."""
+"""`tool_choice` that requires a call: the model makes it, or the response is not completed."""
 
 from typing import Any
 
@@ -27,20 +27,20 @@ def test_text_instead_of_a_required_call_is_discarded_and_the_turn_repeated(
 
 
 @pytest.mark.parametrize("what", DUE)
-def test_a_model_that_makes_no_call_fails_the_response(api: Api, script: Script, what: str) -> None:
+def test_a_second_answer_without_the_call_fails_the_response(api: Api, script: Script, what: str) -> None:
     script.say("No.").say("No!")
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": DUE[what]})
     assert error(answer) == (500, None, "server_error")
     assert "did not call" in answer.json()["error"]["message"]
 
 
-def test_another_function_is_not_the_named_one(api: Api, script: Script) -> None:
+def test_calling_another_function_does_not_satisfy_a_named_choice(api: Api, script: Script) -> None:
     script.call(look="{}").call(listen="{}")
     response = api.create(model=script.model, input="Hi", tools=TOOLS, tool_choice=NAMED)
     assert [item["name"] for item in response["output"]] == ["listen"]
 
 
-def test_the_call_is_streamed_as_it_comes(api: Api, script: Script) -> None:
+def test_a_required_call_is_streamed_without_delay(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(*calls(look='{"a":1}')[:2], gate, chunk(finish="tool_calls")))
     with api.stream(model=script.model, input="Hi", tools=TOOLS, tool_choice="required") as events:
@@ -50,14 +50,14 @@ def test_the_call_is_streamed_as_it_comes(api: Api, script: Script) -> None:
         assert events.rest()[-1]["type"] == "response.completed"
 
 
-def test_a_model_that_knows_no_choice_is_asked_in_words(api: Api, script: Script) -> None:
+def test_a_model_without_tool_choice_gets_it_as_an_instruction(api: Api, script: Script) -> None:
     describe(script, forced_tool_choice=False).call(listen="{}")
     response = api.create(model=script.model, input="Hi", tools=TOOLS, tool_choice=NAMED)
     assert (script.bodies[0]["tool_choice"], response["tool_choice"]) == ("auto", NAMED)
     assert "'listen'" in script.bodies[0]["messages"][0]["content"]
 
 
-def test_a_call_of_an_unknown_tool_is_answered_for_the_model_only(api: Api, script: Script) -> None:
+def test_only_the_model_sees_a_call_of_an_unknown_tool(api: Api, script: Script) -> None:
     script.call(smell="{}").say("I cannot smell.")
     response = api.create(model=script.model, input="Hi", tools=TOOLS)
     assert [item["type"] for item in response["output"]] == ["message"]

@@ -1,4 +1,5 @@
-"""`enable_response_messages`, `previous_input_messages` and `request_id`: conversations in the messages of vLLM."""
+"""`enable_response_messages`, `previous_input_messages` and `request_id`: conversations as messages in vLLM's
+format."""
 
 from collections import Counter
 from typing import Any
@@ -19,97 +20,95 @@ SHELL = {"type": "custom", "name": "sh", "description": "Runs."}
 
 
 def roles(messages: list[Message]) -> Counter[str]:
-    """How many messages each role has."""
+    """Return the number of messages per role."""
     return Counter(message["role"] for message in messages)
 
 
-def words(message: Message) -> str:
-    """The words of a message."""
+def text_of(message: Message) -> str:
+    """Return the text of a message."""
     return "".join(part["text"] for part in message["content"])
 
 
-def terminal(events: list[Event]) -> dict[str, Any]:
-    """The response at the end of a stream."""
+def final_response(events: list[Event]) -> dict[str, Any]:
+    """Return the response of the last event of a stream."""
     response: dict[str, Any] = events[-1]["response"]
     return response
 
 
-def shown(api: Api, script: Script, **request: Any) -> dict[str, Any]:
-    """A response that shows its messages."""
+def response_with_messages(api: Api, script: Script, **request: Any) -> dict[str, Any]:
+    """Create a response that shows its messages."""
     return api.create(model=script.model, enable_response_messages=True, **request)
 
 
-# -- shown -------------------------------------------------------------------------------------------------------------
+# -- shown messages ----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_it_is_shown_unasked(api: Api, script: Script) -> None:
+def test_messages_are_shown_only_on_request(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     assert not {"input_messages", "output_messages", "request_id"} & response.keys()
 
 
-def test_it_is_shown_from_the_first_event_to_the_last(api: Api, script: Script) -> None:
+def test_messages_are_in_the_first_and_the_last_event(api: Api, script: Script) -> None:
     script.say("Hello")
     events = api.events(model=script.model, input="Hi", enable_response_messages=True)
     created, in_progress, completed = (events[number]["response"] for number in (0, 1, -1))
     assert created["input_messages"] == in_progress["input_messages"] == completed["input_messages"]
     assert created["output_messages"] == in_progress["output_messages"] == []
-    assert [words(message) for message in completed["output_messages"]] == ["Hello"]
+    assert [text_of(message) for message in completed["output_messages"]] == ["Hello"]
     assert api.retrieve(created["id"]) == completed
 
 
-def test_each_message_says_its_role_twice_and_has_parts_of_text(api: Api, script: Script) -> None:
+def test_each_message_has_role_author_and_text_parts(api: Api, script: Script) -> None:
     script.say("Hello")
-    response = shown(api, script, input="Hi", instructions="Be kind.")
+    response = response_with_messages(api, script, input="Hi", instructions="Be kind.")
     messages = response["input_messages"] + response["output_messages"]
     assert [message["role"] for message in messages] == [message["author"]["role"] for message in messages]
     assert {part["type"] for message in messages for part in message["content"]} == {"text"}
 
 
-def test_a_system_message_is_made_where_there_is_none(api: Api, script: Script) -> None:
+def test_a_missing_system_message_is_added(api: Api, script: Script) -> None:
     script.say("Hello")
-    response = shown(api, script, input="Hi")
+    response = response_with_messages(api, script, input="Hi")
     assert [message["role"] for message in response["input_messages"]] == ["system", "user"]
-    assert words(response["input_messages"][0])
+    assert text_of(response["input_messages"][0])
     assert script.messages[0] == [{"role": "user", "content": "Hi"}]
 
 
-def test_there_is_one_system_message_with_all_that_the_client_has_said(api: Api, script: Script) -> None:
+def test_system_messages_of_the_client_are_joined(api: Api, script: Script) -> None:
     script.say("Hello")
     given = [{"role": "system", "content": "Talk like a pirate."}, {"role": "user", "content": "Hi"}]
-    system, user = shown(api, script, input=given, instructions="Be kind.")["input_messages"]
+    system, user = response_with_messages(api, script, input=given, instructions="Be kind.")["input_messages"]
     assert [part["text"] for part in system["content"]] == ["Be kind.", "Talk like a pirate."]
     assert (system["role"], user["role"]) == ("system", "user")
 
 
 @pytest.mark.parametrize(("tools", "expected"), [([LOOK], 1), ([LOOK, SHELL], 1), ([], 0)])
-def test_there_is_one_developer_message_where_there_are_functions(
-    api: Api, script: Script, tools: list[Any], expected: int
-) -> None:
+def test_functions_add_a_developer_message(api: Api, script: Script, tools: list[Any], expected: int) -> None:
     script.say("Hello")
-    messages = shown(api, script, input="Hi", tools=tools)["input_messages"]
+    messages = response_with_messages(api, script, input="Hi", tools=tools)["input_messages"]
     developer = [message for message in messages if message["role"] == "developer"]
     assert len(developer) == expected
-    assert all("functions.look\nLooks." in words(message) for message in developer)
+    assert all("functions.look\nLooks." in text_of(message) for message in developer)
 
 
-def test_the_clients_own_developer_message_is_the_one(api: Api, script: Script) -> None:
+def test_functions_are_added_to_the_clients_developer_message(api: Api, script: Script) -> None:
     script.say("Hello")
     given = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    messages = shown(api, script, input=given, tools=[LOOK])["input_messages"]
+    messages = response_with_messages(api, script, input=given, tools=[LOOK])["input_messages"]
     assert roles(messages) == {"system": 1, "developer": 1, "user": 1}
     assert messages[1]["content"][0]["text"] == "Be brief."
 
 
 def test_reasoning_calls_and_answers_have_channels(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *calls(look='{"a":1}')))
-    thought, said, called = shown(api, script, input="Hi", tools=[LOOK])["output_messages"]
-    assert (thought["channel"], words(thought)) == ("analysis", "Hm.")
-    assert (said["channel"], words(said)) == ("final", "Let me see.")
-    assert (called["channel"], called["recipient"], words(called)) == ("commentary", "functions.look", '{"a":1}')
+    thought, said, called = response_with_messages(api, script, input="Hi", tools=[LOOK])["output_messages"]
+    assert (thought["channel"], text_of(thought)) == ("analysis", "Hm.")
+    assert (said["channel"], text_of(said)) == ("final", "Let me see.")
+    assert (called["channel"], called["recipient"], text_of(called)) == ("commentary", "functions.look", '{"a":1}')
 
 
-def test_each_result_is_one_message_of_its_tool(api: Api, script: Script) -> None:
+def test_each_tool_output_is_one_message(api: Api, script: Script) -> None:
     script.call(look='{"a":1}', sh='{"input":"ls"}').say("A tree.")
     first = api.create(model=script.model, input="Hi", tools=[LOOK, SHELL])
     image = {"type": "input_image", "image_url": "https://a.example/tree.png"}
@@ -118,7 +117,7 @@ def test_each_result_is_one_message_of_its_tool(api: Api, script: Script) -> Non
         {"type": "function_call_output", "call_id": "call_look", "output": [image, data]},
         {"type": "custom_tool_call_output", "call_id": "call_sh", "output": "a b"},
     ]
-    response = shown(api, script, input=outputs, previous_response_id=first["id"], tools=[LOOK, SHELL])
+    response = response_with_messages(api, script, input=outputs, previous_response_id=first["id"], tools=[LOOK, SHELL])
     look, shell = [message for message in response["input_messages"] if message["role"] == "tool"]
     assert (look["name"], look["author"], look["recipient"]) == (
         "functions.look",
@@ -126,17 +125,17 @@ def test_each_result_is_one_message_of_its_tool(api: Api, script: Script) -> Non
         "assistant",
     )
     assert [part["text"] for part in look["content"]] == ["[image: https://a.example/tree.png]", "[image]"]
-    assert (shell["name"], words(shell)) == ("functions.sh", "a b")
+    assert (shell["name"], text_of(shell)) == ("functions.sh", "a b")
 
 
-def test_hosted_tools_are_called_and_need_no_developer(reaching: Api, script: Script, served: McpServer) -> None:
+def test_hosted_tools_add_no_developer_message(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
-    response = shown(reaching, script, input="2+3?", tools=[tool(served)])
+    response = response_with_messages(reaching, script, input="2+3?", tools=[tool(served)])
     assert roles(response["input_messages"]) == {"system": 1, "user": 1}
     call, result, said = response["output_messages"]
-    assert (call["channel"], call["recipient"], words(call)) == ("commentary", "box.add", '{"a":2,"b":3}')
-    assert (result["author"], words(result)) == ({"role": "tool", "name": "box.add"}, "5")
-    assert (said["channel"], words(said)) == ("final", "It is 5.")
+    assert (call["channel"], call["recipient"], text_of(call)) == ("commentary", "box.add", '{"a":2,"b":3}')
+    assert (result["author"], text_of(result)) == ({"role": "tool", "name": "box.add"}, "5")
+    assert (said["channel"], text_of(said)) == ("final", "It is 5.")
 
 
 def test_images_and_files_are_described(api: Api, script: Script) -> None:
@@ -146,7 +145,7 @@ def test_images_and_files_are_described(api: Api, script: Script) -> None:
         {"type": "input_image", "image_url": "https://a.example/tree.png"},
         {"type": "input_file", "filename": "a.txt", "file_data": "aGk="},
     ]
-    _, user = shown(api, script, input=[{"role": "user", "content": content}])["input_messages"]
+    _, user = response_with_messages(api, script, input=[{"role": "user", "content": content}])["input_messages"]
     assert [part["text"] for part in user["content"]] == [
         "This?",
         "[image: https://a.example/tree.png]",
@@ -154,52 +153,54 @@ def test_images_and_files_are_described(api: Api, script: Script) -> None:
     ]
 
 
-def test_the_chain_before_is_part_of_what_was_read(api: Api, script: Script) -> None:
+def test_messages_of_previous_responses_are_included(api: Api, script: Script) -> None:
     script.say("Hello").say("Fine")
     first = api.create(model=script.model, input="Hi")
-    response = shown(api, script, input="How are you?", previous_response_id=first["id"])
-    assert [words(message) for message in response["input_messages"][1:]] == ["Hi", "Hello", "How are you?"]
-    assert [words(message) for message in response["output_messages"]] == ["Fine"]
+    response = response_with_messages(api, script, input="How are you?", previous_response_id=first["id"])
+    assert [text_of(message) for message in response["input_messages"][1:]] == ["Hi", "Hello", "How are you?"]
+    assert [text_of(message) for message in response["output_messages"]] == ["Fine"]
 
 
-# -- brought back ------------------------------------------------------------------------------------------------------
+# -- previous messages -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_shown_can_be_brought_back(api: Api, script: Script) -> None:
+def test_shown_messages_can_be_sent_back(api: Api, script: Script) -> None:
     script.call(look="{}").say("A tree.")
-    first = terminal(api.events(model=script.model, input="Hi", tools=[LOOK], enable_response_messages=True))
+    first = final_response(api.events(model=script.model, input="Hi", tools=[LOOK], enable_response_messages=True))
     result = {"role": "tool", "name": "functions.look", "content": [{"type": "text", "text": "a tree"}]}
     previous = [*first["input_messages"], *first["output_messages"], result]
-    second = shown(api, script, input="", tools=[LOOK], previous_input_messages=previous, store=False)
+    second = response_with_messages(api, script, input="", tools=[LOOK], previous_input_messages=previous, store=False)
     assert roles(second["input_messages"]) == {"system": 1, "developer": 1, "user": 1, "assistant": 1, "tool": 1}
     assert [message["role"] for message in script.messages[1]] == ["user", "assistant", "tool"]
     assert script.messages[1][1]["tool_calls"][0]["id"] == script.messages[1][2]["tool_call_id"] == "call_look"
 
 
-def test_nothing_is_repeated_however_often_it_is_brought_back(api: Api, script: Script) -> None:
+def test_sending_messages_back_repeatedly_duplicates_nothing(api: Api, script: Script) -> None:
     script.always(stream(*text("Yes.")))
     tools, previous = [LOOK], list[Message]()
     given = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Sure?"}]
     for turn in range(3):
-        response = shown(
+        response = response_with_messages(
             api, script, input=given if turn == 0 else "Sure?", tools=tools, previous_input_messages=previous
         )
         previous = response["input_messages"] + response["output_messages"]
     assert roles(previous) == {"system": 1, "developer": 1, "user": 3, "assistant": 3}
-    assert words(previous[0]) == "Be kind."
+    assert text_of(previous[0]) == "Be kind."
     assert [message["role"] for message in script.messages[2]] == ["system", *["user", "assistant"] * 2, "user"]
 
 
-def test_instructions_take_the_place_of_the_system_message(api: Api, script: Script) -> None:
+def test_instructions_replace_the_system_message(api: Api, script: Script) -> None:
     script.say("Yes.").say("No.")
-    first = shown(api, script, input="Sure?", instructions="Be kind.")
+    first = response_with_messages(api, script, input="Sure?", instructions="Be kind.")
     previous = first["input_messages"] + first["output_messages"]
-    second = shown(api, script, input="Sure?", instructions="Be stern.", previous_input_messages=previous)
-    assert words(second["input_messages"][0]) == "Be stern."
+    second = response_with_messages(
+        api, script, input="Sure?", instructions="Be stern.", previous_input_messages=previous
+    )
+    assert text_of(second["input_messages"][0]) == "Be stern."
     assert [message["content"] for message in script.messages[1]] == ["Be stern.", "Sure?", "Yes.", "Sure?"]
 
 
-def test_channels_and_recipients_are_items_again(api: Api, script: Script) -> None:
+def test_channels_and_recipients_become_items(api: Api, script: Script) -> None:
     script.say("Yes.")
     previous = [
         {"role": "user", "content": "Hi"},
@@ -227,7 +228,7 @@ def test_channels_and_recipients_are_items_again(api: Api, script: Script) -> No
     assert (items[2]["phase"], items[3]["input"], items[5]["name"]) == ("commentary", "ls", "wiki__search")
 
 
-def test_a_response_can_follow_one_that_was_brought_messages(api: Api, script: Script) -> None:
+def test_a_response_with_previous_messages_can_be_continued(api: Api, script: Script) -> None:
     script.say("Yes.").say("Still.")
     previous = [{"role": "user", "content": "I am Ada."}, {"role": "assistant", "content": "Hello, Ada."}]
     first = api.create(model=script.model, input="Sure?", previous_input_messages=previous)
@@ -241,7 +242,7 @@ def test_a_response_can_follow_one_that_was_brought_messages(api: Api, script: S
     ]
 
 
-def test_calls_of_one_name_are_answered_in_their_order(api: Api, script: Script) -> None:
+def test_outputs_are_matched_to_calls_of_the_same_name_in_order(api: Api, script: Script) -> None:
     script.say("Yes.")
     called = {"role": "assistant", "recipient": "functions.look"}
     previous = [
@@ -278,34 +279,34 @@ def test_calls_of_one_name_are_answered_in_their_order(api: Api, script: Script)
         ("Hi", "previous_input_messages", "invalid_type"),
     ],
 )
-def test_messages_that_are_none_are_refused(api: Api, script: Script, previous: Any, param: str, code: str) -> None:
+def test_invalid_messages_are_refused(api: Api, script: Script, previous: Any, param: str, code: str) -> None:
     got = api.post("/responses", {"model": script.model, "input": "Hi", "previous_input_messages": previous})
     assert error(got) == (400, param, code)
 
 
-def test_a_call_without_its_result_is_refused(api: Api, script: Script) -> None:
+def test_a_call_without_its_output_is_refused(api: Api, script: Script) -> None:
     previous = [{"role": "assistant", "recipient": "functions.look", "content": "{}"}]
     got = api.post("/responses", {"model": script.model, "input": "Hi", "previous_input_messages": previous})
     assert got.status_code == 400
     assert got.json()["error"]["message"].startswith("No tool output found for function call ")
 
 
-def test_there_is_one_history(api: Api, script: Script) -> None:
+def test_previous_messages_exclude_other_sources_of_history(api: Api, script: Script) -> None:
     previous = [{"role": "user", "content": "Hi"}]
     body = {"model": script.model, "input": "Hi", "previous_input_messages": previous, "previous_response_id": "resp_1"}
     got = api.post("/responses", body)
     assert error(got) == (400, None, "mutually_exclusive_parameters")
 
 
-def test_an_empty_input_needs_a_history(api: Api, script: Script) -> None:
+def test_an_empty_input_requires_previous_messages(api: Api, script: Script) -> None:
     got = api.post("/responses", {"model": script.model, "input": "", "previous_input_messages": []})
     assert error(got)[0] == 400
 
 
-# -- the client's name of a request ------------------------------------------------------------------------------------
+# -- request id --------------------------------------------------------------------------------------------------------
 
 
-def test_its_name_is_shown_and_noted(api: Api, script: Script, caller: Caller) -> None:
+def test_the_request_id_is_shown_and_stored(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", request_id="mine-1")
     assert response["request_id"] == "mine-1"
@@ -314,7 +315,7 @@ def test_its_name_is_shown_and_noted(api: Api, script: Script, caller: Caller) -
         assert Response.objects.get().client_request_id == "mine-1"
 
 
-def test_the_name_in_the_header_comes_first(api: Api, script: Script, caller: Caller) -> None:
+def test_the_header_takes_precedence_over_request_id(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     body = {"model": script.model, "input": "Hi", "request_id": "mine-1"}
     assert api.post("/responses", body, headers={"X-Client-Request-Id": "mine-2"}).status_code == 200
@@ -323,6 +324,6 @@ def test_the_name_in_the_header_comes_first(api: Api, script: Script, caller: Ca
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513, "ä"])
-def test_a_name_that_logs_cannot_hold_is_refused(api: Api, script: Script, name: str) -> None:
+def test_a_request_id_with_control_characters_is_refused(api: Api, script: Script, name: str) -> None:
     got = api.post("/responses", {"model": script.model, "input": "Hi", "request_id": name})
     assert error(got)[:2] == (400, "request_id")

@@ -1,4 +1,4 @@
-"""A model behind an upstream that speaks Responses itself: what it gets, and what becomes of what it says."""
+"""Models behind an upstream with the Responses API: what clients get from its answers."""
 
 import pytest
 
@@ -124,7 +124,7 @@ ANSWERS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_what_is_streamed_is_what_is_stored(api: Api, relayed: Script, what: str) -> None:
+def test_streamed_and_stored_response_are_equal(api: Api, relayed: Script, what: str) -> None:
     relayed.then(ANSWERS[what])
     events = api.events(model=relayed.model, input="Hi", metadata={"a": "b"})
     assert types(events)[0] == "response.created"
@@ -133,14 +133,14 @@ def test_what_is_streamed_is_what_is_stored(api: Api, relayed: Script, what: str
     assert "theirs" not in str(terminal)
 
 
-def test_items_that_are_written_side_by_side_follow_on_each_other(api: Api, relayed: Script) -> None:
+def test_interleaved_items_are_emitted_one_after_the_other(api: Api, relayed: Script) -> None:
     relayed.then(ANSWERS["items side by side"])
     events = api.events(model=relayed.model, input="Hi")
     deltas = [(event["output_index"], event["delta"]) for event in events if "delta" in event]
     assert deltas == [(0, "Let "), (0, "me see."), (1, "{}")]
 
 
-def test_each_delta_leaves_as_it_comes(api: Api, relayed: Script) -> None:
+def test_deltas_are_forwarded_immediately(api: Api, relayed: Script) -> None:
     gate = Gate()
     place = {"output_index": 0, "content_index": 0, "logprobs": []}
     first, second = (event("output_text.delta", **place, delta=piece) for piece in ("Hel", "lo"))
@@ -151,7 +151,7 @@ def test_each_delta_leaves_as_it_comes(api: Api, relayed: Script) -> None:
         assert live.rest()[-1]["type"] == "response.completed"
 
 
-def test_ids_are_ours_and_call_ids_are_theirs(api: Api, relayed: Script) -> None:
+def test_item_ids_are_replaced_and_call_ids_are_kept(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Let me see."), called("look", "{}", index=1)))
     text, call = api.create(model=relayed.model, input="Hi")["output"]
     assert text["id"].startswith("msg_")
@@ -160,14 +160,14 @@ def test_ids_are_ours_and_call_ids_are_theirs(api: Api, relayed: Script) -> None
     assert call["call_id"] == "call_look"
 
 
-def test_calls_with_one_id_get_two(api: Api, relayed: Script) -> None:
+def test_duplicate_call_ids_are_made_unique(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("look", "{}"), called("look", "{}", index=1), called("l" * 70, "{}", index=2)))
     output = api.create(model=relayed.model, input="Hi")["output"]
     assert len({call["call_id"] for call in output}) == 3
     assert all(len(call["call_id"]) <= 64 for call in output)
 
 
-def test_citations_follow_the_text_that_they_cite(api: Api, relayed: Script) -> None:
+def test_annotation_events_follow_their_text(api: Api, relayed: Script) -> None:
     relayed.then(ANSWERS["a citation"])
     events = api.events(model=relayed.model, input="Hi")
     kinds = [kind.removeprefix("response.") for kind in types(events)[4:-3]]
@@ -180,7 +180,7 @@ def test_citations_follow_the_text_that_they_cite(api: Api, relayed: Script) -> 
     assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [CITATION]
 
 
-def test_log_probabilities_come_where_they_were_asked_for(api: Api, relayed: Script) -> None:
+def test_logprobs_are_returned_only_if_included(api: Api, relayed: Script) -> None:
     logprob = {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Ho", "logprob": -1.0}] * 3}
     delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi", logprobs=[logprob])
     relayed.always(answer([added(0, message("")), delta, done(0, message("Hi"))]))
@@ -197,7 +197,7 @@ def test_phases_are_passed_on(api: Api, relayed: Script) -> None:
     assert "phase" not in second
 
 
-def test_its_usage_and_tier_are_the_responses(api: Api, relayed: Script) -> None:
+def test_usage_and_service_tier_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello"), service_tier="flex"))
     made = api.create(model=relayed.model, input="Hi")
     assert (made["usage"], made["service_tier"]) == (USAGE, "flex")
@@ -207,26 +207,26 @@ def test_its_usage_and_tier_are_the_responses(api: Api, relayed: Script) -> None
 @pytest.mark.parametrize(
     ("what", "reason"), [("cut by its length", "max_output_tokens"), ("cut by a filter", "content_filter")]
 )
-def test_a_cut_answer_is_incomplete(api: Api, relayed: Script, what: str, reason: str) -> None:
+def test_a_truncated_answer_is_incomplete(api: Api, relayed: Script, what: str, reason: str) -> None:
     relayed.then(ANSWERS[what])
     made = api.create(model=relayed.model, input="Hi")
     assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": reason})
 
 
-def test_a_cut_answer_that_is_called_completed_is_incomplete(api: Api, relayed: Script) -> None:
+def test_an_incomplete_answer_in_a_completed_event_is_incomplete(api: Api, relayed: Script) -> None:
     cut_short = response("incomplete", incomplete_details={"reason": "max_output_tokens"})
     relayed.then(stream(*said("Hel"), event("completed", response=cut_short), done=False))
     assert api.create(model=relayed.model, input="Hi")["status"] == "incomplete"
 
 
-def test_an_item_of_another_type_is_passed_on(api: Api, relayed: Script) -> None:
+def test_items_of_unknown_types_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(ANSWERS["an item of another type"])
     (item,) = api.create(model=relayed.model, input="Hi")["output"]
     assert {**item, "id": ""} == {**PROGRAM, "id": ""}
     assert item["id"] != PROGRAM["id"]
 
 
-def test_its_name_of_the_request_is_noted(api: Api, relayed: Script, caller: Caller) -> None:
+def test_the_upstream_request_id_is_stored(api: Api, relayed: Script, caller: Caller) -> None:
     whole = answer(said("Hello"))
     relayed.then(stream(*whole.pieces, done=False, headers={"x-request-id": "req_theirs"}))
     api.create(model=relayed.model, input="Hi")

@@ -1,4 +1,4 @@
-"""Hosted tools that an upstream runs on its own: its items pass, each with the events that belong to it."""
+"""Hosted tools run by the upstream: their items are passed on, with the events of each type."""
 
 from typing import Any
 
@@ -56,8 +56,8 @@ EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-def after(item: dict[str, Any]) -> Answer:
-    """An answer that comes after this item."""
+def answer_after(item: dict[str, Any]) -> Answer:
+    """Return an answer that starts with this item."""
     opened = {**item, "status": "in_progress"} if "status" in item else item
     places = [
         event(f"output_item.{step}", output_index=0, item=told) for step, told in (("added", opened), ("done", item))
@@ -68,13 +68,13 @@ def after(item: dict[str, Any]) -> Answer:
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_tool_call_run_by_the_upstream_has_its_events(api: Api, relayed: Script, name: str) -> None:
     item, inside = EVENTS[name]
-    told = types(api.events(model=relayed.then(after(item)).model, input="Cats?"))
+    told = types(api.events(model=relayed.then(answer_after(item)).model, input="Cats?"))
     opened, closed = told.index("response.output_item.added"), told.index("response.output_item.done")
     assert told[opened + 1 : closed] == [f"response.{kind}" for kind in inside]
 
 
-def test_what_an_upstream_has_searched_can_be_sent_back(api: Api, relayed: Script) -> None:
-    relayed.then(after(SEARCH), answer(said("Dogs.")))
+def test_items_of_upstream_tools_can_be_sent_back(api: Api, relayed: Script) -> None:
+    relayed.then(answer_after(SEARCH), answer(said("Dogs.")))
     first = api.create(model=relayed.model, input="Cats?")
     assert [item["type"] for item in first["output"]] == ["web_search_call", "message"]
     again = [{"role": "user", "content": "Cats?"}, *first["output"], {"role": "user", "content": "Dogs?"}]

@@ -1,4 +1,4 @@
-"""What an upstream that speaks Responses itself is sent: parameters, the conversation, tools."""
+"""Requests to an upstream with the Responses API: parameters, conversation and tools."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.support.responses_upstream import (
 from tests.support.upstream import Script, ScriptedUpstream
 
 
-def test_it_is_sent_no_more_than_the_client_has_said(api: Api, relayed: Script) -> None:
+def test_parameters_the_client_did_not_send_are_omitted(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     api.create(model=relayed.model, input="Hi")
     assert relayed.bodies == [
@@ -30,7 +30,7 @@ def test_it_is_sent_no_more_than_the_client_has_said(api: Api, relayed: Script) 
     assert relayed.received[0].headers["Authorization"] == "Bearer upstream-secret"
 
 
-def test_every_parameter_arrives_under_its_own_name(api: Api, relayed: Script) -> None:
+def test_parameters_keep_their_names(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     sent: dict[str, Any] = {
         "instructions": "Be kind.",
@@ -51,7 +51,7 @@ def test_every_parameter_arrives_under_its_own_name(api: Api, relayed: Script) -
     assert relayed.bodies[0]["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
 
 
-def test_marks_of_the_cache_and_details_arrive(api: Api, relayed: Script) -> None:
+def test_cache_breakpoints_and_image_details_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     parts: list[dict[str, Any]] = [
@@ -64,7 +64,7 @@ def test_marks_of_the_cache_and_details_arrive(api: Api, relayed: Script) -> Non
     assert relayed.bodies[0]["prompt_cache_options"] == options
 
 
-def test_formats_and_verbosity_stay_flat(api: Api, relayed: Script) -> None:
+def test_text_format_and_verbosity_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(answer(said('{"a":1}')))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     sent = {"type": "json_schema", "name": "n", "schema": schema, "strict": False}
@@ -72,7 +72,7 @@ def test_formats_and_verbosity_stay_flat(api: Api, relayed: Script) -> None:
     assert relayed.bodies[0]["text"] == {"format": sent, "verbosity": "low"}
 
 
-def test_tools_and_choices_stay_flat(api: Api, relayed: Script) -> None:
+def test_tools_and_tool_choice_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("look", "{}")))
     tools = [function("look"), function("listen")]
     choice = {"type": "function", "name": "look"}
@@ -88,7 +88,7 @@ def test_tools_and_choices_stay_flat(api: Api, relayed: Script) -> None:
     assert (len(body["tools"]), body["tool_choice"], body["parallel_tool_calls"]) == (2, choice, False)
 
 
-def test_it_never_hears_of_tools_that_are_not_allowed(api: Api, relayed: Script) -> None:
+def test_tools_outside_allowed_tools_are_not_sent(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("look", "{}")))
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
     api.create(model=relayed.model, input="Hi", tools=[function("look"), function("listen")], tool_choice=allowed)
@@ -96,7 +96,7 @@ def test_it_never_hears_of_tools_that_are_not_allowed(api: Api, relayed: Script)
     assert relayed.bodies[0]["tool_choice"] == "auto"
 
 
-def test_the_conversation_goes_without_ids(api: Api, relayed: Script) -> None:
+def test_items_are_sent_without_ids(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Let me see."), called("look", "{}", index=1)), answer(said("A tree.")))
     first = api.create(model=relayed.model, input="What is there?", tools=[function("look")])
     output = {"type": "function_call_output", "call_id": "call_look", "output": "a tree"}
@@ -109,7 +109,7 @@ def test_the_conversation_goes_without_ids(api: Api, relayed: Script) -> None:
     ]
 
 
-def test_parts_of_messages_and_outputs_stay_parts(api: Api, relayed: Script) -> None:
+def test_content_parts_are_passed_on(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     image = {"type": "input_image", "image_url": "https://a.example/tree.png", "detail": "original"}
     text = {"type": "input_text", "text": "This?"}
@@ -123,7 +123,7 @@ def test_parts_of_messages_and_outputs_stay_parts(api: Api, relayed: Script) -> 
     ]
 
 
-def test_refusals_and_phases_go_back_as_they_were(api: Api, relayed: Script) -> None:
+def test_refusals_and_phases_are_sent_back_unchanged(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     comment = {"role": "assistant", "content": "Wait.", "phase": "commentary"}
@@ -132,7 +132,7 @@ def test_refusals_and_phases_go_back_as_they_were(api: Api, relayed: Script) -> 
     assert [{"type": "message", **refusal}, {"type": "message", **comment}] == sent[:2]
 
 
-def test_developers_speak_as_the_model_knows_them(
+def test_developer_messages_use_the_role_the_model_supports(
     api: Api, relayed: Script, responses_upstream: ScriptedUpstream
 ) -> None:
     with responses_script(responses_upstream, developer_role=True) as modern:
@@ -142,7 +142,7 @@ def test_developers_speak_as_the_model_knows_them(
             assert script.bodies[0]["input"][0]["role"] == role
 
 
-def test_a_call_that_is_still_worked_on_has_an_output(api: Api, relayed: Script) -> None:
+def test_a_pending_asynchronous_call_gets_a_placeholder_output(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("look", "{}")), answer(said("Still looking.")))
     tools = [{**function("look"), "async": True}]
     first = api.create(model=relayed.model, input="Hi", tools=tools)
@@ -151,7 +151,7 @@ def test_a_call_that_is_still_worked_on_has_an_output(api: Api, relayed: Script)
     assert (call["type"], output["type"], output["call_id"]) == ("function_call", "function_call_output", "call_look")
 
 
-def test_custom_tools_stay_custom_where_they_are_known(api: Api, responses_upstream: ScriptedUpstream) -> None:
+def test_custom_tools_are_passed_on_if_supported(api: Api, responses_upstream: ScriptedUpstream) -> None:
     grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z -]+"}
     tools = [{"type": "custom", "name": "sh", "description": "Runs.", "format": grammar}]
     with responses_script(responses_upstream, custom_tools=True) as script:
@@ -166,7 +166,7 @@ def test_custom_tools_stay_custom_where_they_are_known(api: Api, responses_upstr
         ]
 
 
-def test_custom_tools_are_functions_where_they_are_not_known(api: Api, relayed: Script) -> None:
+def test_custom_tools_become_functions_if_not_supported(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("sh", '{"inp', 'ut":"ls \\', '"-l\\""}')), answer(said("Two files.")))
     tools = [{"type": "custom", "name": "sh"}]
     first = api.create(model=relayed.model, input="Hi", tools=tools)
@@ -181,7 +181,7 @@ def test_custom_tools_are_functions_where_they_are_not_known(api: Api, relayed: 
     ]
 
 
-def test_a_computer_is_a_function_whose_screen_is_its_output(api: Api, relayed: Script) -> None:
+def test_the_computer_tool_becomes_a_function_with_a_screenshot_output(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("computer", '{"actions":[{"type":"screenshot"}]}')), answer(said("A tree.")))
     first = api.create(model=relayed.model, input="Hi", tools=[{"type": "computer"}])
     (call,) = first["output"]
@@ -194,20 +194,20 @@ def test_a_computer_is_a_function_whose_screen_is_its_output(api: Api, relayed: 
     assert [part["type"] for part in answered["output"]] == ["input_text", "input_image"]
 
 
-def test_one_call_at_a_time_is_kept_to(api: Api, relayed: Script) -> None:
+def test_surplus_parallel_calls_are_dropped(api: Api, relayed: Script) -> None:
     relayed.then(answer(called("look", "{}"), called("listen", "{}", index=1)))
     tools = [function("look"), function("listen")]
     made = api.create(model=relayed.model, input="Hi", tools=tools, parallel_tool_calls=False)
     assert [item["name"] for item in made["output"]] == ["look"]
 
 
-def test_a_choice_of_none_is_kept_to(api: Api, relayed: Script) -> None:
+def test_calls_despite_tool_choice_none_are_dropped(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hm."), called("look", "{}", index=1)))
     made = api.create(model=relayed.model, input="Hi", tools=[function("look")], tool_choice="none")
     assert [item["type"] for item in made["output"]] == ["message"]
 
 
-def test_calls_that_were_made_here_are_told_with_their_results(api: Api, relayed: Script) -> None:
+def test_hosted_calls_are_sent_with_their_outputs(api: Api, relayed: Script) -> None:
     relayed.then(answer(said("Hello")))
     call = {"type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "find", "arguments": '{"q":1}'}
     asked = {**call, "type": "mcp_approval_request", "id": "mcpr_1"}

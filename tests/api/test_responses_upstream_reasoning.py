@@ -1,4 +1,4 @@
-"""Reasoning of an upstream that speaks Responses itself: sealed, and brought back to nobody else."""
+"""Reasoning of an upstream with the Responses API: encrypted, and returned only to that upstream."""
 
 from typing import Any
 
@@ -23,11 +23,11 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_look", "output": "a t
 
 
 def thinks_and_calls(**fields: Any) -> Answer:
-    """Reasoning that leads to a call, so that it belongs to the question that is being answered."""
+    """Reasoning followed by a call, which makes it part of the current answer."""
     return answer(thought("Hm.", **fields), called("look", "{}", index=1))
 
 
-def test_what_it_encrypted_is_sealed_once_more(api: Api, relayed: Script) -> None:
+def test_encrypted_reasoning_of_the_upstream_is_encrypted_again(api: Api, relayed: Script) -> None:
     relayed.then(thinks_and_calls(encrypted_content="their secret"))
     reasoning_item = api.create(model=relayed.model, input="Hi", tools=TOOLS)["output"][0]
     assert reasoning_item["summary"] == [{"type": "summary_text", "text": "Hm."}]
@@ -35,7 +35,7 @@ def test_what_it_encrypted_is_sealed_once_more(api: Api, relayed: Script) -> Non
     assert "their secret" not in reasoning_item["encrypted_content"]
 
 
-def test_it_gets_back_what_it_has_encrypted(api: Api, relayed: Script) -> None:
+def test_the_upstream_gets_its_encrypted_reasoning_back(api: Api, relayed: Script) -> None:
     relayed.then(thinks_and_calls(encrypted_content="their secret"), answer(said("A tree.")))
     first = api.create(model=relayed.model, input="Hi", tools=TOOLS)
     api.create(model=relayed.model, input=[OUTPUT], previous_response_id=first["id"], tools=TOOLS)
@@ -46,7 +46,7 @@ def test_it_gets_back_what_it_has_encrypted(api: Api, relayed: Script) -> None:
     }
 
 
-def test_it_gets_it_back_from_clients_who_store_nothing(api: Api, relayed: Script) -> None:
+def test_encrypted_reasoning_is_returned_without_stored_responses(api: Api, relayed: Script) -> None:
     relayed.then(thinks_and_calls(encrypted_content="their secret"), answer(said("A tree.")))
     question = {"role": "user", "content": "Hi"}
     first = api.create(model=relayed.model, input=[question], tools=TOOLS, store=False)
@@ -54,7 +54,9 @@ def test_it_gets_it_back_from_clients_who_store_nothing(api: Api, relayed: Scrip
     assert relayed.bodies[1]["input"][1]["encrypted_content"] == "their secret"
 
 
-def test_another_upstream_never_gets_it(api: Api, relayed: Script, responses_upstream: ScriptedUpstream) -> None:
+def test_another_upstream_does_not_get_the_reasoning(
+    api: Api, relayed: Script, responses_upstream: ScriptedUpstream
+) -> None:
     relayed.then(thinks_and_calls(encrypted_content="their secret"))
     first = api.create(model=relayed.model, input="Hi", tools=TOOLS)
     with responses_script(responses_upstream, reasoning_field="reasoning_content") as other:
@@ -67,7 +69,7 @@ def test_another_upstream_never_gets_it(api: Api, relayed: Script, responses_ups
         ]
 
 
-def test_an_upstream_of_chat_completions_never_gets_it(api: Api, relayed: Script, script: Script) -> None:
+def test_a_chat_completions_upstream_does_not_get_the_reasoning(api: Api, relayed: Script, script: Script) -> None:
     relayed.then(thinks_and_calls(encrypted_content="their secret"))
     first = api.create(model=relayed.model, input="Hi", tools=TOOLS)
     describe(script, reasoning_field="reasoning_details").say("A tree.")
@@ -75,7 +77,7 @@ def test_an_upstream_of_chat_completions_never_gets_it(api: Api, relayed: Script
     assert "their secret" not in str(script.messages)
 
 
-def test_earlier_reasoning_goes_back_only_when_asked_for(api: Api, relayed: Script) -> None:
+def test_earlier_reasoning_is_sent_back_only_on_request(api: Api, relayed: Script) -> None:
     relayed.then(answer(thought("Hm.", encrypted_content="secret"), said("Yes.", index=1)))
     first = api.create(model=relayed.model, input="Hi")
     for context, expected in (("current_turn", 0), ("all_turns", 1)):
@@ -85,7 +87,7 @@ def test_earlier_reasoning_goes_back_only_when_asked_for(api: Api, relayed: Scri
         assert kinds.count("reasoning") == expected
 
 
-def test_raw_reasoning_is_kept_from_clients_where_it_shall_be(api: Api, responses_upstream: ScriptedUpstream) -> None:
+def test_hidden_raw_reasoning_is_not_shown_to_clients(api: Api, responses_upstream: ScriptedUpstream) -> None:
     raw = {"output_index": 0, "content_index": 0, "item_id": "rs_theirs"}
     thoughts = [
         added(0, reasoning()),

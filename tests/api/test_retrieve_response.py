@@ -7,13 +7,13 @@ from tests.support.chunks import text
 from tests.support.upstream import Gate, Script, stream
 
 
-def test_it_shows_a_response_as_it_was_answered(api: Api, script: Script) -> None:
+def test_a_retrieved_response_equals_the_created_one(api: Api, script: Script) -> None:
     script.then(stream(*text("Hello")))
     response = api.create(model=script.model, input="Hi", metadata={"a": "b"}, top_p=0.5, instructions="Be kind.")
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_shows_a_run_that_is_going_on(api: Api, script: Script) -> None:
+def test_a_running_response_can_be_retrieved(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     with api.stream(model=script.model, input="Hi") as live:
@@ -23,7 +23,9 @@ def test_it_shows_a_run_that_is_going_on(api: Api, script: Script) -> None:
     assert (running["status"], running["output"], running["usage"]) == ("in_progress", [], None)
 
 
-def test_another_key_of_the_team_sees_it(api: Api, make_api: MakeApi, script: Script, caller: Caller) -> None:
+def test_another_key_of_the_team_can_retrieve_a_response(
+    api: Api, make_api: MakeApi, script: Script, caller: Caller
+) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     assert make_api(team=caller.team).retrieve(response["id"]) == response
@@ -31,9 +33,7 @@ def test_another_key_of_the_team_sees_it(api: Api, make_api: MakeApi, script: Sc
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PUT", "PATCH", "OPTIONS", "HEAD"])
 @pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items", "/responses/{}/cancel"])
-def test_another_team_gets_the_answer_of_an_unknown_id(
-    api: Api, outsider: Api, script: Script, method: str, path: str
-) -> None:
+def test_another_teams_response_is_not_found(api: Api, outsider: Api, script: Script, method: str, path: str) -> None:
     script.say("Hello")
     response_id = api.create(model=script.model, input="Hi")["id"]
     foreign = outsider.request(method, path.format(response_id))
@@ -44,13 +44,13 @@ def test_another_team_gets_the_answer_of_an_unknown_id(
     assert api.retrieve(response_id)["status"] == "completed"
 
 
-def test_it_says_which_id_it_does_not_know(api: Api) -> None:
+def test_the_error_names_the_unknown_id(api: Api) -> None:
     answer = api.get("/responses/resp_unknown")
     assert error(answer) == (404, None, None)
     assert answer.json()["error"]["message"] == "Response with id 'resp_unknown' not found."
 
 
-def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
+def test_retrieving_requires_the_read_scope(make_api: MakeApi) -> None:
     writer = make_api(scopes=["responses.write", "responses.delete"])
     assert error(writer.get("/responses/resp_unknown")) == (403, None, "insufficient_scope")
 
@@ -64,13 +64,13 @@ def test_it_asks_for_the_scope_to_read(make_api: MakeApi) -> None:
         ({"startingafter": "1"}, "unknown_parameter"),
     ],
 )
-def test_a_query_that_makes_no_sense_is_refused(
+def test_an_invalid_query_is_refused(
     api: Api, script: Script, stream: dict[str, str], query: dict[str, str], code: str
 ) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     assert error(api.get(f"/responses/{response_id}", **stream, **query)) == (400, next(iter(query)), code)
 
 
-def test_a_stream_is_asked_for_or_not(api: Api) -> None:
+def test_the_stream_parameter_must_be_a_boolean(api: Api) -> None:
     assert error(api.get("/responses/resp_unknown", stream="maybe")) == (400, "stream", "invalid_type")
     assert error(api.get("/responses/resp_unknown", stream="false")) == (404, None, None)

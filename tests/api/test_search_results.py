@@ -1,4 +1,4 @@
-"""What the results of searches in files hold: attributes that are texts, numbers or booleans."""
+"""Attributes in the results of file searches: strings, numbers or booleans."""
 
 from tests.support.api import Api, error
 from tests.support.upstream import Script
@@ -6,14 +6,14 @@ from tests.support.upstream import Script
 USER = {"role": "user", "content": "Hi"}
 
 
-def test_an_attribute_of_a_result_is_named_by_its_path_alone(api: Api, script: Script) -> None:
+def test_an_invalid_attribute_is_named_by_its_path(api: Api, script: Script) -> None:
     result = {"file_id": "file-1", "attributes": {"a": "b", "b": True, "i": 1, "f": 1.5, "x": ["none"]}}
     call = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["a"], "results": [result]}
     answer = api.post("/responses", {"model": script.model, "input": [call, USER]})
     assert error(answer) == (400, "input[0].results[0].attributes.x", "invalid_type")
 
 
-def test_attributes_of_a_result_keep_their_types(api: Api, script: Script) -> None:
+def test_attributes_keep_their_types(api: Api, script: Script) -> None:
     attributes = {"a": "b", "b": True, "i": 1, "f": 1.5}
     call = {
         "type": "file_search_call",

@@ -1,4 +1,5 @@
-"""Stored chat completions: kept with `store:true` alone, listed, retrieved, updated, deleted, with their messages."""
+"""Stored chat completions: stored only with `store: true`, then listed, retrieved, updated and deleted with their
+messages."""
 
 from typing import Any
 
@@ -16,20 +17,20 @@ CHAT = "/chat/completions"
 
 
 def create(api: Api, script: Script, content: str = "Hello", **body: Any) -> dict[str, Any]:
-    """A stored completion."""
+    """Create a stored completion."""
     script.then(whole(completion(content)))
     return ok(api.post(CHAT, {"model": script.model, "messages": HI, "store": True, **body}))
 
 
 def streamed(api: Api, script: Script, *chunks: Chunk, **body: Any) -> list[Chunk]:
-    """The chunks of a stored completion."""
+    """Return the chunks of a stored completion."""
     script.then(stream(*chunks))
     with api.stream(CHAT, model=script.model, messages=HI, store=True, **body) as live:
         return live.rest()
 
 
 def stored(api: Api) -> list[dict[str, Any]]:
-    """The stored completions of the team, oldest first."""
+    """Return the team's stored completions, oldest first."""
     found: list[dict[str, Any]] = ok(api.get(CHAT))["data"]
     return found
 
@@ -39,38 +40,38 @@ def ids(page: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("store", [None, False])
-def test_nothing_is_stored_unless_asked_for(api: Api, script: Script, store: bool | None) -> None:
+def test_completions_are_not_stored_by_default(api: Api, script: Script, store: bool | None) -> None:
     script.then(whole(completion("Hello")))
     ok(api.post(CHAT, {"model": script.model, "messages": HI, "store": store}))
     assert stored(api) == []
 
 
-def test_what_is_retrieved_is_what_was_answered(api: Api, script: Script) -> None:
+def test_a_retrieved_completion_equals_the_created_one(api: Api, script: Script) -> None:
     made = create(api, script, metadata={"order": "12"})
     assert ok(api.get(f"{CHAT}/{made['id']}")) == made
     assert made["metadata"] == {"order": "12"}
     assert (made["choices"], made["usage"]) == (completion("Hello")["choices"], USAGE)
 
 
-def test_the_id_is_ours_since_two_upstreams_may_have_the_same(api: Api, script: Script) -> None:
+def test_stored_completions_get_a_new_id(api: Api, script: Script) -> None:
     first, second = create(api, script), create(api, script)
     assert first["id"] != second["id"]
     assert first["id"].startswith("chatcmpl-")
     assert "chatcmpl-1" not in {first["id"], second["id"]}
 
 
-def test_the_upstream_hears_nothing_of_storing(api: Api, script: Script) -> None:
+def test_store_and_metadata_are_not_sent_upstream(api: Api, script: Script) -> None:
     create(api, script, metadata={"a": "b"})
     assert not {"store", "metadata"} & script.bodies[0].keys()
 
 
-def test_the_ledger_names_the_stored_completion(api: Api, script: Script, caller: Caller) -> None:
+def test_the_usage_record_names_the_stored_completion(api: Api, script: Script, caller: Caller) -> None:
     made = create(api, script)
     with scope.team(caller.team.pk):
         assert UsageRecord.objects.get().object_id == made["id"]
 
 
-def test_what_the_upstream_leaves_out_is_filled_in(api: Api, script: Script) -> None:
+def test_missing_fields_of_the_upstream_are_filled_in(api: Api, script: Script) -> None:
     script.then(whole({"choices": completion("Hello")["choices"]}))
     made = ok(api.post(CHAT, {"model": script.model, "messages": HI, "store": True}))
     assert (made["object"], made["model"]) == ("chat.completion", script.model)
@@ -80,7 +81,7 @@ def test_what_the_upstream_leaves_out_is_filled_in(api: Api, script: Script) -> 
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_stored_as_what_its_chunks_add_up_to(api: Api, script: Script) -> None:
+def test_a_streamed_completion_is_stored_as_one_object(api: Api, script: Script) -> None:
     chunks = streamed(api, script, *text("Hel", "lo"))
     (kept,) = stored(api)
     assert {chunk["id"] for chunk in chunks} == {kept["id"]}
@@ -89,25 +90,25 @@ def test_a_stream_is_stored_as_what_its_chunks_add_up_to(api: Api, script: Scrip
     assert (kept["usage"], kept["object"]) == (USAGE, "chat.completion")
 
 
-def test_calls_of_a_stream_are_put_together_by_their_index(api: Api, script: Script) -> None:
+def test_streamed_calls_are_joined_by_index(api: Api, script: Script) -> None:
     def piece(index: int, arguments: str) -> Chunk:
         return chunk(tool_calls=[{"index": index, "function": {"arguments": arguments}}])
 
     opening = calls(look='{"at":', hear='{"to":')[:-2]
     streamed(api, script, *opening, piece(1, '"b"}'), piece(0, '"a"}'), chunk(finish="tool_calls"), usage())
     (choice,) = stored(api)[0]["choices"]
-    called = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in said_calls(choice)]
+    called = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in tool_calls_of(choice)]
     assert called == [("call_look", "look", '{"at":"a"}'), ("call_hear", "hear", '{"to":"b"}')]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
 
 
-def said_calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
+def tool_calls_of(choice: dict[str, Any]) -> list[dict[str, Any]]:
     assert all(call.keys() == {"id", "type", "function"} for call in choice["message"]["tool_calls"])
     found: list[dict[str, Any]] = choice["message"]["tool_calls"]
     return found
 
 
-def test_refusals_and_log_probabilities_of_a_stream_are_kept(api: Api, script: Script) -> None:
+def test_streamed_refusals_and_logprobs_are_stored(api: Api, script: Script) -> None:
     def token(word: str) -> dict[str, Any]:
         return {"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []}
 
@@ -120,7 +121,7 @@ def test_refusals_and_log_probabilities_of_a_stream_are_kept(api: Api, script: S
     assert [one["token"] for one in choice["logprobs"]["refusal"]] == ["I ", "won't."]
 
 
-def test_several_choices_of_a_stream_are_kept_apart(api: Api, script: Script) -> None:
+def test_choices_of_a_stream_are_stored_separately(api: Api, script: Script) -> None:
     def piece(index: int, content: str) -> Chunk:
         one = chunk(content=content, finish="stop")
         one["choices"][0]["index"] = index
@@ -131,16 +132,16 @@ def test_several_choices_of_a_stream_are_kept_apart(api: Api, script: Script) ->
     assert [(choice["index"], choice["message"]["content"]) for choice in choices] == [(0, "A"), (1, "Bb")]
 
 
-def test_a_stream_is_stored_before_it_says_that_it_is_done(api: Api, script: Script) -> None:
+def test_a_stream_is_stored_before_done_is_sent(api: Api, script: Script) -> None:
     script.say("Hello")
     with api.stream(CHAT, model=script.model, messages=HI, store=True) as live:
-        # The closing comes in one piece with what follows the commit.
+        # The closing chunk is sent together with what follows the commit.
         made = live.rest()[0]["id"]
         assert live.raw[-2] == "data: [DONE]"
         assert ids(ok(api.get(CHAT))) == [made]
 
 
-def test_what_its_client_did_not_see_to_the_end_is_not_stored(api: Api, script: Script, caller: Caller) -> None:
+def test_an_abandoned_stream_is_not_stored(api: Api, script: Script, caller: Caller) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
     with api.stream(CHAT, model=script.model, messages=HI, store=True) as live:
         live.next()
@@ -162,7 +163,7 @@ def outcomes(caller: Caller) -> list[str]:
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_is_oldest_first_and_comes_in_pages(api: Api, script: Script) -> None:
+def test_completions_are_listed_oldest_first_in_pages(api: Api, script: Script) -> None:
     made = [create(api, script)["id"] for _ in range(3)]
     first = ok(api.get(CHAT, limit=2))
     assert (ids(first), first["has_more"]) == (made[:2], True)
@@ -171,7 +172,7 @@ def test_the_list_is_oldest_first_and_comes_in_pages(api: Api, script: Script) -
     assert ids(ok(api.get(CHAT, order="desc"))) == made[::-1]
 
 
-def test_the_list_can_be_narrowed(api: Api, script: Script) -> None:
+def test_the_list_can_be_filtered(api: Api, script: Script) -> None:
     create(api, script)
     labelled = create(api, script, metadata={"order": "12", "at": "noon"})["id"]
     assert ids(ok(api.get(CHAT, **{"metadata[order]": "12"}))) == [labelled]
@@ -191,11 +192,11 @@ def test_the_list_can_be_narrowed(api: Api, script: Script) -> None:
         ({"after": "chatcmpl-1"}, (404, "after", None)),
     ],
 )
-def test_the_list_names_what_is_wrong_with_a_query(api: Api, query: dict[str, Any], expected: Any) -> None:
+def test_an_invalid_query_names_the_parameter(api: Api, query: dict[str, Any], expected: Any) -> None:
     assert error(api.get(CHAT, **query)) == expected
 
 
-# -- one of them -------------------------------------------------------------------------------------------------------
+# -- retrieve, update, delete ------------------------------------------------------------------------------------------
 
 
 def test_an_update_replaces_the_metadata(api: Api, script: Script) -> None:
@@ -215,12 +216,14 @@ def test_an_update_replaces_the_metadata(api: Api, script: Script) -> None:
         ({"metadata": {}, "model": "m"}, "model", "unknown_parameter"),
     ],
 )
-def test_an_update_names_the_defect(api: Api, script: Script, body: dict[str, Any], param: str, code: str) -> None:
+def test_an_invalid_update_names_the_parameter(
+    api: Api, script: Script, body: dict[str, Any], param: str, code: str
+) -> None:
     made = create(api, script)
     assert error(api.post(f"{CHAT}/{made['id']}", body)) == (400, param, code)
 
 
-def test_what_was_deleted_is_gone_and_audited(api: Api, script: Script, caller: Caller) -> None:
+def test_a_deleted_completion_is_not_found_and_the_deletion_audited(api: Api, script: Script, caller: Caller) -> None:
     made = create(api, script)["id"]
     answer = ok(api.delete(f"{CHAT}/{made}"))
     assert answer == {"id": made, "object": "chat.completion.deleted", "deleted": True}
@@ -235,7 +238,7 @@ ONE = [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/messages")]
 
 
 @pytest.mark.parametrize(("method", "below"), ONE)
-def test_another_team_gets_the_answer_of_an_unknown_id(
+def test_another_teams_completion_is_not_found(
     api: Api, make_api: MakeApi, script: Script, method: str, below: str
 ) -> None:
     made, unknown, other = create(api, script)["id"], "chatcmpl-0000", make_api()
@@ -247,13 +250,13 @@ def test_another_team_gets_the_answer_of_an_unknown_id(
     assert ids(ok(api.get(CHAT))) == [made]
 
 
-def test_another_team_lists_nothing_of_it(api: Api, make_api: MakeApi, script: Script) -> None:
+def test_another_teams_completions_are_not_listed(api: Api, make_api: MakeApi, script: Script) -> None:
     made, other = create(api, script)["id"], make_api()
     assert stored(other) == []
     assert error(other.get(CHAT, after=made)) == (404, "after", None)
 
 
-def test_an_id_with_a_nul_is_unknown(api: Api) -> None:
+def test_an_id_with_nul_is_not_found(api: Api) -> None:
     assert error(api.get(f"{CHAT}/chatcmpl-%00")) == (404, None, None)
 
 
@@ -268,15 +271,15 @@ CONVERSATION: list[dict[str, Any]] = [
 ]
 
 
-def messages_of(api: Api, script: Script) -> tuple[str, list[dict[str, Any]]]:
-    """A completion with a conversation before it, and the messages that are listed."""
+def stored_messages(api: Api, script: Script) -> tuple[str, list[dict[str, Any]]]:
+    """Create a completion after a conversation and return its listed messages."""
     made = create(api, script, messages=CONVERSATION)["id"]
     listed: list[dict[str, Any]] = ok(api.get(f"{CHAT}/{made}/messages"))["data"]
     return made, listed
 
 
-def test_messages_are_listed_as_they_came(api: Api, script: Script) -> None:
-    made, listed = messages_of(api, script)
+def test_messages_are_listed_in_order(api: Api, script: Script) -> None:
+    made, listed = stored_messages(api, script)
     assert [one["id"] for one in listed] == [f"{made}-{index}" for index in range(4)]
     assert [one["role"] for one in listed] == ["developer", "user", "assistant", "tool"]
     assert (listed[0]["content"], listed[0]["content_parts"]) == ("Be brief.", None)
@@ -284,8 +287,8 @@ def test_messages_are_listed_as_they_came(api: Api, script: Script) -> None:
     assert (listed[1]["name"], listed[2]["tool_calls"], listed[3]["tool_call_id"]) == ("Ada", [LOOK], "call_1")
 
 
-def test_messages_come_in_pages(api: Api, script: Script) -> None:
-    made, listed = messages_of(api, script)
+def test_messages_are_listed_in_pages(api: Api, script: Script) -> None:
+    made, listed = stored_messages(api, script)
     first = ok(api.get(f"{CHAT}/{made}/messages", limit=3))
     assert (first["data"], first["has_more"]) == (listed[:3], True)
     rest = ok(api.get(f"{CHAT}/{made}/messages", after=first["last_id"]))
@@ -297,7 +300,7 @@ def test_messages_come_in_pages(api: Api, script: Script) -> None:
 # -- scopes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_may_only_create_may_not_read_or_delete(make_api: MakeApi) -> None:
+def test_reading_and_deleting_require_their_scopes(make_api: MakeApi) -> None:
     api = make_api(scopes=["chat_completions.write"])
     refused = (403, None, "insufficient_scope")
     assert error(api.get(CHAT)) == refused

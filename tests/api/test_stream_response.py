@@ -1,4 +1,5 @@
-"""`POST /v1/responses` with `stream:true`: what arrives, when, in which order, and that it is what is stored."""
+"""`POST /v1/responses` with `stream: true`: content, timing and order of the events, and equality with the stored
+response."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -59,18 +60,18 @@ ANSWERS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_what_is_streamed_is_what_is_stored(api: Api, script: Script, what: str) -> None:
+def test_streamed_and_stored_response_are_equal(api: Api, script: Script, what: str) -> None:
     script.then(ANSWERS[what])
     events = api.events(model=script.model, input="Hi", metadata={"a": "b"}, temperature=0.5)
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
 
 
-def test_its_events_come_in_order(api: Api, script: Script) -> None:
+def test_events_come_in_order(api: Api, script: Script) -> None:
     script.say("Hel", "lo")
     assert types(api.events(model=script.model, input="Hi")) == HELLO
 
 
-def test_it_opens_with_the_empty_response(api: Api, script: Script) -> None:
+def test_the_first_events_contain_the_empty_response(api: Api, script: Script) -> None:
     script.say("Hello")
     created, in_progress, *_, completed = api.events(model=script.model, input="Hi", instructions="Be kind.")
     opened: dict[str, Any] = {
@@ -84,7 +85,7 @@ def test_it_opens_with_the_empty_response(api: Api, script: Script) -> None:
     assert in_progress["response"] == created["response"]
 
 
-def test_items_open_with_zero_values(api: Api, script: Script) -> None:
+def test_items_are_added_with_empty_values(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Hm."), chunk(content="Yes"), *calls(look="{}")))
     events = api.events(model=script.model, input="Hi")
     reasoning, message, call = [event["item"] for event in events if event["type"] == "response.output_item.added"]
@@ -94,7 +95,7 @@ def test_items_open_with_zero_values(api: Api, script: Script) -> None:
     assert parts[1] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
 
-def test_created_arrives_before_the_upstream_has_answered(api: Api, script: Script) -> None:
+def test_created_is_sent_before_the_upstream_answers(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     with api.stream(model=script.model, input="Hi") as live:
@@ -114,7 +115,7 @@ def test_created_is_stored_before_it_is_sent(api: Api, script: Script) -> None:
         live.rest()
 
 
-def test_each_delta_leaves_as_it_comes(api: Api, script: Script) -> None:
+def test_deltas_are_sent_immediately(api: Api, script: Script) -> None:
     gates = [Gate(), Gate()]
     script.then(stream(chunk(content="Hel"), gates[0], chunk(content="lo"), gates[1], chunk(finish="stop")))
     with api.stream(model=script.model, input="Hi") as live:
@@ -131,14 +132,14 @@ def test_completed_is_sent_after_it_is_stored(api: Api, script: Script) -> None:
         assert api.retrieve(completed["id"]) == completed
 
 
-def test_it_ends_with_done(api: Api, script: Script) -> None:
+def test_a_stream_ends_with_done(api: Api, script: Script) -> None:
     script.say("Hello")
     with api.stream(model=script.model, input="Hi") as live:
         live.rest()
     assert live.raw[-3:] == ["", "data: [DONE]", ""]
 
 
-def test_each_event_is_named_as_its_type_says(api: Api, script: Script) -> None:
+def test_the_sse_event_name_is_the_event_type(api: Api, script: Script) -> None:
     script.say("Hello")
     with api.stream(model=script.model, input="Hi") as live:
         events = live.rest()
@@ -147,7 +148,7 @@ def test_each_event_is_named_as_its_type_says(api: Api, script: Script) -> None:
     assert {line.split(":")[0] for line in live.raw if line} == {"event", "data"}
 
 
-def test_its_headers_keep_proxies_from_buffering(api: Api, script: Script) -> None:
+def test_headers_disable_proxy_buffering(api: Api, script: Script) -> None:
     script.say("Hello")
     with api.stream(model=script.model, input="Hi") as live:
         live.rest()
@@ -163,7 +164,7 @@ def deltas(events: list[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_obfuscation": None}, {"include_obfuscation": True}])
-def test_deltas_are_padded_so_that_their_length_tells_nothing(api: Api, script: Script, options: Any) -> None:
+def test_obfuscation_hides_the_length_of_deltas(api: Api, script: Script, options: Any) -> None:
     script.then(stream(*text("a", "bcd"), *calls(look="{}")))
     events = api.events(model=script.model, input="Hi", stream_options=options)
     sizes = {len(event["delta"]) + len(event["obfuscation"]) for event in deltas(events)}
@@ -171,13 +172,13 @@ def test_deltas_are_padded_so_that_their_length_tells_nothing(api: Api, script: 
     assert all("obfuscation" not in event for event in events if "delta" not in event)
 
 
-def test_the_padding_can_be_switched_off(api: Api, script: Script) -> None:
+def test_obfuscation_can_be_disabled(api: Api, script: Script) -> None:
     script.say("a", "b")
     events = api.events(model=script.model, input="Hi", stream_options={"include_obfuscation": False})
     assert all("obfuscation" not in event for event in events)
 
 
-def test_logprobs_come_with_the_deltas(api: Api, script: Script) -> None:
+def test_logprobs_are_sent_with_their_deltas(api: Api, script: Script) -> None:
     written = chunk(content="Hi", finish="stop")
     written["choices"][0]["logprobs"] = {"content": [LOGPROB]}
     script.then(stream(written))
@@ -186,14 +187,14 @@ def test_logprobs_come_with_the_deltas(api: Api, script: Script) -> None:
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
 
 
-def test_a_stream_that_is_not_stored_is_well_formed(api: Api, script: Script) -> None:
+def test_an_unstored_stream_is_well_formed(api: Api, script: Script) -> None:
     script.say("Hello")
     events = api.events(model=script.model, input="Hi", store=False)
     assert_well_formed(events)
     assert error(api.get(f"/responses/{events[0]['response']['id']}")) == (404, None, None)
 
 
-def test_a_chain_can_be_streamed(api: Api, script: Script) -> None:
+def test_a_continued_response_can_be_streamed(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     events = api.events(model=script.model, input="b", previous_response_id=first["id"])
@@ -201,7 +202,7 @@ def test_a_chain_can_be_streamed(api: Api, script: Script) -> None:
     assert [message["content"] for message in script.messages[1]] == ["a", "1", "b"]
 
 
-def test_it_writes_one_ledger_row(api: Api, script: Script, caller: Caller) -> None:
+def test_a_stream_writes_one_usage_record(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     events = api.events(model=script.model, input="Hi")
     with scope.team(caller.team.pk):
@@ -210,14 +211,14 @@ def test_it_writes_one_ledger_row(api: Api, script: Script, caller: Caller) -> N
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_it_does_not_mind_where_the_upstream_cuts_its_bytes(api: Api, script: Script, size: int) -> None:
+def test_upstream_bytes_may_be_split_anywhere(api: Api, script: Script, size: int) -> None:
     raw = b"".join(b"data: %b\r\n\r\n" % orjson.dumps(piece) for piece in text("Grü", "ße"))
     script.then(stream(b": hello\n\nevent: x\n", *(raw[i : i + size] for i in range(0, len(raw), size))))
     events = api.events(model=script.model, input="Hi")
     assert [event["text"] for event in events if event["type"] == "response.output_text.done"] == ["Grüße"]
 
 
-def test_many_at_once_do_not_mix(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
+def test_concurrent_streams_do_not_mix(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
     """Their changes are committed in groups, across teams."""
     apis = [make_api() for _ in range(4)]
 

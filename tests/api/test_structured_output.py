@@ -1,4 +1,4 @@
-"""`text.format` of `POST /v1/responses`: what was promised is kept, or the response is not called completed."""
+"""The `text.format` parameter: the output matches the format, or the response is not completed."""
 
 import time
 from typing import Any
@@ -25,24 +25,24 @@ BROKEN = {"no JSON": "It is 3 degrees.", "half of it": KEPT[:-1], "another type"
 
 
 def strict(**changes: Any) -> dict[str, Any]:
-    """The parameter."""
+    """Return the `text` parameter with a strict schema."""
     return {"format": {"type": "json_schema", "name": "weather", "schema": SCHEMA, "strict": True, **changes}}
 
 
-def test_an_answer_of_the_schema_is_completed(api: Api, script: Script) -> None:
+def test_an_answer_that_matches_the_schema_is_completed(api: Api, script: Script) -> None:
     response = api.create(model=script.say(KEPT).model, input="Hi", text=strict())
     assert response["status"] == "completed"
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_an_answer_that_breaks_the_schema_is_asked_for_once_more_and_fails(api: Api, script: Script, what: str) -> None:
+def test_a_second_answer_that_violates_the_schema_fails_the_response(api: Api, script: Script, what: str) -> None:
     model = script.say(BROKEN[what]).say(BROKEN[what]).model
     answer = api.post("/responses", {"model": model, "input": "Hi", "text": strict()})
     assert error(answer) == (500, None, "server_error")
     assert "format" in answer.json()["error"]["message"]
 
 
-def test_an_answer_that_is_mended_is_completed(api: Api, script: Script) -> None:
+def test_a_corrected_answer_is_completed(api: Api, script: Script) -> None:
     response = api.create(model=script.say("It is cold.").say(KEPT).model, input="Hi", text=strict())
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", KEPT)
     assert len(response["output"]) == 1
@@ -51,19 +51,19 @@ def test_an_answer_that_is_mended_is_completed(api: Api, script: Script) -> None
     assert (said["content"], "is not JSON" in complaint["content"]) == ("It is cold.", True)
 
 
-def test_a_stream_tells_of_the_answer_that_was_accepted_only(api: Api, script: Script) -> None:
+def test_only_the_accepted_answer_is_streamed(api: Api, script: Script) -> None:
     events = api.events(model=script.say("It is ", "cold.").say(KEPT).model, input="Hi", text=strict())
     assert "cold" not in orjson.dumps(events).decode()
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
 
 
-def test_a_stream_of_a_broken_answer_ends_failed(api: Api, script: Script) -> None:
+def test_a_stream_with_an_invalid_answer_fails(api: Api, script: Script) -> None:
     events = api.events(model=script.say("It is ", "cold.").say("Very.").model, input="Hi", text=strict())
     assert events[-1]["type"] == "response.failed"
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
 
 
-def test_an_answer_of_a_model_whose_server_enforces_schemas_is_streamed_as_it_comes(api: Api, script: Script) -> None:
+def test_an_answer_of_a_model_with_native_schemas_is_streamed_immediately(api: Api, script: Script) -> None:
     gate = Gate()
     describe(script, structured_output="native")
     script.then(stream(chunk(content=KEPT[:5]), gate, chunk(content=KEPT[5:]), chunk(finish="stop")))
@@ -74,14 +74,14 @@ def test_an_answer_of_a_model_whose_server_enforces_schemas_is_streamed_as_it_co
         assert (event["delta"], events.rest()[-1]["type"]) == (KEPT[:5], "response.completed")
 
 
-def test_a_model_that_knows_no_formats_is_asked_for_it_in_words(api: Api, script: Script) -> None:
+def test_a_model_without_formats_gets_the_schema_as_an_instruction(api: Api, script: Script) -> None:
     describe(script, structured_output="prompted").say(KEPT)
     assert api.create(model=script.model, input="Hi", text=strict())["status"] == "completed"
     assert "response_format" not in script.bodies[0]
     assert '"degrees"' in script.bodies[0]["messages"][0]["content"]
 
 
-def test_without_strict_the_schema_is_a_wish_but_json_is_not(api: Api, script: Script, other_script: Script) -> None:
+def test_without_strict_only_json_is_enforced(api: Api, script: Script, other_script: Script) -> None:
     loose = strict(strict=False)
     assert api.create(model=script.say('{"a":1}').model, input="Hi", text=loose)["status"] == "completed"
     body = {"model": other_script.say("no").say("no").model, "input": "Hi", "text": loose}
@@ -94,18 +94,18 @@ def test_a_json_object_must_be_json(api: Api, script: Script) -> None:
     assert error(api.post("/responses", body))[0] == 500
 
 
-def test_a_refusal_is_an_answer_too(api: Api, script: Script) -> None:
+def test_a_refusal_is_accepted_instead_of_the_format(api: Api, script: Script) -> None:
     script.then(stream(chunk(refusal="No."), chunk(finish="stop")))
     assert api.create(model=script.model, input="Hi", text=strict())["status"] == "completed"
 
 
-def test_calls_come_before_the_document(api: Api, script: Script) -> None:
+def test_calls_are_accepted_before_the_formatted_answer(api: Api, script: Script) -> None:
     tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
     script.then(stream(*calls(look="{}")))
     assert api.create(model=script.model, input="Hi", text=strict(), tools=tools)["status"] == "completed"
 
 
-def test_an_answer_that_was_cut_is_incomplete(api: Api, script: Script) -> None:
+def test_a_truncated_answer_is_incomplete(api: Api, script: Script) -> None:
     script.then(stream(*text(KEPT[:9], finish="length")))
     assert api.create(model=script.model, input="Hi", text=strict())["status"] == "incomplete"
 
@@ -120,12 +120,12 @@ NO_SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", NO_SCHEMAS)
-def test_a_schema_that_is_none_is_refused(api: Api, what: str) -> None:
+def test_an_invalid_schema_is_refused(api: Api, what: str) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "text": strict(schema=NO_SCHEMAS[what])})
     assert error(answer) == (400, "text.format.schema", "invalid_json_schema")
 
 
-def test_a_pattern_that_never_ends_holds_up_nobody(api: Api, script: Script) -> None:
+def test_a_catastrophic_pattern_does_not_block(api: Api, script: Script) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     answer_of_the_model = orjson.dumps({"a": "a" * 60 + "!"}).decode()
     script.say(answer_of_the_model).say(answer_of_the_model)
@@ -135,7 +135,7 @@ def test_a_pattern_that_never_ends_holds_up_nobody(api: Api, script: Script) -> 
     assert time.monotonic() - began < 3
 
 
-def test_a_schema_that_unfolds_without_end_holds_up_nobody(api: Api, script: Script) -> None:
+def test_an_exponential_schema_does_not_block(api: Api, script: Script) -> None:
     steps = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
     schema = {"$ref": "#/$defs/a0", "$defs": {**steps, "a40": {"type": "object"}}}
     began = time.monotonic()

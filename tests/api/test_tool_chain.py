@@ -1,4 +1,5 @@
-"""Many hosted tools in one run, each call made of what the last one answered: streamed, plain and in the background."""
+"""A run with many hosted tool calls, each based on the output of the previous one: JSON, streamed and in the
+background."""
 
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.support.workers import WorkerProcess
 Json = dict[str, Any]
 SUMS = [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
 SHOWN = ["web_search_call.action.sources", "web_search_call.results", "code_interpreter_call.outputs"]
-# What differs from run to run: names, and moments.
+# Fields that differ between runs.
 OWN = {"id", "created_at", "completed_at", "container_id", "background", "metadata", "model", "expires_at"}
 ITEMS = [
     *("mcp_list_tools", "mcp_list_tools"),
@@ -28,8 +29,8 @@ ITEMS = [
 ]
 
 
-def chained(script: Script) -> Script:
-    """Five sums, each of the last one's result; then a search, and a program."""
+def script_tool_chain(script: Script) -> Script:
+    """Script five sums, each of the last result, then a web search and a program."""
     for number, (a, b) in enumerate(SUMS):
         server = "box" if number % 2 == 0 else "crate"
         script.call(**{f"{server}__add": orjson.dumps({"a": a, "b": b}).decode()})
@@ -38,34 +39,34 @@ def chained(script: Script) -> Script:
 
 
 def body(script: Script, *servers: McpServer) -> Json:
-    """The request for such a run."""
+    """Return the request for such a run."""
     labelled = [tool(server, label) for server, label in zip(servers, ("box", "crate"), strict=True)]
     code = {"type": "code_interpreter", "container": {"type": "auto"}}
     tools = [*labelled, {"type": "web_search"}, code]
     return {"model": script.model, "input": "Add it up.", "tools": tools, "include": SHOWN}
 
 
-def alike(value: Any) -> Any:
-    """A response without what is its own alone."""
+def comparable(value: Any) -> Any:
+    """Return a response without the fields that differ between runs."""
     if isinstance(value, dict):
-        return {name: alike(entry) for name, entry in value.items() if name not in OWN}
-    return [alike(entry) for entry in value] if isinstance(value, list) else value
+        return {name: comparable(entry) for name, entry in value.items() if name not in OWN}
+    return [comparable(entry) for entry in value] if isinstance(value, list) else value
 
 
-def told(script: Script) -> list[str]:
-    """What the model read of each call before it made the next one."""
+def tool_outputs(script: Script) -> list[str]:
+    """Return what the model read of each call before it made the next one."""
     return [messages[-1]["content"] for messages in script.messages[1:]]
 
 
 def check(api: Api, script: Script, response: Json) -> None:
-    """All calls were made once, in their order, and every token was counted."""
+    """Check that all calls were made once and in order, and that all tokens were counted."""
     assert [item["type"] for item in response["output"]] == ITEMS
     assert {item.get("status", "completed") for item in response["output"]} == {"completed"}
     assert [call["output"] for call in of(response, "mcp_call")] == ["2", "4", "8", "16", "32"]
     assert [call["server_label"] for call in of(response, "mcp_call")] == ["box", "crate", "box", "crate", "box"]
-    assert told(script)[:5] == ["2", "4", "8", "16", "32"]
-    assert "They purr." in told(script)[5]
-    assert told(script)[6] == "42"
+    assert tool_outputs(script)[:5] == ["2", "4", "8", "16", "32"]
+    assert "They purr." in tool_outputs(script)[5]
+    assert tool_outputs(script)[6] == "42"
     turns = len(SUMS) + 3
     counted = response["usage"]
     assert counted["input_tokens"] == turns * USAGE["prompt_tokens"]
@@ -79,25 +80,25 @@ def check(api: Api, script: Script, response: Json) -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_chain_of_tools_is_the_same_in_all_three_ways(reaching: Api, script: Script, worker: WorkerProcess) -> None:
+def test_a_chain_of_tools_is_the_same_in_all_three_modes(reaching: Api, script: Script, worker: WorkerProcess) -> None:
     with search_server() as found, mcp_server() as box, mcp_server() as crate:
         with scope.every_team():
             SearchEngine.objects.create(name=script.model, base_url=found.url).teams.add(reaching.caller.team)
-        plain = reaching.create(**body(chained(script), box, crate))
+        plain = reaching.create(**body(script_tool_chain(script), box, crate))
         check(reaching, script, plain)
         script.received.clear()
-        events = reaching.events(**body(chained(script), box, crate))
+        events = reaching.events(**body(script_tool_chain(script), box, crate))
         check(reaching, script, events[-1]["response"])
         script.received.clear()
-        queued = reaching.create(**body(chained(script), box, crate), background=True)
+        queued = reaching.create(**body(script_tool_chain(script), box, crate), background=True)
         assert ended(reaching, queued["id"], seconds=60)["status"] == "completed"
         asked = "&".join(f"include[]={name}" for name in SHOWN)
         later = ok(reaching.get(f"/responses/{queued['id']}?{asked}"))
         check(reaching, script, later)
         assert (box.lists, crate.lists) == (3, 3)
         assert (box.names(), crate.names()) == (["add"] * 9, ["add"] * 6)
-    assert alike(events[-1]["response"]) == alike(plain)
-    assert alike(later) == alike(plain)
+    assert comparable(events[-1]["response"]) == comparable(plain)
+    assert comparable(later) == comparable(plain)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert done == events[-1]["response"]["output"]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))

@@ -1,4 +1,4 @@
-"""`tool_choice` and `parallel_tool_calls` of `POST /v1/responses`: what the upstream hears, and cannot get past."""
+"""`tool_choice` and `parallel_tool_calls`: what the upstream is sent, and that its answers keep to it."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} fo
 ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "listen"}]}
 
 
-def names(output: list[dict[str, Any]]) -> list[str]:
-    """The functions that were called."""
+def called_functions(output: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the called functions."""
     return [item["name"] for item in output if item["type"] == "function_call"]
 
 
-def test_the_upstream_hears_only_of_allowed_tools(api: Api, script: Script) -> None:
+def test_only_allowed_tools_are_sent_upstream(api: Api, script: Script) -> None:
     script.call(listen="{}")
     response = api.create(model=script.model, input="Hi", tools=TOOLS, tool_choice=ALLOWED)
     assert [tool["function"]["name"] for tool in script.bodies[0]["tools"]] == ["listen"]
@@ -26,7 +26,7 @@ def test_the_upstream_hears_only_of_allowed_tools(api: Api, script: Script) -> N
     assert (response["tool_choice"], len(response["tools"])) == (ALLOWED, 2)
 
 
-def test_the_mode_of_allowed_tools_is_auto_unless_it_is_said(api: Api, script: Script) -> None:
+def test_the_default_mode_of_allowed_tools_is_auto(api: Api, script: Script) -> None:
     choice = {"type": "allowed_tools", "tools": ALLOWED["tools"]}
     response = api.create(model=script.say("No.").model, input="Hi", tools=TOOLS, tool_choice=choice)
     assert response["tool_choice"] == {**choice, "mode": "auto"}
@@ -42,21 +42,21 @@ def test_the_mode_of_allowed_tools_is_auto_unless_it_is_said(api: Api, script: S
         ({"type": "allowed_tools"}, "tool_choice.tools", "missing_required_parameter"),
     ],
 )
-def test_it_says_what_is_wrong_with_allowed_tools(api: Api, choice: Any, param: str, code: str) -> None:
+def test_invalid_allowed_tools_name_the_parameter(api: Api, choice: Any, param: str, code: str) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": TOOLS, "tool_choice": choice})
     assert error(answer) == (400, param, code)
 
 
 @pytest.mark.parametrize("stream_it", [False, True])
-def test_one_call_is_one_call_though_the_upstream_makes_more(api: Api, script: Script, stream_it: bool) -> None:
+def test_surplus_calls_are_dropped_without_parallel_tool_calls(api: Api, script: Script, stream_it: bool) -> None:
     script.call(look='{"a":1}', listen='{"b":2}')
     body = {"model": script.model, "input": "Hi", "tools": TOOLS, "parallel_tool_calls": False}
     output = api.events(**body)[-1]["response"]["output"] if stream_it else api.create(**body)["output"]
-    assert names(output) == ["look"]
+    assert called_functions(output) == ["look"]
     assert output[0]["arguments"] == '{"a":1}'
 
 
-def test_a_surplus_call_at_the_same_index_leaves_the_first_as_it_is(api: Api, script: Script) -> None:
+def test_a_surplus_call_at_the_same_index_does_not_change_the_first(api: Api, script: Script) -> None:
     surplus = [
         chunk(tool_calls=[{"index": 0, "id": "call_b", "function": {"name": "listen", "arguments": "{"}}]),
         chunk(tool_calls=[{"index": 0, "function": {"arguments": "}"}}]),
@@ -67,22 +67,22 @@ def test_a_surplus_call_at_the_same_index_leaves_the_first_as_it_is(api: Api, sc
 
 
 @pytest.mark.parametrize("stream_it", [False, True])
-def test_none_is_no_call_though_the_upstream_makes_one(api: Api, script: Script, stream_it: bool) -> None:
+def test_calls_despite_tool_choice_none_are_dropped(api: Api, script: Script, stream_it: bool) -> None:
     script.then(stream(chunk(content="Hm."), *calls(look="{}")))
     body = {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"}
     output = api.events(**body)[-1]["response"]["output"] if stream_it else api.create(**body)["output"]
     assert [item["type"] for item in output] == ["message"]
 
 
-def test_none_and_nothing_but_calls_is_no_answer(api: Api, script: Script) -> None:
+def test_only_calls_despite_tool_choice_none_fail_the_response(api: Api, script: Script) -> None:
     script.call(look="{}")
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"})
     assert error(answer) == (500, None, "server_error")
 
 
-def test_parallel_calls_stay_parallel(api: Api, script: Script) -> None:
+def test_parallel_calls_are_allowed_by_default(api: Api, script: Script) -> None:
     response = api.create(model=script.call(look="{}", listen="{}").model, input="Hi", tools=TOOLS)
-    assert names(response["output"]) == ["look", "listen"]
+    assert called_functions(response["output"]) == ["look", "listen"]
 
 
 # -- other tools than functions ----------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_any_tool_can_be_forced(api: Api, script: Script, choice: dict[str, str]
     assert len(response["output"]) == 1
 
 
-def test_any_tool_can_be_among_the_allowed_ones(api: Api, script: Script) -> None:
+def test_any_tool_can_be_in_allowed_tools(api: Api, script: Script) -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [CUSTOM, SHELL, {"type": "function", "name": "look"}]}
     response = api.create(model=script.say("No.").model, input="Hi", tools=EVERYTHING, tool_choice=choice)
     assert [tool["function"]["name"] for tool in script.bodies[0]["tools"]] == ["look", "write", "shell"]
@@ -138,7 +138,7 @@ def test_any_tool_can_be_among_the_allowed_ones(api: Api, script: Script) -> Non
         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "apply_patch"}]},
     ],
 )
-def test_a_choice_of_what_is_not_there_is_refused(api: Api, choice: dict[str, Any]) -> None:
+def test_a_choice_of_a_missing_tool_is_refused(api: Api, choice: dict[str, Any]) -> None:
     body = {"model": "m", "input": "Hi", "tools": [*TOOLS, CUSTOM], "tool_choice": choice}
     assert error(api.post("/responses", body)) == (400, "tool_choice", "invalid_value")
 
@@ -146,13 +146,13 @@ def test_a_choice_of_what_is_not_there_is_refused(api: Api, choice: dict[str, An
 @pytest.mark.parametrize(
     ("choice", "param"), [({"type": "telepathy"}, "tool_choice.type"), ({"type": "custom"}, "tool_choice.name")]
 )
-def test_a_choice_has_a_known_shape(api: Api, choice: dict[str, Any], param: str) -> None:
+def test_a_malformed_choice_is_refused(api: Api, choice: dict[str, Any], param: str) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": TOOLS, "tool_choice": choice})
     assert error(answer)[:2] == (400, param)
 
 
 @pytest.mark.parametrize("choice", ["required", SHELL])
-def test_an_upstream_that_knows_no_choice_is_left_to_its_own(api: Api, script: Script, choice: Any) -> None:
+def test_tool_choice_is_not_sent_to_an_upstream_without_it(api: Api, script: Script, choice: Any) -> None:
     describe(script, forced_tool_choice=False).call(shell='{"commands":["ls"]}')
     response = api.create(model=script.model, input="Hi", tools=[SHELL], tool_choice=choice)
     assert script.bodies[0]["tool_choice"] == "auto"

@@ -1,4 +1,4 @@
-"""The tools of the server that teams and keys may use."""
+"""The hosted tools that teams and keys are allowed to use."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 
 
 def other_than(kind: str) -> list[str]:
-    """A tool that is allowed, and does not help."""
+    """Return an allowed tool other than the given one."""
     return ["web_search"] if kind == "mcp" else ["mcp"]
 
 
@@ -42,14 +42,14 @@ def test_a_team_without_the_tool_is_refused(make_api: MakeApi, kind: str) -> Non
     assert error(answer) == (403, "tools[1].type", "tool_not_allowed")
 
 
-def test_containers_are_for_those_who_may_use_a_tool_that_works_in_them(make_api: MakeApi) -> None:
+def test_containers_require_permission_for_a_tool_that_uses_them(make_api: MakeApi) -> None:
     for path in ("/containers", "/containers/cntr_1/files"):
         answer = make_api(tools=["web_search"]).post(path, {"name": "work"})
         assert error(answer) == (403, None, "tool_not_allowed")
         assert error(make_api(tools=["shell"]).post(path, {"nothing": 1}))[0] == 400
 
 
-def test_a_key_with_the_tool_gets_further(make_api: MakeApi) -> None:
+def test_a_key_with_the_tool_passes_the_check(make_api: MakeApi) -> None:
     api: Api = make_api(tools=["web_search"])
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS["web_search"]]})
     assert error(answer) == (400, "tools[0].type", "unsupported_value")

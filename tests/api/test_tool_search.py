@@ -1,4 +1,4 @@
-"""Tools whose loading is deferred: found by the server or by the client, or added in the middle of a conversation."""
+"""Deferred tools: found by the server or the client, or added during a conversation."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ TOOLS = [SEARCH, function("clock"), MAIL, MEET, CRM]
 
 
 def offered(script: Script, number: int) -> list[str]:
-    """The functions that the upstream was told of in a call."""
+    """Return the names of the functions the upstream was offered in a call."""
     return [tool["function"]["name"] for tool in script.bodies[number].get("tools", [])]
 
 
@@ -39,7 +39,7 @@ def query(words: str) -> str:
     return orjson.dumps({"query": words}).decode()
 
 
-def test_deferred_tools_are_not_told_until_they_are_found(api: Api, script: Script) -> None:
+def test_deferred_tools_are_offered_once_found(api: Api, script: Script) -> None:
     script.call(tool_search=query("customer")).say("Found")
     response = api.create(model=script.model, input="Who is Ada?", tools=TOOLS)
     assert offered(script, 0) == ["clock", "tool_search"]
@@ -50,14 +50,14 @@ def test_deferred_tools_are_not_told_until_they_are_found(api: Api, script: Scri
     assert (output["type"], output["execution"], message["type"]) == ("tool_search_output", "server", "message")
 
 
-def test_found_tools_of_one_namespace_stand_in_it_together(api: Api, script: Script) -> None:
+def test_found_tools_of_a_namespace_are_grouped(api: Api, script: Script) -> None:
     script.call(tool_search=query("customers")).say("Found")
     output = api.create(model=script.model, input="Hi", tools=TOOLS)["output"][1]
     assert [tool["type"] for tool in output["tools"]] == ["namespace"]
     assert {tool["name"] for tool in output["tools"][0]["tools"]} == {"find_customer", "list_orders"}
 
 
-def test_what_was_found_can_be_called_and_stays_found(api: Api, script: Script) -> None:
+def test_found_tools_can_be_called_and_stay_loaded(api: Api, script: Script) -> None:
     script.call(tool_search=query("book a meeting")).call(bookMeeting="{}").say("Booked")
     first = api.create(model=script.model, input="Meet me", tools=TOOLS)
     call = first["output"][-1]
@@ -67,7 +67,7 @@ def test_what_was_found_can_be_called_and_stays_found(api: Api, script: Script) 
     assert offered(script, 2) == ["clock", "bookMeeting", "tool_search"]
 
 
-def test_the_model_reads_what_was_found(api: Api, script: Script) -> None:
+def test_the_model_reads_the_found_tools(api: Api, script: Script) -> None:
     script.call(tool_search=query("mail")).say("Found")
     api.create(model=script.model, input="Hi", tools=TOOLS)
     *_, asked, told = script.messages[1]
@@ -77,35 +77,35 @@ def test_the_model_reads_what_was_found(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"query":"zebra"}', '{"query":1}', "{}"])
-def test_a_search_without_a_find_is_no_failure(api: Api, script: Script, arguments: str) -> None:
+def test_a_search_without_results_is_completed(api: Api, script: Script, arguments: str) -> None:
     script.call(tool_search=arguments).say("Nothing")
     response = api.create(model=script.model, input="Hi", tools=TOOLS)
     assert response["output"][1]["tools"] == []
     assert offered(script, 1) == ["clock", "tool_search"]
 
 
-def test_items_of_a_search_can_be_sent_back(api: Api, script: Script) -> None:
+def test_search_items_can_be_sent_back_as_input(api: Api, script: Script) -> None:
     script.call(tool_search=query("mail")).say("Found").say("Hi")
     first = api.create(model=script.model, input="Hi", tools=TOOLS)
     api.create(model=script.model, input=[*first["output"], {"role": "user", "content": "Go"}], tools=TOOLS)
     assert offered(script, 2) == ["clock", "send_mail", "tool_search"]
 
 
-def test_a_stream_tells_of_both_items(api: Api, script: Script) -> None:
+def test_both_search_items_are_streamed(api: Api, script: Script) -> None:
     script.call(tool_search=query("mail")).say("Found")
     events = api.events(model=script.model, input="Hi", tools=TOOLS)
     added = [event["item"]["type"] for event in events if event["type"] == "response.output_item.added"]
     assert added == ["tool_search_call", "tool_search_output", "message"]
 
 
-def test_the_search_says_what_there_is_to_be_found(api: Api, script: Script) -> None:
+def test_the_search_description_lists_what_is_available(api: Api, script: Script) -> None:
     api.create(model=script.say("Hi").model, input="Hi", tools=TOOLS)
     words = script.bodies[0]["tools"][1]["function"]["description"]
     assert "- crm: Customers and orders" in words
     assert "- send_mail" in words
 
 
-def test_the_client_searches_where_it_said_so(api: Api, script: Script) -> None:
+def test_execution_client_leaves_the_search_to_the_client(api: Api, script: Script) -> None:
     script.call(tool_search='{"query":"mail"}').call(fetch="{}")
     first = api.create(model=script.model, input="Hi", tools=[CLIENTS])
     call = first["output"][0]
@@ -122,7 +122,7 @@ def test_the_client_searches_where_it_said_so(api: Api, script: Script) -> None:
     assert second["output"][0]["name"] == "fetch"
 
 
-def test_the_clients_search_has_parameters_of_its_own(api: Api, script: Script) -> None:
+def test_a_client_side_search_may_define_its_parameters(api: Api, script: Script) -> None:
     schema = {"type": "object", "properties": {"goal": {"type": "string"}}}
     api.create(model=script.say("Hi").model, input="Hi", tools=[{**CLIENTS, "parameters": schema}])
     told = script.bodies[0]["tools"][0]["function"]
@@ -130,7 +130,7 @@ def test_the_clients_search_has_parameters_of_its_own(api: Api, script: Script) 
     assert told["description"].endswith("Finds tools by what they are for.")
 
 
-def test_developers_add_tools_in_the_middle(api: Api, script: Script) -> None:
+def test_additional_tools_are_offered_from_then_on(api: Api, script: Script) -> None:
     added = {"type": "additional_tools", "role": "developer", "tools": [function("late"), {"type": "shell"}]}
     first = api.create(model=script.say("Hi").say("Hi").model, input=[{"role": "user", "content": "Hi"}, added])
     assert offered(script, 0) == ["late", "shell"]
@@ -140,7 +140,7 @@ def test_developers_add_tools_in_the_middle(api: Api, script: Script) -> None:
     assert [message["role"] for message in script.messages[0]] == ["user"]
 
 
-def test_a_forced_tool_needs_no_search(api: Api, script: Script) -> None:
+def test_a_forced_tool_is_offered_without_a_search(api: Api, script: Script) -> None:
     choice = {"type": "function", "name": "send_mail"}
     api.create(model=script.call(send_mail="{}").model, input="Hi", tools=TOOLS, tool_choice=choice)
     assert "send_mail" in offered(script, 0)
@@ -157,7 +157,7 @@ def test_a_forced_tool_needs_no_search(api: Api, script: Script) -> None:
         ([SEARCH, SEARCH, MAIL], "tools[1]"),
     ],
 )
-def test_it_says_what_is_wrong_with_a_search(api: Api, tools: list[dict[str, Any]], param: str) -> None:
+def test_an_invalid_search_names_the_parameter(api: Api, tools: list[dict[str, Any]], param: str) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": tools}))[:2] == (400, param)
 
 
@@ -175,7 +175,7 @@ def test_it_says_what_is_wrong_with_a_search(api: Api, tools: list[dict[str, Any
         ),
     ],
 )
-def test_it_says_what_is_wrong_with_added_tools(
+def test_invalid_additional_tools_name_the_parameter(
     api: Api, script: Script, tool: dict[str, Any], param: str, code: str
 ) -> None:
     added = {"type": "additional_tools", "role": "developer", "tools": [tool]}

@@ -1,4 +1,4 @@
-"""`/v1/uploads`: files that come in parts."""
+"""`/v1/uploads`: files uploaded in parts."""
 
 import hashlib
 from datetime import timedelta
@@ -16,7 +16,7 @@ from tests.support.api import Api, MakeApi, error, ok
 OPENED = {"bytes": 6, "filename": "a.txt", "mime_type": "text/plain", "purpose": "assistants"}
 
 
-def opened(api: Api, **changes: Any) -> str:
+def create_upload(api: Api, **changes: Any) -> str:
     return str(ok(api.post("/uploads", {**OPENED, **changes}))["id"])
 
 
@@ -43,16 +43,16 @@ def test_the_sdk_uploads_a_file_in_parts(client: OpenAI) -> None:
     assert (made.file.filename, made.file.purpose) == ("a.txt", "user_data")
 
 
-def test_the_parts_stand_in_the_order_that_is_named_in_the_end(api: Api) -> None:
-    upload = opened(api)
+def test_parts_are_joined_in_the_order_given_at_completion(api: Api) -> None:
+    upload = create_upload(api)
     second, first = (ok(send(api, upload, content))["id"] for content in (b"def", b"abc"))
     checksum = hashlib.md5(b"abcdef", usedforsecurity=False).hexdigest()
     file = ok(complete(api, upload, first, second, md5=checksum))["file"]
     assert api.get(f"/files/{file['id']}/content").content == b"abcdef"
 
 
-def test_what_was_announced_has_to_come(api: Api) -> None:
-    upload = opened(api)
+def test_the_size_must_match_the_announced_one(api: Api) -> None:
+    upload = create_upload(api)
     (one, other) = (ok(send(api, upload, content))["id"] for content in (b"abc", b"def"))
     assert error(complete(api, upload, one)) == (400, "part_ids", "invalid_value")
     assert error(complete(api, upload, one, one)) == (400, "part_ids", "invalid_value")
@@ -62,8 +62,8 @@ def test_what_was_announced_has_to_come(api: Api) -> None:
     assert error(complete(api, upload, one, other))[0] == 400
 
 
-def test_the_parts_are_removed_once_nobody_needs_them(api: Api) -> None:
-    completed, cancelled = opened(api, bytes=3), opened(api)
+def test_parts_are_deleted_after_completion_or_cancellation(api: Api) -> None:
+    completed, cancelled = create_upload(api, bytes=3), create_upload(api)
     part = ok(send(api, completed, b"abc"))["id"]
     ok(send(api, cancelled, b"abc"))
     assert hidden_files(api) == 2
@@ -85,14 +85,14 @@ def test_an_upload_expires_after_an_hour(api: Api) -> None:
     assert "expired" in answer.json()["error"]["message"]
 
 
-def test_the_file_expires_as_was_asked(api: Api) -> None:
-    upload = opened(api, expires_after={"anchor": "created_at", "seconds": 3600})
+def test_the_file_gets_the_requested_expiration(api: Api) -> None:
+    upload = create_upload(api, expires_after={"anchor": "created_at", "seconds": 3600})
     file = ok(complete(api, upload, ok(send(api, upload, b"abcdef"))["id"]))["file"]
     assert file["expires_at"] - file["created_at"] == 3600
 
 
-def test_parts_are_no_files_of_the_list(api: Api) -> None:
-    ok(send(api, opened(api), b"abc"))
+def test_parts_are_not_listed_as_files(api: Api) -> None:
+    ok(send(api, create_upload(api), b"abc"))
     assert ok(api.get("/files"))["data"] == []
 
 
@@ -105,19 +105,19 @@ def test_parts_are_no_files_of_the_list(api: Api) -> None:
         ({"size": 1}, "size", "unknown_parameter"),
     ],
 )
-def test_it_refuses_what_makes_no_sense(api: Api, changes: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_uploads_are_refused(api: Api, changes: dict[str, Any], param: str, code: str) -> None:
     assert error(api.post("/uploads", {**OPENED, **changes})) == (400, param, code)
 
 
-def test_it_refuses_files_and_parts_that_are_too_large_or_empty(api: Api) -> None:
+def test_empty_and_oversized_files_and_parts_are_refused(api: Api) -> None:
     assert error(api.post("/uploads", {**OPENED, "bytes": 1024**3}))[:2] == (413, "bytes")
-    upload = opened(api)
+    upload = create_upload(api)
     assert error(send(api, upload, b""))[:2] == (400, "data")
     assert error(send(api, upload, b"abc", name="file")) == (400, "file", "unknown_parameter")
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) -> None:
-    upload = opened(api)
+def test_another_teams_upload_is_not_found(api: Api, outsider: Api) -> None:
+    upload = create_upload(api)
     for mine in (upload, "upload_unknown"):
         answers = [
             send(outsider, mine, b"abc"),
@@ -127,5 +127,5 @@ def test_another_team_gets_the_answer_of_an_unknown_id(api: Api, outsider: Api) 
         assert [error(answer) for answer in answers] == [(404, None, None)] * 3
 
 
-def test_it_needs_the_scope_of_files(make_api: MakeApi) -> None:
+def test_uploads_require_the_files_scope(make_api: MakeApi) -> None:
     assert error(make_api(scopes=["files.read"]).post("/uploads", OPENED))[0] == 403
