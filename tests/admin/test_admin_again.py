@@ -1,4 +1,4 @@
-"""Asking again what a response was the answer to."""
+"""Rebuilding the request of a stored response."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.admin.rows import add_response
 from tests.support.api import Api, Caller
 from tests.support.upstream import Script
 
-ASKED: dict[str, Any] = {
+PARAMETERS: dict[str, Any] = {
     "input": [{"role": "user", "content": [{"type": "input_text", "text": "Where is it?"}]}],
     "instructions": "Be brief.",
     "temperature": 0.5,
@@ -34,27 +34,27 @@ def rebuild_request(caller: Caller, response_id: str) -> dict[str, Any]:
         return rebuild.rebuild_request(Response.objects.get(pk=response_id))
 
 
-def test_what_was_not_stored_cannot_be_asked_again(caller: Caller) -> None:
+def test_the_request_of_an_unstored_response_cannot_be_rebuilt(caller: Caller) -> None:
     with pytest.raises(BadRequest, match="not stored"):
         rebuild_request(caller, add_response(caller, stored=False).pk)
 
 
-def test_it_has_what_was_sent_and_no_more(api: Api, script: Script, caller: Caller) -> None:
+def test_a_rebuilt_request_has_exactly_the_parameters_that_were_sent(api: Api, script: Script, caller: Caller) -> None:
     script.say("{}")
-    made = api.create(model=script.model, **ASKED)
+    made = api.create(model=script.model, **PARAMETERS)
     body = rebuild_request(caller, made["id"])
-    assert {name: body[name] for name in ASKED if name not in {"input", "tools", "text"}} == {
-        name: ASKED[name] for name in ASKED if name not in {"input", "tools", "text"}
+    assert {name: body[name] for name in PARAMETERS if name not in {"input", "tools", "text"}} == {
+        name: PARAMETERS[name] for name in PARAMETERS if name not in {"input", "tools", "text"}
     }
-    assert body["input"][0]["content"] == ASKED["input"][0]["content"]
+    assert body["input"][0]["content"] == PARAMETERS["input"][0]["content"]
     assert body["tools"][0]["name"] == "look"
     assert body["text"]["verbosity"] == "low"
-    assert body.keys() <= {*ASKED, "model"}
+    assert body.keys() <= {*PARAMETERS, "model"}
 
 
-def test_it_is_answered_with_the_same_parameters(api: Api, script: Script, caller: Caller) -> None:
+def test_a_rebuilt_request_gives_a_response_with_the_same_parameters(api: Api, script: Script, caller: Caller) -> None:
     script.say("{}")
-    first = api.create(model=script.model, **ASKED)
+    first = api.create(model=script.model, **PARAMETERS)
     script.say("{}")
     second = api.create(**rebuild_request(caller, first["id"]))
     changing = {"id", "created_at", "completed_at", "output", "usage"}
@@ -64,7 +64,7 @@ def test_it_is_answered_with_the_same_parameters(api: Api, script: Script, calle
     assert rebuild_request(caller, first["id"])["input"] == rebuild_request(caller, second["id"])["input"]
 
 
-def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Caller) -> None:
+def test_a_rebuilt_request_keeps_its_previous_response(api: Api, script: Script, caller: Caller) -> None:
     script.say("One")
     first = api.create(model=script.model, input="Hi")
     script.say("Two")
@@ -73,7 +73,7 @@ def test_a_chain_is_followed_where_it_was(api: Api, script: Script, caller: Call
     assert (body["previous_response_id"], len(body["input"])) == (first["id"], 1)
 
 
-def test_what_stood_in_a_conversation_comes_first(api: Api, script: Script, caller: Caller) -> None:
+def test_a_rebuilt_request_starts_with_the_items_of_the_conversation(api: Api, script: Script, caller: Caller) -> None:
     conversation = api.post("/conversations", {"items": [{"role": "user", "content": "Before"}]}).json()["id"]
     script.say("One")
     made = api.create(model=script.model, input="Now", conversation=conversation)

@@ -1,4 +1,4 @@
-"""What people do in the admin stands in the audit log."""
+"""Changes made in the admin are recorded in the audit log."""
 
 import uuid
 
@@ -16,22 +16,22 @@ NO_ROWS = {"TOTAL_FORMS": "0", "INITIAL_FORMS": "0"}
 
 
 def events(action: str, target: object) -> list[AuditEvent]:
-    """The lines about an action on a row, oldest first."""
+    """Audit events of an action on a row, oldest first."""
     with scope.every_team():
         return list(AuditEvent.objects.filter(action=action, target=str(target)).order_by("pk"))
 
 
 def unique(word: str) -> str:
-    """A name that nothing else has."""
+    """Return a unique name."""
     return f"{word} {uuid.uuid4().hex}"
 
 
 def actor_of(client: Client) -> str:
-    """How the log names who uses this browser."""
+    """Return the actor that the audit log records for this client."""
     return f"user:{User.objects.get(pk=client.session['_auth_user_id']).username}"
 
 
-def test_a_new_team_is_noted(admin: Client) -> None:
+def test_creating_a_team_is_audited(admin: Client) -> None:
     name = unique("team")
     form = {
         "name": name,
@@ -48,7 +48,7 @@ def test_a_new_team_is_noted(admin: Client) -> None:
     assert event.after == {"name": name, "disconnect_grace_seconds": None, "log_retention_hours": 48}
 
 
-def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) -> None:
+def test_a_change_is_audited_with_the_old_values(admin: Client, caller: Caller) -> None:
     kept = {"log_retention_hours": "24", "tools": "*", "full_text_search": "on"}
     form = {"name": caller.team.name, "disconnect_grace_seconds": "0", **kept}
     admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form)
@@ -56,7 +56,7 @@ def test_a_change_is_noted_with_what_it_replaced(admin: Client, caller: Caller) 
     assert (event.before, event.after) == ({"disconnect_grace_seconds": 30}, {"disconnect_grace_seconds": 0})
 
 
-def test_members_are_noted_when_they_come_change_and_go(admin: Client, caller: Caller) -> None:
+def test_adding_changing_and_removing_members_is_audited(admin: Client, caller: Caller) -> None:
     user = User.objects.create(username=unique("user"))
     url = f"/admin/tenants/team/{caller.team.pk}/members/"
     admin.post(url, {"do": "add", "person": user.username, "role": "developer"})
@@ -72,7 +72,7 @@ def test_members_are_noted_when_they_come_change_and_go(admin: Client, caller: C
     assert change.after == {"role": "auditor", "view_content": True}
 
 
-def test_keys_are_noted_with_their_maker(lead: Client, caller: Caller) -> None:
+def test_creating_and_revoking_a_key_is_audited_with_the_actor(lead: Client, caller: Caller) -> None:
     form = {"team": caller.team.pk, "name": unique("key"), "scopes": ["*"], "tools": ["*"], "lifetime": ""}
     lead.post("/admin/tenants/apikey/add/", form)
     lead.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")
@@ -82,7 +82,7 @@ def test_keys_are_noted_with_their_maker(lead: Client, caller: Caller) -> None:
     assert [made.actor, revoked.actor] == [actor_of(lead)] * 2
 
 
-def test_an_upstreams_key_is_masked(admin: Client) -> None:
+def test_the_api_key_of_an_upstream_is_masked_in_the_audit_log(admin: Client) -> None:
     name = unique("upstream")
     shown = {"name": name, "address": "http://127.0.0.1:9/v1", "wire_api": "responses"}
     form = {**shown, "new_api_key": "very-secret"}
@@ -94,7 +94,7 @@ def test_an_upstreams_key_is_masked(admin: Client) -> None:
     assert len(events("upstream.deleted", upstream.pk)) == 1
 
 
-def test_users_are_noted_and_their_passwords_masked(admin: Client) -> None:
+def test_changes_of_users_are_audited_with_masked_passwords(admin: Client) -> None:
     name, password = unique("user").replace(" ", "-"), "a rather long password 7"
     form = {"username": name, "password1": password, "password2": password, "is_staff": "on"}
     assert admin.post("/admin/auth/user/add/", form).status_code == 302
@@ -106,7 +106,7 @@ def test_users_are_noted_and_their_passwords_masked(admin: Client) -> None:
     assert password not in str([created.after, changed.before, changed.after])
 
 
-def test_a_form_with_errors_is_not_noted(admin: Client, caller: Caller) -> None:
+def test_a_form_with_errors_is_not_audited(admin: Client, caller: Caller) -> None:
     form = {
         "name": "",
         "disconnect_grace_seconds": "-1",
@@ -118,17 +118,17 @@ def test_a_form_with_errors_is_not_noted(admin: Client, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(("role", "status"), [(Role.TEAM_LEAD, 200), (Role.AUDITOR, 200), (Role.DEVELOPER, 403)])
-def test_leads_and_auditors_read_the_log(role: Role, status: int, caller: Caller) -> None:
+def test_only_leads_and_auditors_may_read_the_audit_log(role: Role, status: int, caller: Caller) -> None:
     assert member(caller.team, role).get(LIST).status_code == status
 
 
-def test_the_log_can_be_narrowed(admin: Client, caller: Caller) -> None:
+def test_the_audit_log_is_filtered_by_target_and_action(admin: Client, caller: Caller) -> None:
     queries = [{"target": caller.key.pk, "action": f"api_key.{verb}"} for verb in ("created", "revoked")]
     assert [f">{caller.key.pk}</" in text(admin.get(LIST, query)) for query in queries] == [True, False]
 
 
 @pytest.mark.parametrize("path", ["change/", "delete/"])
-def test_the_log_cannot_be_written(path: str, admin: Client, caller: Caller) -> None:
+def test_audit_events_cannot_be_changed_or_deleted_in_the_admin(path: str, admin: Client, caller: Caller) -> None:
     (event,) = events("api_key.created", caller.key.pk)
     assert admin.post(f"{LIST}{event.pk}/{path}", {"post": "yes", "actor": "nobody"}).status_code == 403
     assert len(events("api_key.created", caller.key.pk)) == 1

@@ -1,4 +1,4 @@
-"""The audit log tells from where, is exported as it is filtered, and is shown to be what was written."""
+"""The audit log: origin of events, seals, export, filters."""
 
 import csv
 import io
@@ -24,14 +24,14 @@ LIST = "/admin/tenants/auditevent/"
 
 
 def write(caller: Caller, action: str = "thing.done", **fields: Any) -> AuditEvent:
-    """A line about the team of `caller`."""
+    """Write an audit event for the team of `caller`."""
     with scope.every_team():
-        audit(team_id=caller.team.pk, actor="user:somebody", action=action, target="thing_1", **fields)
+        audit(team_id=caller.team.pk, actor="user:ada", action=action, target="thing_1", **fields)
         return AuditEvent.objects.filter(team=caller.team).latest("pk")
 
 
 def as_owner(sql: str, *values: Any) -> None:
-    """Do what only the owner of the tables can."""
+    """Run SQL as the owner of the tables: the application may not change audit events."""
     with connections["owner"].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT set_config('app.team_ids', '*', true)")
@@ -41,7 +41,7 @@ def as_owner(sql: str, *values: Any) -> None:
 
 @pytest.fixture
 def sealed(caller: Caller) -> Iterator[AuditEvent]:
-    """A line that is sealed; whatever a test changes about it is put right again."""
+    """A sealed event. Changes of its action are undone after the test."""
     line = write(caller, after={"name": "first"})
     audit_seals.seal_pending_lines(at=now() + timedelta(minutes=2))
     yield line
@@ -49,13 +49,13 @@ def sealed(caller: Caller) -> Iterator[AuditEvent]:
 
 
 def exported(client: Client, **query: str) -> str:
-    """The body of an export."""
+    """Return the body of an export."""
     answer: Any = client.get(f"{LIST}export/", query)
     assert answer.status_code == 200
     return b"".join(answer.streaming_content).decode()
 
 
-def test_a_line_tells_from_where_it_was_done(lead: Client, caller: Caller) -> None:
+def test_an_event_records_address_agent_and_request(lead: Client, caller: Caller) -> None:
     with use_origin(Origin(address="203.0.113.7", agent="a browser", request_id="req_1")):
         line = write(caller)
     assert (line.address, line.agent, line.request_id) == ("203.0.113.7", "a browser", "req_1")
@@ -64,13 +64,13 @@ def test_a_line_tells_from_where_it_was_done(lead: Client, caller: Caller) -> No
 
 
 @pytest.mark.parametrize("change", ["UPDATE tenants_auditevent SET action = 'x'", "DELETE FROM tenants_auditevent"])
-def test_the_application_may_neither_change_nor_remove_a_line(change: str, caller: Caller) -> None:
+def test_the_application_role_may_not_change_or_delete_events(change: str, caller: Caller) -> None:
     line = write(caller)
     with scope.every_team(), connection.cursor() as cursor, pytest.raises(ProgrammingError, match="permission denied"):
         cursor.execute(f"{change} WHERE id = %s", [line.pk])
 
 
-def test_seals_hold_until_a_line_is_changed(admin: Client, sealed: AuditEvent) -> None:
+def test_a_seal_breaks_when_an_event_is_changed(admin: Client, sealed: AuditEvent) -> None:
     page = f"{LIST}{sealed.pk}/change/"
     assert "unchanged" in text(admin.get(page))
     assert list(audit_seals.verify()) == []
@@ -81,21 +81,21 @@ def test_seals_hold_until_a_line_is_changed(admin: Client, sealed: AuditEvent) -
         call_command("audit_check")
 
 
-def test_a_line_that_is_missing_is_told(sealed: AuditEvent) -> None:
+def test_a_missing_event_breaks_the_seal(sealed: AuditEvent) -> None:
     with scope.every_team():
         seal = AuditSeal.objects.get(first_id__lte=sealed.pk, last_id__gte=sealed.pk)
         seal.lines += 1
         assert "lines" in audit_seals.check(seal, "")
 
 
-def test_what_has_not_settled_is_not_sealed(caller: Caller) -> None:
+def test_recent_events_are_not_sealed_yet(caller: Caller) -> None:
     line = write(caller)
     audit_seals.seal_pending_lines()
     with scope.every_team():
         assert not AuditSeal.objects.filter(last_id__gte=line.pk).exists()
 
 
-def test_it_is_exported_as_it_is_filtered_and_that_is_noted(lead: Client, caller: Caller) -> None:
+def test_an_export_applies_the_filters_and_is_audited(lead: Client, caller: Caller) -> None:
     write(caller, "thing.wanted", after={"name": "=1+1"})
     write(caller, "thing.unwanted")
     rows = [json.loads(line) for line in exported(lead, action="thing.wanted", format="jsonl").splitlines()]
@@ -105,24 +105,24 @@ def test_it_is_exported_as_it_is_filtered_and_that_is_noted(lead: Client, caller
     assert "audit_log.exported" in text(lead.get(LIST))
 
 
-def test_no_cell_of_a_spreadsheet_is_a_formula(lead: Client, caller: Caller) -> None:
+def test_cells_of_a_csv_export_never_start_a_formula(lead: Client, caller: Caller) -> None:
     with scope.every_team():
         audit(team_id=caller.team.pk, actor="=cmd()", action="thing.wanted", target="+1")
     (row,) = csv.DictReader(io.StringIO(exported(lead, action="thing.wanted", format="csv")))
     assert (row["actor"], row["target"]) == ("'=cmd()", "'+1")
 
 
-def test_an_export_of_a_stranger_has_no_line_of_the_team(stranger: Client, caller: Caller) -> None:
+def test_an_export_contains_no_events_of_other_teams(stranger: Client, caller: Caller) -> None:
     write(caller, "thing.secret")
     assert "thing.secret" not in exported(stranger, format="jsonl")
     assert stranger.get(f"{LIST}export/", {"format": "xml"}).status_code == 404
 
 
-def test_a_developer_reads_no_log(developer: Client) -> None:
+def test_a_developer_may_not_read_the_audit_log(developer: Client) -> None:
     assert [developer.get(f"{LIST}{path}").status_code for path in ("", "export/")] == [403, 403]
 
 
-def test_it_is_filtered_by_area_and_address(lead: Client, caller: Caller) -> None:
+def test_the_audit_log_is_filtered_by_area_and_address(lead: Client, caller: Caller) -> None:
     write(caller, "api_key.made_up")
     assert "api_key.made_up" in text(lead.get(LIST, {"area": "api_key."}))
     assert "api_key.made_up" not in text(lead.get(LIST, {"area": "team."}))

@@ -1,4 +1,4 @@
-"""The admin in a real browser: an administrator's way through it, and every page at three widths."""
+"""The admin in a real browser: common tasks of an administrator, and every page at three widths."""
 
 import re
 import shutil
@@ -53,34 +53,34 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INST
 
 @dataclass(kw_only=True)
 class Visit:
-    """A browser's page that is signed in; `complaints` is what its console said."""
+    """A signed-in browser page; `complaints` are the errors and warnings of its console."""
 
     page: Page
     url: str
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        """Open a page and wait until it has everything."""
+        """Open a page and wait until it has loaded."""
         self.page.goto(self.url + path, wait_until="load")
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """Return by how many pixels the page is wider than the window."""
         root = "document.documentElement"
         return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
 
     def listen(self, message: ConsoleMessage) -> None:
-        """Keep what a person would see in red or yellow."""
+        """Record errors and warnings."""
         if message.type in {"error", "warning"}:
             self.complaints.append(f"{self.page.url}: {message.text}")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, as it is installed."""
+    """The installed Chromium."""
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright's loop stands still while a test runs, which Django cannot know: it sees a loop and refuses.
+        # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        # The sandbox needs a user namespace, which root and many containers do not have.
+        # The sandbox needs user namespaces, which are not available to root and in many containers.
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
@@ -88,7 +88,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, web: WebProcess, database: None) -> Iterator[Visit]:
-    """An administrator who has just signed in; fails at the end when the console complained."""
+    """An administrator who has just signed in. Fails if the console has errors or warnings."""
     name = f"admin-{uuid.uuid4().hex}"
     User.objects.create_superuser(name, password=PASSWORD)
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
@@ -108,7 +108,7 @@ def visit(browser: Browser, web: WebProcess, database: None) -> Iterator[Visit]:
 
 @pytest.fixture
 def response(caller: Caller) -> Response:
-    """A response with something of everything."""
+    """A failed response with items, calls, turns and events."""
     error = {"code": "server_error", "message": "The upstream broke. " * 20}
     made = add_response(
         caller, status=Status.FAILED, error=error, error_code="server_error", input_preview="word " * 24, model="m" * 60
@@ -126,7 +126,7 @@ def response(caller: Caller) -> Response:
     return made
 
 
-def test_no_page_is_wider_than_the_window(visit: Visit, response: Response) -> None:
+def test_no_page_overflows_the_window(visit: Visit, response: Response) -> None:
     wide = {}
     for width in WIDTHS:
         visit.page.set_viewport_size({"width": width, "height": 900})
@@ -136,7 +136,7 @@ def test_no_page_is_wider_than_the_window(visit: Visit, response: Response) -> N
     assert {where: pixels for where, pixels in wide.items() if pixels > 0} == {}
 
 
-def test_the_dark_pages_are_dark(visit: Visit, response: Response) -> None:
+def test_dark_mode_has_a_dark_background(visit: Visit, response: Response) -> None:
     visit.page.emulate_media(color_scheme="dark")
     for path in ("/admin/", page_url(response)):
         visit.open(path)
@@ -144,7 +144,7 @@ def test_the_dark_pages_are_dark(visit: Visit, response: Response) -> None:
         assert float(re.findall(r"[\d.]+", background)[0]) < 0.3, background
 
 
-def test_a_response_is_found_and_read(visit: Visit, response: Response) -> None:
+def test_a_response_is_found_by_id_and_shows_its_tabs(visit: Visit, response: Response) -> None:
     visit.page.get_by_role("link", name=re.compile("Responses$")).click()
     visit.page.locator("#searchbar").fill(response.pk)
     visit.page.keyboard.press("Enter")
@@ -155,13 +155,13 @@ def test_a_response_is_found_and_read(visit: Visit, response: Response) -> None:
     expect(visit.page.get_by_text("Turn 2")).to_be_visible()
 
 
-def test_an_id_is_copied(visit: Visit, response: Response) -> None:
+def test_the_copy_button_copies_the_id(visit: Visit, response: Response) -> None:
     visit.open(page_url(response))
     visit.page.get_by_role("button", name=f"Copy {response.pk}").click()
     assert eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()")) == response.pk
 
 
-def test_filters_narrow_the_list(visit: Visit, response: Response, caller: Caller) -> None:
+def test_filters_apply_to_the_list_of_responses(visit: Visit, response: Response, caller: Caller) -> None:
     other = add_response(caller)
     visit.open("/admin/responses/response/?period=1h")
     visit.page.locator("#changelist a", has_text="Filters").first.click()
@@ -171,7 +171,7 @@ def test_filters_narrow_the_list(visit: Visit, response: Response, caller: Calle
     expect(visit.page.get_by_role("link", name=other.pk)).to_have_count(0)
 
 
-def test_a_key_is_made_copied_used_and_revoked(visit: Visit, caller: Caller) -> None:
+def test_a_key_is_created_copied_used_and_revoked(visit: Visit, caller: Caller) -> None:
     visit.open("/admin/tenants/apikey/add/")
     visit.page.get_by_label("Team").select_option(label=caller.team.name)
     visit.page.get_by_label("Name").fill("checkout")
@@ -192,5 +192,5 @@ def test_a_key_is_made_copied_used_and_revoked(visit: Visit, caller: Caller) -> 
 
 
 def models(url: str, secret: str) -> int:
-    """The status with which the API answers to a key."""
+    """Return the status of an API request with this key."""
     return httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code

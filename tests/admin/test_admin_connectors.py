@@ -1,4 +1,4 @@
-"""Connectors. What one is authorized with goes in and never comes out."""
+"""Connectors in the admin: forms, visibility, and tokens that are never shown."""
 
 import uuid
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ NO_TEAMS = {"connectorvisibility_set-TOTAL_FORMS": "0", "connectorvisibility_set
 
 @pytest.fixture
 def connector(database: None) -> Iterator[Connector]:
-    """A connector with a token; removed, since connectors belong to no team that would keep tests apart."""
+    """A connector with a token. Removed after the test, because connectors are not isolated by team."""
     made = Connector.objects.create(
         name=f"c_{uuid.uuid4().hex}", title="Wiki", url="https://wiki.test/mcp", authorization=SECRET
     )
@@ -31,17 +31,17 @@ def connector(database: None) -> Iterator[Connector]:
 
 
 def page_url(connector: Connector) -> str:
-    """The address of a connector's page."""
+    """Return the URL of a connector's page."""
     return f"{LIST}{connector.pk}/change/"
 
 
 def save(client: Client, connector: Connector, **changed: Any) -> Any:
-    """Save the form of a connector."""
+    """Submit the form of a connector."""
     form = {"name": connector.name, "title": connector.title, "url": connector.url, "enabled": "on", **NO_TEAMS}
     return client.post(page_url(connector), {**form, **changed})
 
 
-def test_the_token_is_on_no_page(admin: Client, connector: Connector) -> None:
+def test_no_page_shows_the_token(admin: Client, connector: Connector) -> None:
     pages = [text(admin.get(url)) for url in (LIST, page_url(connector))]
     assert [SECRET in page for page in pages] == [False, False]
     assert "A token is set. Leave this empty to keep it." in pages[1]
@@ -53,7 +53,7 @@ def test_an_empty_field_keeps_the_token(admin: Client, connector: Connector) -> 
     assert (kept.title, kept.authorization) == ("The wiki", SECRET)
 
 
-def test_a_new_token_replaces_the_old_one_encrypted_and_unaudited(admin: Client, connector: Connector) -> None:
+def test_a_new_token_is_encrypted_and_masked_in_the_audit_log(admin: Client, connector: Connector) -> None:
     save(admin, connector, new_authorization="another-secret")
     assert Connector.objects.get(pk=connector.pk).authorization == "another-secret"
     with connection.cursor() as cursor:
@@ -64,25 +64,25 @@ def test_a_new_token_replaces_the_old_one_encrypted_and_unaudited(admin: Client,
     assert line.after == {"new_authorization": "•••"}
 
 
-def test_a_token_can_be_forgotten(admin: Client, connector: Connector) -> None:
+def test_a_token_can_be_removed(admin: Client, connector: Connector) -> None:
     save(admin, connector, forget_authorization="on")
     assert Connector.objects.get(pk=connector.pk).authorization == ""
     assert "forget_authorization" not in text(admin.get(page_url(connector)))
 
 
 @pytest.mark.parametrize("url", ["wiki.test/mcp", "https://me:secret@wiki.test/mcp", "ftp://wiki.test/"])
-def test_it_refuses_what_is_no_address(url: str, admin: Client, connector: Connector) -> None:
+def test_an_invalid_address_is_refused(url: str, admin: Client, connector: Connector) -> None:
     answer = save(admin, connector, url=url)
     assert "Enter an http or https address without a name and password." in text(answer)
 
 
 @pytest.mark.parametrize("url", ["https://127.1/mcp", "https://wiki.test:99999/", "https://wiki.test\\mcp"])
-def test_it_refuses_what_parsers_read_differently(url: str, admin: Client, connector: Connector) -> None:
+def test_an_ambiguous_address_is_refused(url: str, admin: Client, connector: Connector) -> None:
     assert save(admin, connector, url=url).status_code == 200
     assert Connector.objects.get(pk=connector.pk).url == connector.url
 
 
-def test_it_can_belong_to_some_teams(admin: Client, connector: Connector, caller: Caller) -> None:
+def test_a_connector_can_be_limited_to_teams(admin: Client, connector: Connector, caller: Caller) -> None:
     rows = {"connectorvisibility_set-TOTAL_FORMS": "1", "connectorvisibility_set-0-team": caller.team.pk}
     rows["connectorvisibility_set-0-connector"] = connector.pk
     assert save(admin, connector, **rows).status_code == 302
@@ -90,7 +90,7 @@ def test_it_can_belong_to_some_teams(admin: Client, connector: Connector, caller
         assert ConnectorVisibility.objects.get(connector=connector).team == caller.team
 
 
-def test_connectors_take_no_more_queries_for_more_rows(
+def test_the_list_of_connectors_has_a_constant_number_of_queries(
     admin: Client, connector: Connector, count_queries: CountQueries
 ) -> None:
     few = count_queries(admin, LIST)

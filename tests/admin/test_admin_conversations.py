@@ -1,4 +1,4 @@
-"""Conversations in the admin: the list, the chat, what is done with them, and who sees how much of it."""
+"""Conversations in the admin: list, chat, actions, chains and permissions."""
 
 import json
 from datetime import timedelta
@@ -28,8 +28,8 @@ from tests.support.api import Caller
 LIST = "/admin/conversations/conversation/"
 
 
-def begin(caller: Caller, *bodies: dict[str, Any], **columns: Any) -> Conversation:
-    """A conversation with these items."""
+def add_conversation(caller: Caller, *bodies: dict[str, Any], **columns: Any) -> Conversation:
+    """Create a conversation with these items."""
     with scope.team(caller.team.pk):
         made = Conversation.objects.create(team=caller.team, api_key=caller.key, next_position=len(bodies), **columns)
         items = [
@@ -44,8 +44,8 @@ def begin(caller: Caller, *bodies: dict[str, Any], **columns: Any) -> Conversati
     return made
 
 
-def share(response: Response, conversation: Conversation, section: Section, *positions: int) -> None:
-    """Place items of the conversation into a response, as a run leaves them."""
+def add_to_response(response: Response, conversation: Conversation, section: Section, *positions: int) -> None:
+    """Add items of the conversation to a response, as a run does."""
     with scope.team(response.team_id):
         places = Placement.objects.filter(owner=conversation.pk, position__in=positions).order_by("position")
         for position, place in enumerate(places):
@@ -59,7 +59,7 @@ def page_url(conversation: Conversation) -> str:
 
 
 def names(conversation: Conversation) -> list[str]:
-    """The ids of its items, in order."""
+    """Return the ids of its items, in order."""
     with scope.team(conversation.team_id):
         places = Placement.objects.filter(owner=conversation.pk).order_by("position")
         return [place.item.id for place in places.select_related("item")]
@@ -71,8 +71,8 @@ def audited(conversation_id: str, action: str) -> AuditEvent:
 
 
 @pytest.fixture
-def talk(caller: Caller) -> Conversation:
-    """A question, a call with its answer, and the model's word."""
+def conversation(caller: Caller) -> Conversation:
+    """A conversation of two responses: a question, a call with its output, and an answer."""
     answer = {"type": "function_call_output", "call_id": "call_1", "output": '{"sky": "blue"}'}
     bodies = [
         user_message("**How** is it?"),
@@ -80,40 +80,42 @@ def talk(caller: Caller) -> Conversation:
         answer,
         assistant_message("It is *blue*."),
     ]
-    made = begin(caller, *bodies, metadata={"case": "zebra crossing"})
+    made = add_conversation(caller, *bodies, metadata={"case": "zebra crossing"})
     first = add_response(caller, conversation_id=made.pk, input_preview="How is it?", end_user="ada", tool_calls=1)
-    share(first, made, Section.INPUT, 0)
-    share(first, made, Section.OUTPUT, 1)
+    add_to_response(first, made, Section.INPUT, 0)
+    add_to_response(first, made, Section.OUTPUT, 1)
     add_call(first, name="look", attempt=2)
     second = add_response(caller, conversation_id=made.pk, input_tokens=1200, output_tokens=34, error_code="oops")
-    share(second, made, Section.INPUT, 2)
-    share(second, made, Section.OUTPUT, 3)
+    add_to_response(second, made, Section.INPUT, 2)
+    add_to_response(second, made, Section.OUTPUT, 3)
     return made
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_tells_what_went_on(lead: Client, talk: Conversation) -> None:
+def test_the_list_shows_preview_end_user_turns_and_tokens(lead: Client, conversation: Conversation) -> None:
     page = text(lead.get(LIST))
-    told = [talk.pk, "How is it?", "ada", "2 turns", "1,200 / 34"]
-    assert [words for words in told if words not in page] == []
+    expected = [conversation.pk, "How is it?", "ada", "2 turns", "1,200 / 34"]
+    assert [words for words in expected if words not in page] == []
 
 
-def test_a_conversation_that_no_response_began_shows_its_first_words(lead: Client, caller: Caller) -> None:
-    begin(caller, assistant_message("Welcome"), user_message("Where is my parcel?"))
+def test_a_conversation_without_responses_shows_its_first_user_message(lead: Client, caller: Caller) -> None:
+    add_conversation(caller, assistant_message("Welcome"), user_message("Where is my parcel?"))
     assert "Where is my parcel?" in text(lead.get(LIST))
 
 
-def test_one_that_is_being_continued_is_locked(lead: Client, talk: Conversation) -> None:
-    with scope.team(talk.team_id):
+def test_the_list_shows_the_lock_of_a_conversation(lead: Client, conversation: Conversation) -> None:
+    with scope.team(conversation.team_id):
         until = now() + timedelta(minutes=1)
-        ConversationLock.objects.create(conversation_id=talk.pk, team_id=talk.team_id, response_id="r", until=until)
+        ConversationLock.objects.create(
+            conversation_id=conversation.pk, team_id=conversation.team_id, response_id="r", until=until
+        )
     assert "locked by r" in text(lead.get(LIST))
 
 
-def test_old_ones_are_found_by_id_by_what_went_on_lately_and_by_period(lead: Client, caller: Caller) -> None:
-    old = begin(caller, user_message("hi"), created_at=now() - timedelta(days=20))
+def test_old_conversations_are_found_by_id_activity_and_period(lead: Client, caller: Caller) -> None:
+    old = add_conversation(caller, user_message("hi"), created_at=now() - timedelta(days=20))
     assert old.pk not in text(lead.get(LIST))
     assert old.pk in text(lead.get(LIST, {"q": old.pk}))
     assert old.pk in text(lead.get(LIST, {"period": "30d"}))
@@ -122,45 +124,45 @@ def test_old_ones_are_found_by_id_by_what_went_on_lately_and_by_period(lead: Cli
     assert old.pk in text(lead.get(LIST, {"active": "1h"}))
 
 
-def test_those_continued_last_come_first(lead: Client, caller: Caller) -> None:
-    older, newer = begin(caller), begin(caller)
+def test_the_activity_filter_sorts_by_last_activity(lead: Client, caller: Caller) -> None:
+    older, newer = add_conversation(caller), add_conversation(caller)
     add_response(caller, conversation_id=newer.pk, created_at=now() - timedelta(minutes=5))
     add_response(caller, conversation_id=older.pk)
     page = text(lead.get(LIST, {"active": "24h"}))
     assert page.index(older.pk) < page.index(newer.pk)
 
 
-def test_the_list_is_narrowed_by_metadata(lead: Client, caller: Caller, talk: Conversation) -> None:
-    other = begin(caller, metadata={"case": "1"})
+def test_the_list_is_filtered_by_metadata(lead: Client, caller: Caller, conversation: Conversation) -> None:
+    other = add_conversation(caller, metadata={"case": "1"})
     page = text(lead.get(LIST, {"metadata": "case=zebra crossing"}))
-    assert talk.pk in page
+    assert conversation.pk in page
     assert other.pk not in page
 
 
-def test_the_conversations_of_an_end_user_are_found_however_old(lead: Client, caller: Caller) -> None:
-    old = begin(caller, created_at=now() - timedelta(days=90))
+def test_conversations_of_an_end_user_are_found_at_any_age(lead: Client, caller: Caller) -> None:
+    old = add_conversation(caller, created_at=now() - timedelta(days=90))
     add_response(caller, conversation_id=old.pk, end_user="grace")
     assert page_url(old) in text(lead.get(LIST, {"end_user": "grace"}))
     assert page_url(old) not in text(lead.get(LIST, {"end_user": "ada"}))
 
 
-def test_the_list_takes_as_many_queries_for_fifty_as_for_one(
-    lead: Client, caller: Caller, talk: Conversation, count_queries: CountQueries
+def test_the_list_has_a_constant_number_of_queries(
+    lead: Client, caller: Caller, conversation: Conversation, count_queries: CountQueries
 ) -> None:
     few = count_queries(lead, LIST)
     for number in range(20):
-        one = begin(caller, user_message(f"hello {number}"))
+        one = add_conversation(caller, user_message(f"hello {number}"))
         add_response(caller, conversation_id=one.pk)
-    # What begins without a preview takes two more, for all of the page.
+    # Conversations without a preview need two more queries, however many there are.
     assert count_queries(lead, LIST) <= few + 2
 
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_reads_like_a_chat(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_url(talk)))
-    told = [
+def test_the_chat_shows_messages_and_calls_in_order(lead: Client, conversation: Conversation) -> None:
+    page = text(lead.get(page_url(conversation)))
+    expected = [
         "<strong>How</strong>",
         "<b>look</b>",
         "&quot;sky&quot;: &quot;blue&quot;",
@@ -168,35 +170,35 @@ def test_a_conversation_reads_like_a_chat(lead: Client, talk: Conversation) -> N
         "attempt 2",
         "zebra crossing",
     ]
-    assert [words for words in told if words not in page] == []
+    assert [words for words in expected if words not in page] == []
     assert page.index("<strong>How</strong>") < page.index("<b>look</b>") < page.index("<em>blue</em>")
 
 
-def test_a_call_and_its_answer_are_one_card(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_url(talk)))
-    _, call, answer, _ = names(talk)
+def test_a_call_and_its_output_share_one_card(lead: Client, conversation: Conversation) -> None:
+    page = text(lead.get(page_url(conversation)))
+    _, call, answer, _ = names(conversation)
     card = page.partition(f'data-item-id="{call}"')[2].partition("</article>")[0]
     assert f'data-item-id="{answer}"' in card
 
 
-def test_before_the_items_of_a_response_stands_a_link_to_it(lead: Client, talk: Conversation) -> None:
-    page = text(lead.get(page_url(talk)))
-    with scope.team(talk.team_id):
-        first, second = Response.objects.filter(conversation_id=talk.pk).order_by("created_at")
+def test_the_items_of_a_response_follow_a_link_to_it(lead: Client, conversation: Conversation) -> None:
+    page = text(lead.get(page_url(conversation)))
+    with scope.team(conversation.team_id):
+        first, second = Response.objects.filter(conversation_id=conversation.pk).order_by("created_at")
     chat = page.partition("data-chat")[2].partition("</section>")[0]
     assert chat.index(f"{first.pk}/change/") < chat.index("<strong>How") < chat.index(f"{second.pk}/change/")
 
 
-def test_what_a_client_has_added_is_told_from_what_a_response_brought(lead: Client, caller: Caller) -> None:
-    made = begin(caller, user_message("hi"), assistant_message("hello"), user_message("by hand"))
+def test_items_added_without_a_response_are_marked(lead: Client, caller: Caller) -> None:
+    made = add_conversation(caller, user_message("hi"), assistant_message("hello"), user_message("by hand"))
     response = add_response(caller, conversation_id=made.pk)
-    share(response, made, Section.OUTPUT, 0, 1)
+    add_to_response(response, made, Section.OUTPUT, 0, 1)
     page = text(lead.get(page_url(made)))
     assert page.index("hello") < page.index("Added without a response") < page.index("by hand")
 
 
-def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
-    long = begin(caller, *(user_message(f"number {number} of many") for number in range(120)))
+def test_earlier_items_load_fifty_at_a_time(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    long = add_conversation(caller, *(user_message(f"number {number} of many") for number in range(120)))
     page = text(lead.get(page_url(long)))
     assert "number 119 of" in page
     assert "number 70 of" in page
@@ -211,97 +213,99 @@ def test_earlier_items_come_fifty_at_a_time(lead: Client, caller: Caller, count_
     assert count_queries(lead, page_url(long)) < 30
 
 
-def test_an_item_is_shown_among_its_neighbours(lead: Client, caller: Caller) -> None:
-    long = begin(caller, *(user_message(f"number {number} of many") for number in range(120)))
+def test_a_link_to_an_item_shows_it_in_context(lead: Client, caller: Caller) -> None:
+    long = add_conversation(caller, *(user_message(f"number {number} of many") for number in range(120)))
     page = text(lead.get(page_url(long), {"item": names(long)[40]}))
     assert "number 40 of" in page
     assert "number 119 of" not in page
 
 
-def test_a_response_that_goes_on_across_pages_is_named_once(lead: Client, caller: Caller) -> None:
-    long = begin(caller, *(assistant_message(str(number)) for number in range(60)))
+def test_a_response_that_spans_two_pages_has_one_header(lead: Client, caller: Caller) -> None:
+    long = add_conversation(caller, *(assistant_message(str(number)) for number in range(60)))
     response = add_response(caller, conversation_id=long.pk)
-    share(response, long, Section.OUTPUT, *range(60))
+    add_to_response(response, long, Section.OUTPUT, *range(60))
     earlier = text(lead.get(f"{LIST}{long.pk}/items/", {"before": "10", "of": response.pk}))
     assert '<div id="c-turn-at-10" hx-swap-oob="delete">' in earlier
 
 
-# -- who sees how much -------------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------------------
 
 
-def test_another_teams_conversation_is_unknown(stranger: Client, talk: Conversation) -> None:
-    assert page_url(talk) not in text(stranger.get(LIST, {"q": talk.pk}))
-    assert stranger.get(page_url(talk)).status_code == 404
+def test_a_conversation_of_another_team_is_not_found(stranger: Client, conversation: Conversation) -> None:
+    assert page_url(conversation) not in text(stranger.get(LIST, {"q": conversation.pk}))
+    assert stranger.get(page_url(conversation)).status_code == 404
     for name in ("items", "fork", "remove", "export"):
-        assert stranger.get(f"{LIST}{talk.pk}/{name}/").status_code == 404
-        assert stranger.post(f"{LIST}{talk.pk}/{name}/", {"reason": "because"}).status_code == 404
-    assert len(names(talk)) == 4
+        assert stranger.get(f"{LIST}{conversation.pk}/{name}/").status_code == 404
+        assert stranger.post(f"{LIST}{conversation.pk}/{name}/", {"reason": "because"}).status_code == 404
+    assert len(names(conversation)) == 4
 
 
-def test_who_may_not_read_sees_the_skeleton(auditor: Client, operator: Client, talk: Conversation) -> None:
+def test_content_is_hidden_from_viewers_without_read_access(
+    auditor: Client, operator: Client, conversation: Conversation
+) -> None:
     for client in (auditor, operator):
-        page = text(client.get(page_url(talk))) + text(client.get(LIST, {"q": talk.pk}))
+        page = text(client.get(page_url(conversation))) + text(client.get(LIST, {"q": conversation.pk}))
         assert [words for words in ("How", "&quot;sky", "blue", "zebra crossing") if words in page] == []
         assert "Content hidden" in page
         assert "<b>look</b>" in page
         assert "250 ms" in page
-        assert client.get(f"{LIST}{talk.pk}/export/").status_code == 403
+        assert client.get(f"{LIST}{conversation.pk}/export/").status_code == 403
 
 
-def test_after_a_reveal_the_words_are_there_and_reading_is_noted(operator: Client, talk: Conversation) -> None:
-    operator.post("/admin/content/reveal/", {"team": talk.team_id, "reason": "ticket 12", "next": "/admin/"})
-    assert "<em>blue</em>" in text(operator.get(page_url(talk)))
-    assert audited(talk.pk, "content.viewed").actor.startswith("user:")
+def test_after_a_reveal_content_is_shown_and_audited(operator: Client, conversation: Conversation) -> None:
+    operator.post("/admin/content/reveal/", {"team": conversation.team_id, "reason": "ticket 12", "next": "/admin/"})
+    assert "<em>blue</em>" in text(operator.get(page_url(conversation)))
+    assert audited(conversation.pk, "content.viewed").actor.startswith("user:")
 
 
-def test_who_only_reads_changes_nothing(auditor: Client, platform_auditor: Client, talk: Conversation) -> None:
+def test_auditors_may_not_fork_or_delete(auditor: Client, platform_auditor: Client, conversation: Conversation) -> None:
     for client in (auditor, platform_auditor):
-        assert f"{talk.pk}/fork/" not in text(client.get(page_url(talk)))
-        assert client.post(f"{LIST}{talk.pk}/fork/").status_code == 403
-        assert client.post(f"{LIST}{talk.pk}/remove/", {"reason": "because"}).status_code == 403
+        assert f"{conversation.pk}/fork/" not in text(client.get(page_url(conversation)))
+        assert client.post(f"{LIST}{conversation.pk}/fork/").status_code == 403
+        assert client.post(f"{LIST}{conversation.pk}/remove/", {"reason": "because"}).status_code == 403
 
 
-# -- what is done ------------------------------------------------------------------------------------------------------
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_begins_with_the_items_up_to_one(developer: Client, talk: Conversation) -> None:
-    after = names(talk)[2]
-    assert after in text(developer.get(f"{LIST}{talk.pk}/fork/", {"after": after}))
-    made = developer.post(f"{LIST}{talk.pk}/fork/", {"after": after})
-    with scope.team(talk.team_id):
+def test_a_fork_contains_the_items_up_to_the_chosen_one(developer: Client, conversation: Conversation) -> None:
+    after = names(conversation)[2]
+    assert after in text(developer.get(f"{LIST}{conversation.pk}/fork/", {"after": after}))
+    made = developer.post(f"{LIST}{conversation.pk}/fork/", {"after": after})
+    with scope.team(conversation.team_id):
         fork = Conversation.objects.get(pk=made["Location"].split("/")[-3])
-    assert names(fork) == names(talk)[:3]
-    assert fork.metadata == talk.metadata
-    assert audited(fork.pk, "conversation.forked").after["from"] == talk.pk
+    assert names(fork) == names(conversation)[:3]
+    assert fork.metadata == conversation.metadata
+    assert audited(fork.pk, "conversation.forked").after["from"] == conversation.pk
 
 
-def test_items_are_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
-    before = names(talk)
-    url = f"{LIST}{talk.pk}/remove/"
+def test_deleting_items_needs_a_reason(lead: Client, conversation: Conversation) -> None:
+    before = names(conversation)
+    url = f"{LIST}{conversation.pk}/remove/"
     assert "Delete these 2 items?" in text(lead.get(url, {"item": before[1:3]}))
     assert lead.post(url, {"item": before[1:3], "reason": ""}).status_code == 200
-    assert names(talk) == before
+    assert names(conversation) == before
     lead.post(url, {"item": before[1:2], "reason": "a secret"})
-    assert names(talk) == [before[0], *before[2:]]
-    assert audited(talk.pk, "conversation.item_deleted").after == {"reason": "a secret"}
+    assert names(conversation) == [before[0], *before[2:]]
+    assert audited(conversation.pk, "conversation.item_deleted").after == {"reason": "a secret"}
 
 
-def test_a_conversation_is_deleted_with_a_reason(lead: Client, talk: Conversation) -> None:
-    assert lead.post(f"{LIST}{talk.pk}/remove/", {"reason": "asked for it"})["Location"] == LIST
-    assert lead.get(page_url(talk)).status_code == 404
-    assert audited(talk.pk, "conversation.deleted").after == {"reason": "asked for it"}
+def test_deleting_a_conversation_records_the_reason(lead: Client, conversation: Conversation) -> None:
+    assert lead.post(f"{LIST}{conversation.pk}/remove/", {"reason": "asked for it"})["Location"] == LIST
+    assert lead.get(page_url(conversation)).status_code == 404
+    assert audited(conversation.pk, "conversation.deleted").after == {"reason": "asked for it"}
 
 
-def test_a_developer_deletes_nothing(developer: Client, talk: Conversation) -> None:
-    assert developer.post(f"{LIST}{talk.pk}/remove/", {"reason": "because"}).status_code == 403
-    assert len(names(talk)) == 4
+def test_a_developer_may_not_delete(developer: Client, conversation: Conversation) -> None:
+    assert developer.post(f"{LIST}{conversation.pk}/remove/", {"reason": "because"}).status_code == 403
+    assert len(names(conversation)) == 4
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
-def test_a_conversation_is_saved_as_json_lines_and_as_markdown(lead: Client, talk: Conversation) -> None:
-    lines = b"".join(lead.get(f"{LIST}{talk.pk}/export/")).decode().splitlines()
-    assert [json.loads(line)["id"] for line in lines] == names(talk)
-    written = b"".join(lead.get(f"{LIST}{talk.pk}/export/", {"format": "md"})).decode()
+def test_a_conversation_is_exported_as_json_lines_and_markdown(lead: Client, conversation: Conversation) -> None:
+    lines = b"".join(lead.get(f"{LIST}{conversation.pk}/export/")).decode().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == names(conversation)
+    written = b"".join(lead.get(f"{LIST}{conversation.pk}/export/", {"format": "md"})).decode()
     assert "## User\n\n**How** is it?" in written
     assert '### Function call `look`\n\n```\n{"at": "sky"}\n```' in written
 
@@ -315,12 +319,12 @@ def test_a_chain_is_shown_as_a_tree(lead: Client, caller: Caller) -> None:
     add_response(caller, previous_response_id=root.pk, input_preview="went right")
     add_response(caller, previous_response_id=left.pk, input_preview="the end")
     page = text(lead.get(f"/admin/responses/response/{left.pk}/chain/"))
-    told = ["the beginning", "went left", "the end", "went right"]
-    assert sorted(told, key=page.index) == told
+    expected = ["the beginning", "went left", "the end", "went right"]
+    assert sorted(expected, key=page.index) == expected
     assert "1 branch" in page
 
 
-def test_a_long_chain_is_shown_in_part(lead: Client, caller: Caller) -> None:
+def test_a_long_chain_is_truncated(lead: Client, caller: Caller) -> None:
     chain = [add_response(caller)]
     for _ in range(230):
         chain.append(add_response(caller, previous_response_id=chain[-1].pk))
@@ -331,16 +335,14 @@ def test_a_long_chain_is_shown_in_part(lead: Client, caller: Caller) -> None:
     )
 
 
-def test_a_chain_of_another_team_is_unknown_and_words_may_be_hidden(
-    stranger: Client, auditor: Client, caller: Caller
-) -> None:
+def test_a_chain_checks_team_and_read_access(stranger: Client, auditor: Client, caller: Caller) -> None:
     response = add_response(caller, input_preview="the beginning")
     url = f"/admin/responses/response/{response.pk}/chain/"
     assert stranger.get(url).status_code == 404
     assert "the beginning" not in text(auditor.get(url))
 
 
-def test_items_of_a_response_alone_name_their_conversation(lead: Client, talk: Conversation, caller: Caller) -> None:
-    response = add_response(caller, conversation_id=talk.pk)
+def test_a_response_links_to_its_conversation(lead: Client, conversation: Conversation, caller: Caller) -> None:
+    response = add_response(caller, conversation_id=conversation.pk)
     add_items(response, Section.INPUT, user_message("hi"))
-    assert page_url(talk) in text(lead.get(f"/admin/responses/response/{response.pk}/change/"))
+    assert page_url(conversation) in text(lead.get(f"/admin/responses/response/{response.pk}/change/"))

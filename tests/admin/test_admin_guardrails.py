@@ -1,4 +1,4 @@
-"""Guardrails in the admin: leads set up their team's, its secret never comes out, decisions can be read."""
+"""Guardrails in the admin: settings, secrets and decisions."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ HOOK = "https://guard.example.com/check"
 
 
 def form(**fields: Any) -> dict[str, Any]:
-    """What the page sends: a hook that looks at inputs, unless `fields` say otherwise."""
+    """Return form data: a hook that checks the input, unless `fields` say otherwise."""
     actions = {"input_action": "block", "output_action": "block"}
     return {"input_checker": "hook", "output_checker": "", **actions, "hook_url": HOOK, **fields}
 
@@ -29,12 +29,12 @@ def stored(team: Team) -> Guardrail | None:
 
 @pytest.fixture
 def guardrail(caller: Caller) -> Guardrail:
-    """The one of `caller`'s team."""
+    """The guardrail of `caller`'s team."""
     with scope.team(caller.team.pk):
         return Guardrail.objects.create(team=caller.team, input_checker="hook", hook_url=HOOK, hook_secret=SECRET)
 
 
-def test_a_lead_sets_one_up(lead: Client, caller: Caller) -> None:
+def test_a_lead_creates_a_guardrail_without_auditing_its_secret(lead: Client, caller: Caller) -> None:
     answer = lead.post(f"{LIST}add/", form(team=caller.team.pk, new_hook_secret=SECRET))
     assert answer.status_code == 302
     made = stored(caller.team)
@@ -45,7 +45,7 @@ def test_a_lead_sets_one_up(lead: Client, caller: Caller) -> None:
     assert SECRET not in str(noted.after)
 
 
-def test_nobody_sets_one_up_for_another_team(lead: Client, make_caller: MakeCaller) -> None:
+def test_a_lead_may_not_create_a_guardrail_for_another_team(lead: Client, make_caller: MakeCaller) -> None:
     other = make_caller().team
     assert lead.post(f"{LIST}add/", form(team=other.pk)).status_code == 200
     assert stored(other) is None
@@ -54,17 +54,17 @@ def test_nobody_sets_one_up_for_another_team(lead: Client, make_caller: MakeCall
 @pytest.mark.parametrize(
     "wrong", [{"hook_url": ""}, {"hook_url": "http://127.0.0.1/x"}, {"input_checker": "model", "model": ""}]
 )
-def test_whoever_looks_has_to_be_named(lead: Client, caller: Caller, wrong: dict[str, str]) -> None:
+def test_a_checker_needs_a_valid_address_or_model(lead: Client, caller: Caller, wrong: dict[str, str]) -> None:
     assert lead.post(f"{LIST}add/", form(team=caller.team.pk, **wrong)).status_code == 200
     assert stored(caller.team) is None
 
 
-def test_the_secret_is_on_no_page(lead: Client, guardrail: Guardrail) -> None:
+def test_no_page_shows_the_hook_secret(lead: Client, guardrail: Guardrail) -> None:
     pages = [text(lead.get(url)) for url in (LIST, f"{LIST}{guardrail.pk}/change/")]
     assert [SECRET in page for page in pages] == [False, False]
 
 
-def test_a_token_stays_with_its_address(lead: Client, caller: Caller, guardrail: Guardrail) -> None:
+def test_changing_the_hook_address_removes_its_secret(lead: Client, caller: Caller, guardrail: Guardrail) -> None:
     page = f"{LIST}{guardrail.pk}/change/"
     lead.post(page, form(fails_open="on"))
     kept = stored(caller.team)
@@ -76,14 +76,16 @@ def test_a_token_stays_with_its_address(lead: Client, caller: Caller, guardrail:
     assert moved.hook_secret == ""
 
 
-def test_others_do_not_see_or_change_it(developer: Client, stranger: Client, guardrail: Guardrail) -> None:
+def test_only_leads_of_the_team_may_change_a_guardrail(
+    developer: Client, stranger: Client, guardrail: Guardrail
+) -> None:
     page = f"{LIST}{guardrail.pk}/change/"
     assert developer.get(page).status_code == 200
     assert developer.post(page, form()).status_code == 403
     assert stranger.get(page).status_code in {302, 403, 404}
 
 
-def test_decisions_are_there_to_be_read(developer: Client, stranger: Client, caller: Caller) -> None:
+def test_decisions_are_listed_for_members_only(developer: Client, stranger: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         made = GuardrailDecision.objects.create(
             team=caller.team, response_id="resp_1", stage="input", checker="hook", verdict="blocked", categories=["pii"]
@@ -93,7 +95,7 @@ def test_decisions_are_there_to_be_read(developer: Client, stranger: Client, cal
     assert "pii" not in text(stranger.get(DECISIONS))
 
 
-def test_the_reason_of_a_decision_may_repeat_what_was_said(operator: Client, developer: Client, caller: Caller) -> None:
+def test_the_reason_of_a_decision_is_content(operator: Client, developer: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         decision = {"stage": "input", "checker": "hook", "verdict": "blocked", "categories": ["pii"]}
         GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", reason="it names Ada", **decision)

@@ -1,4 +1,4 @@
-"""The home page: numbers that link to what they count, against the span before; and a start for who has none."""
+"""Home page: tiles with links and trends, panels, and first steps for new teams."""
 
 import re
 from datetime import timedelta
@@ -20,7 +20,7 @@ HOME = "/admin/"
 
 
 def tile(home: str, title: str) -> tuple[str, str]:
-    """The number on a tile, and where it leads."""
+    """Return the number on a tile and its link."""
     value = r'<div class="c-tile-value[^>]*>(.*?)</div>'
     pattern = rf'<a href="([^"]*)"(?:(?!<a ).)*?</span>\s*{re.escape(title)}\s*</div>\s*{value}'
     found = re.search(pattern, home, re.DOTALL)
@@ -29,13 +29,13 @@ def tile(home: str, title: str) -> tuple[str, str]:
 
 
 def panel(home: str, title: str) -> str:
-    """The HTML of a panel."""
+    """Return the HTML of a panel."""
     found = re.search(rf'<section class="c-box" aria-label="{re.escape(title)}">(.*?)</section>', home, re.DOTALL)
     assert found is not None, title
     return found[1]
 
 
-def test_it_counts_what_ran_today(lead: Client, caller: Caller) -> None:
+def test_tiles_count_todays_responses(lead: Client, caller: Caller) -> None:
     for _ in range(3):
         add_response(caller, input_tokens=1000, cached_tokens=100, output_tokens=20, first_token_ms=100)
     add_response(caller, status=Status.FAILED, input_tokens=5)
@@ -45,7 +45,7 @@ def test_it_counts_what_ran_today(lead: Client, caller: Caller) -> None:
     assert "300 cached" in home
 
 
-def test_it_tells_how_fast_it_went(lead: Client, caller: Caller) -> None:
+def test_tiles_show_latency_percentiles(lead: Client, caller: Caller) -> None:
     for _ in range(20):
         add_response(caller, duration_ms=2000, first_token_ms=400)
     home = text(lead.get(HOME))
@@ -54,7 +54,7 @@ def test_it_tells_how_fast_it_went(lead: Client, caller: Caller) -> None:
     assert 1.7 <= float(tile(home, "Latency p95")[0].removesuffix(" s")) <= 2.4
 
 
-def test_a_span_is_held_against_the_one_before(lead: Client, caller: Caller) -> None:
+def test_the_trend_compares_with_the_previous_period(lead: Client, caller: Caller) -> None:
     for days in (0, 1, 6, 8, 9):
         add_response(caller, created_at=now() - timedelta(days=days))
     home = text(lead.get(f"{HOME}?span=7d"))
@@ -62,14 +62,14 @@ def test_a_span_is_held_against_the_one_before(lead: Client, caller: Caller) -> 
     assert "+50 % vs. previous 7 days" in home
 
 
-def test_a_longer_span_counts_more(lead: Client, caller: Caller) -> None:
+def test_tiles_count_the_chosen_period(lead: Client, caller: Caller) -> None:
     for days in (0, 6, 20, 40):
         add_response(caller, created_at=now() - timedelta(days=days))
     counts = [tile(text(lead.get(f"{HOME}?span={span}")), "Requests")[0] for span in ("today", "7d", "30d", "odd")]
     assert counts == ["1", "2", "3", "1"]
 
 
-def test_it_counts_what_runs_whenever_it_began(lead: Client, caller: Caller) -> None:
+def test_running_and_queued_runs_of_any_age_are_counted(lead: Client, caller: Caller) -> None:
     add_response(caller, status=Status.IN_PROGRESS, created_at=now() - timedelta(days=2))
     add_response(caller, status=Status.QUEUED, created_at=now() - timedelta(minutes=3))
     home = text(lead.get(HOME))
@@ -79,13 +79,13 @@ def test_it_counts_what_runs_whenever_it_began(lead: Client, caller: Caller) -> 
     assert "in progress" in text(lead.get(url))
 
 
-def test_it_counts_runs_whose_process_is_gone(lead: Client, caller: Caller) -> None:
+def test_runs_with_an_expired_lease_are_counted_as_stuck(lead: Client, caller: Caller) -> None:
     add_response(caller, status=Status.IN_PROGRESS, background=True, lease_until=now() - timedelta(minutes=2))
     assert tile(text(lead.get(HOME)), "Stuck")[0] == "1"
 
 
 @pytest.mark.slow
-def test_each_link_leads_to_a_page_that_opens(admin: Client, caller: Caller) -> None:
+def test_every_link_opens(admin: Client, caller: Caller) -> None:
     add_response(caller)
     home = text(admin.get(f"{HOME}?span=7d"))
     main = home[home.index('class="c-home"') :]
@@ -94,14 +94,14 @@ def test_each_link_leads_to_a_page_that_opens(admin: Client, caller: Caller) -> 
     assert {url: admin.get(url).status_code for url in urls} == dict.fromkeys(urls, 200)
 
 
-def test_the_failed_number_links_to_the_failed(lead: Client, caller: Caller) -> None:
+def test_the_errors_tile_links_to_failed_responses(lead: Client, caller: Caller) -> None:
     good, bad = add_response(caller), add_response(caller, status=Status.FAILED)
     listed = text(lead.get(tile(text(lead.get(HOME)), "Errors")[1]))
     assert bad.pk in listed
     assert good.pk not in listed
 
 
-def test_a_bar_leads_to_its_hour(lead: Client, caller: Caller) -> None:
+def test_a_bar_of_the_chart_links_to_its_hour(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     old = add_response(caller, created_at=now() - timedelta(days=3))
     urls = re.findall(r'<a href="([^"]*)" aria-label="[^"]* UTC: 1 completed"', text(lead.get(HOME)))
@@ -110,7 +110,7 @@ def test_a_bar_leads_to_its_hour(lead: Client, caller: Caller) -> None:
     assert old.pk not in listed
 
 
-def test_it_shows_the_latest_ten_and_nothing_that_was_said(lead: Client, caller: Caller) -> None:
+def test_the_latest_ten_responses_are_listed_without_content(lead: Client, caller: Caller) -> None:
     rows = [
         add_response(caller, created_at=now() - timedelta(minutes=minutes), input_preview="a secret plan")
         for minutes in range(12)
@@ -120,37 +120,37 @@ def test_it_shows_the_latest_ten_and_nothing_that_was_said(lead: Client, caller:
     assert "a secret plan" not in home
 
 
-def test_it_names_keys_that_expire_or_that_nobody_uses(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+def test_expiring_and_unused_keys_are_listed(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     add_response(caller)
     soon = make_caller(team=caller.team, expires_at=now() + timedelta(days=3)).key
     idle = make_caller(team=caller.team).key
     with scope.team(caller.team.pk):
-        ApiKey.objects.filter(pk=soon.pk).update(name="leaves soon")
-        ApiKey.objects.filter(pk=idle.pk).update(name="sleeps", created_at=now() - timedelta(days=100))
+        ApiKey.objects.filter(pk=soon.pk).update(name="expires soon")
+        ApiKey.objects.filter(pk=idle.pk).update(name="unused key", created_at=now() - timedelta(days=100))
     home = text(lead.get(HOME))
-    assert "leaves soon" in panel(home, "API keys expiring within 14 days")
-    assert "sleeps" in panel(home, "API keys unused for 90 days")
+    assert "expires soon" in panel(home, "API keys expiring within 14 days")
+    assert "unused key" in panel(home, "API keys unused for 90 days")
     assert "never used" in panel(home, "API keys unused for 90 days")
 
 
-def test_it_names_tools_that_fail(lead: Client, caller: Caller) -> None:
+def test_failing_tools_are_listed(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_call(response, name="broken", status="failed")
     add_call(response, name="fine", call_id="call_2")
-    told = panel(text(lead.get(HOME)), "Failing tools, last 24 hours")
-    assert "1 of 1 calls failed" in told
-    assert "fine" not in told
-    url = re.findall(r'<li><a class="c-link" href="([^"]*)"', told)[0].replace("&amp;", "&")
+    failing = panel(text(lead.get(HOME)), "Failing tools, last 24 hours")
+    assert "1 of 1 calls failed" in failing
+    assert "fine" not in failing
+    url = re.findall(r'<li><a class="c-link" href="([^"]*)"', failing)[0].replace("&amp;", "&")
     assert "broken" in text(lead.get(url))
 
 
-def test_upstreams_are_for_staff(lead: Client, operator: Client, caller: Caller) -> None:
+def test_only_staff_see_upstreams(lead: Client, operator: Client, caller: Caller) -> None:
     add_response(caller)
     assert "Upstreams, last 24 hours" not in text(lead.get(HOME))
     assert "Upstreams, last 24 hours" in text(operator.get(HOME))
 
 
-def test_who_has_no_response_yet_is_told_how_to_make_one(caller: Caller, lead: Client) -> None:
+def test_a_team_without_responses_sees_first_steps(caller: Caller, lead: Client) -> None:
     home = text(lead.get(HOME))
     assert "Get started in three steps" in home
     assert "curl http://testserver/v1/responses" in home
@@ -160,14 +160,16 @@ def test_who_has_no_response_yet_is_told_how_to_make_one(caller: Caller, lead: C
     assert reverse("admin:tenants_apikey_add") not in auditor[auditor.index('class="c-home"') :]
 
 
-def test_a_member_counts_only_the_own_team(caller: Caller, stranger: Client, make_caller: MakeCaller) -> None:
+def test_members_see_figures_of_their_own_team_only(caller: Caller, stranger: Client, make_caller: MakeCaller) -> None:
     response = add_response(caller)
     assert "No responses yet" in text(stranger.get(HOME))
     assert response.pk not in text(stranger.get(HOME))
     assert tile(text(member(caller.team).get(HOME)), "Requests")[0] == "1"
 
 
-def test_it_takes_no_more_queries_for_more_rows(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+def test_the_home_page_has_a_constant_number_of_queries(
+    lead: Client, caller: Caller, count_queries: CountQueries
+) -> None:
     add_response(caller)
     few = count_queries(lead, HOME)
     for _ in range(9):

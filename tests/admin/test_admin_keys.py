@@ -1,4 +1,4 @@
-"""API keys: made with the secret shown once, changed, revoked, never deleted."""
+"""API keys in the admin: creation with a secret shown once, changes, revocation."""
 
 import re
 from datetime import timedelta
@@ -21,7 +21,7 @@ ADD = "/admin/tenants/apikey/add/"
 
 
 def make(client: Client, caller: Caller, **wanted: Any) -> str:
-    """The page that answers to the form."""
+    """Submit the form and return the resulting page."""
     answer = client.post(
         ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "tools": ["*"], "lifetime": "90", **wanted}
     )
@@ -30,14 +30,14 @@ def make(client: Client, caller: Caller, **wanted: Any) -> str:
 
 
 def secret_on(page: str) -> str:
-    """The secret that a page shows."""
+    """Return the secret that a page shows."""
     found = re.search(r'<code id="secret"[^>]*>(sk-[^<]+)</code>', page)
     assert found is not None, "no secret on the page"
     return found[1]
 
 
 def newest(caller: Caller) -> ApiKey:
-    """The team's newest key."""
+    """Return the team's newest key."""
     with scope.every_team():
         key = ApiKey.objects.filter(team=caller.team).order_by("-created_at").first()
     assert key is not None
@@ -45,16 +45,16 @@ def newest(caller: Caller) -> ApiKey:
 
 
 def change_page(key: ApiKey) -> str:
-    """The address of a key's page."""
+    """Return the URL of a key's page."""
     return f"/admin/tenants/apikey/{key.pk}/change/"
 
 
-def test_a_new_key_works(lead: Client, caller: Caller) -> None:
+def test_a_new_key_authenticates(lead: Client, caller: Caller) -> None:
     principal = directory.principal(secret_on(make(lead, caller)))
     assert principal.team_id == caller.team.pk
 
 
-def test_the_secret_comes_with_examples(lead: Client, caller: Caller) -> None:
+def test_the_page_with_the_secret_has_examples(lead: Client, caller: Caller) -> None:
     page = make(lead, caller, allowed_models="small-model")
     examples = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
     assert [secret_on(page) in example for example in examples] == [True, True]
@@ -63,7 +63,9 @@ def test_the_secret_comes_with_examples(lead: Client, caller: Caller) -> None:
     assert "client.responses.create(" in examples[1]
 
 
-def test_the_secret_is_nowhere_else(lead: Client, caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_secret_is_not_stored_logged_or_shown_again(
+    lead: Client, caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("DEBUG"):
         secret = secret_on(make(lead, caller))
         pages = [lead.get(url) for url in (change_page(newest(caller)), "/admin/", "/admin/tenants/auditevent/")]
@@ -73,13 +75,13 @@ def test_the_secret_is_nowhere_else(lead: Client, caller: Caller, caplog: pytest
     assert [where for where in [*map(text, pages), *sessions, *rows, caplog.text] if secret in where] == []
 
 
-def test_the_page_with_the_secret_is_kept_by_nobody(lead: Client, caller: Caller) -> None:
+def test_the_page_with_the_secret_is_not_cached(lead: Client, caller: Caller) -> None:
     answer = lead.post(ADD, {"team": caller.team.pk, "name": "shop", "scopes": ["*"], "tools": ["*"], "lifetime": ""})
     assert "no-store" in answer["Cache-Control"]
     assert "private" in answer["Cache-Control"]
 
 
-def test_a_key_is_made_as_the_form_says(lead: Client, caller: Caller) -> None:
+def test_a_key_is_created_with_the_chosen_settings(lead: Client, caller: Caller) -> None:
     make(lead, caller, scopes=["responses.read", "models.read"], allowed_models="a, b/c", lifetime="30")
     key = newest(caller)
     assert (key.name, key.scopes, key.allowed_models) == ("shop", ["responses.read", "models.read"], ["a", "b/c"])
@@ -88,33 +90,33 @@ def test_a_key_is_made_as_the_form_says(lead: Client, caller: Caller) -> None:
     assert key.created_by is not None
 
 
-def test_everything_swallows_other_scopes_and_never_is_no_date(lead: Client, caller: Caller) -> None:
+def test_all_scopes_replace_others_and_no_lifetime_means_no_expiry(lead: Client, caller: Caller) -> None:
     make(lead, caller, scopes=["*", "models.read"], allowed_models=" , ", lifetime="")
     key = newest(caller)
     assert (key.scopes, key.allowed_models, key.expires_at) == (["*"], None, None)
 
 
 @pytest.mark.parametrize("wrong", [{"name": ""}, {"scopes": ["root"]}, {"team": "team_unknown"}, {"lifetime": "9999"}])
-def test_a_wrong_form_makes_nothing(wrong: dict[str, Any], lead: Client, caller: Caller) -> None:
+def test_an_invalid_form_creates_no_key(wrong: dict[str, Any], lead: Client, caller: Caller) -> None:
     assert 'id="secret"' not in make(lead, caller, **wrong)
     assert newest(caller).pk == caller.key.pk
 
 
-def test_a_lead_makes_no_key_for_another_team(stranger: Client, caller: Caller) -> None:
+def test_a_lead_may_not_create_a_key_for_another_team(stranger: Client, caller: Caller) -> None:
     page = make(stranger, caller)
     assert 'id="secret"' not in page
     assert caller.team.name not in page
     assert newest(caller).pk == caller.key.pk
 
 
-def test_auditors_make_change_and_revoke_no_keys(auditor: Client, caller: Caller) -> None:
+def test_auditors_may_not_create_change_or_revoke_keys(auditor: Client, caller: Caller) -> None:
     tried = [auditor.get(ADD), auditor.post(ADD), auditor.post(f"/admin/tenants/apikey/{caller.key.pk}/revoke/")]
     tried.append(auditor.post(change_page(caller.key), {"name": "mine"}))
     assert [answer.status_code for answer in tried] == [403] * 4
     assert (newest(caller).name, newest(caller).revoked_at) == ("test", None)
 
 
-def test_a_key_is_revoked_after_a_question(lead: Client, caller: Caller) -> None:
+def test_revoking_a_key_needs_confirmation(lead: Client, caller: Caller) -> None:
     url = f"/admin/tenants/apikey/{caller.key.pk}/revoke/"
     assert "Revoke this key?" in text(lead.get(url))
     assert newest(caller).revoked_at is None
@@ -130,15 +132,13 @@ def test_a_revoked_key_cannot_be_changed_or_revoked_again(lead: Client, caller: 
     assert "REVOKED" in text(lead.get(change_page(caller.key))).upper()
 
 
-def test_keys_are_never_deleted(admin: Client, caller: Caller) -> None:
+def test_keys_cannot_be_deleted(admin: Client, caller: Caller) -> None:
     answer = admin.post(change_page(caller.key).replace("change/", "delete/"), {"post": "yes"})
     assert answer.status_code == 403
     assert newest(caller).pk == caller.key.pk
 
 
-def test_a_key_can_be_changed_and_its_secret_and_team_cannot(
-    lead: Client, caller: Caller, make_caller: MakeCaller
-) -> None:
+def test_secret_and_team_of_a_key_cannot_be_changed(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller()
     form = {"name": "renamed", "scopes": ["models.read"], "allowed_models": "one, two"}
     forged = {"team": other.team.pk, "digest": "0" * 64, "prefix": "sk-forged", "revoked_at": "2020-01-01"}
@@ -149,7 +149,7 @@ def test_a_key_can_be_changed_and_its_secret_and_team_cannot(
 
 
 @pytest.mark.parametrize(("status", "seen"), [("active", "live"), ("expired", "late"), ("revoked", "dead")])
-def test_the_list_can_be_narrowed_to_a_status(
+def test_the_list_is_filtered_by_status(
     status: str, seen: str, lead: Client, caller: Caller, make_caller: MakeCaller
 ) -> None:
     with scope.every_team():
@@ -161,7 +161,7 @@ def test_the_list_can_be_narrowed_to_a_status(
     assert [name for name in ("live", "late", "dead") if f"<span>{name}</span>" in page] == [seen]
 
 
-def test_model_names_are_read_from_commas_and_lines() -> None:
+def test_model_names_are_separated_by_commas_or_lines() -> None:
     field = ModelNames(required=False)
     assert field.clean("a, b\nc,, ") == ["a", "b", "c"]
     assert field.clean("") is None

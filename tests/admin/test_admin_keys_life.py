@@ -1,4 +1,4 @@
-"""What becomes of an API key in the admin: made by presets, rotated, disabled, cloned; and who may do which of it."""
+"""Life cycle of an API key in the admin: presets, rotation, disabling, cloning, and permissions for each."""
 
 import re
 from datetime import timedelta
@@ -21,31 +21,31 @@ ACTIONS = ("revoke", "disable", "rotate")
 
 
 def act(client: Client, caller: Caller, verb: str, **form: Any) -> Any:
-    """The answer to a confirmed action."""
+    """Submit a confirmed action."""
     return client.post(f"{LIST}{newest(caller).pk}/{verb}/", form)
 
 
 def own(developer: Client, caller: Caller) -> str:
-    """The secret of a key that the developer made."""
+    """Return the secret of a key that the developer created."""
     return secret_on(make(developer, caller, name="mine"))
 
 
 @pytest.mark.parametrize(
     ("preset", "scope_of"), [("full", "*"), ("responses", "responses.write"), ("read", "files.read")]
 )
-def test_a_preset_stands_for_scopes(preset: str, scope_of: str, lead: Client, caller: Caller) -> None:
+def test_a_preset_selects_scopes(preset: str, scope_of: str, lead: Client, caller: Caller) -> None:
     make(lead, caller, preset=preset, scopes=[])
     key = newest(caller)
     assert scope_of in key.scopes
     assert preset != "read" or all(each.endswith(".read") for each in key.scopes)
 
 
-def test_scopes_of_ones_choice_must_be_chosen(lead: Client, caller: Caller) -> None:
+def test_custom_scopes_must_not_be_empty(lead: Client, caller: Caller) -> None:
     assert "Choose at least one." in make(lead, caller, preset="custom", scopes=[])
     assert newest(caller).pk == caller.key.pk
 
 
-def test_a_key_ends_with_the_day_of_ones_choice(lead: Client, caller: Caller) -> None:
+def test_a_custom_expiry_is_the_end_of_that_day(lead: Client, caller: Caller) -> None:
     day = (now() + timedelta(days=10)).date()
     make(lead, caller, lifetime="custom", expires_on=day.isoformat())
     expires_at = newest(caller).expires_at
@@ -54,7 +54,7 @@ def test_a_key_ends_with_the_day_of_ones_choice(lead: Client, caller: Caller) ->
     assert "Enter today or a later day." in make(lead, caller, lifetime="custom", expires_on="2020-01-01")
 
 
-def test_a_key_is_bound_to_networks(lead: Client, caller: Caller) -> None:
+def test_a_key_is_limited_to_networks(lead: Client, caller: Caller) -> None:
     secret = secret_on(make(lead, caller, allowed_addresses="10.1.2.3/16\n2001:DB8::1, 192.0.2.7"))
     assert newest(caller).allowed_addresses == ["10.1.0.0/16", "2001:db8::1/128", "192.0.2.7/32"]
     with use_origin(Origin(address="10.2.0.1")), pytest.raises(Forbidden, match="address"):
@@ -73,7 +73,7 @@ def test_a_rotated_key_shows_its_new_secret_once(lead: Client, caller: Caller) -
     assert f"{caller.key.prefix}…{caller.key.last_four} works until" in page
 
 
-def test_a_rotation_asks_first_and_knows_its_graces(lead: Client, caller: Caller) -> None:
+def test_rotation_needs_confirmation_and_a_known_grace_period(lead: Client, caller: Caller) -> None:
     assert "Give this key a new secret?" in text(lead.get(f"{LIST}{caller.key.pk}/rotate/"))
     assert 'id="secret"' not in text(act(lead, caller, "rotate", grace="9999"))
     assert newest(caller).digest == caller.key.digest
@@ -88,7 +88,7 @@ def test_a_key_is_disabled_and_enabled(lead: Client, caller: Caller) -> None:
     assert newest(caller).disabled_at is None
 
 
-def test_a_clone_begins_with_what_the_key_may(lead: Client, caller: Caller) -> None:
+def test_a_clone_starts_with_the_permissions_of_the_key(lead: Client, caller: Caller) -> None:
     made = services.create_key(team=caller.team, name="shop", scopes=["files.read"], allowed_models=["m-17"])
     answer = lead.get(f"{LIST}{made.key.pk}/clone/", follow=True)
     page = text(answer)
@@ -97,13 +97,13 @@ def test_a_clone_begins_with_what_the_key_may(lead: Client, caller: Caller) -> N
     assert re.search(r'value="files.read"[^>]*checked', page)
 
 
-def test_nothing_of_a_foreign_key_is_cloned(stranger: Client, caller: Caller) -> None:
+def test_a_key_of_another_team_cannot_be_cloned(stranger: Client, caller: Caller) -> None:
     page = text(stranger.get(ADD, {"clone": caller.key.pk}))
     assert "(copy)" not in page
     assert caller.team.pk not in page
 
 
-def test_a_developer_keeps_the_own_keys(developer: Client, caller: Caller) -> None:
+def test_a_developer_may_rotate_and_revoke_their_own_keys(developer: Client, caller: Caller) -> None:
     first = own(developer, caller)
     second = secret_on(text(act(developer, caller, "rotate", grace="0")))
     assert directory.principal(second).key_id == newest(caller).pk
@@ -114,14 +114,14 @@ def test_a_developer_keeps_the_own_keys(developer: Client, caller: Caller) -> No
 
 
 @pytest.mark.parametrize("verb", ACTIONS)
-def test_a_developer_touches_no_key_of_others(verb: str, developer: Client, caller: Caller) -> None:
+def test_a_developer_may_not_change_keys_of_others(verb: str, developer: Client, caller: Caller) -> None:
     assert act(developer, caller, verb, grace="0").status_code == 403
     key = newest(caller)
     assert (key.revoked_at, key.disabled_at, key.digest) == (None, None, caller.key.digest)
     assert developer.post(change_page(caller.key), {"name": "mine"}).status_code == 403
 
 
-def test_an_operator_stops_keys_and_makes_none(operator: Client, caller: Caller) -> None:
+def test_an_operator_may_disable_and_revoke_but_not_create_keys(operator: Client, caller: Caller) -> None:
     tried = [operator.get(ADD), operator.post(ADD), act(operator, caller, "rotate", grace="0")]
     assert [answer.status_code for answer in tried] == [403] * 3
     assert [act(operator, caller, verb).status_code for verb in ("disable", "enable", "revoke")] == [302] * 3
@@ -129,13 +129,13 @@ def test_an_operator_stops_keys_and_makes_none(operator: Client, caller: Caller)
 
 
 @pytest.mark.parametrize("verb", ACTIONS)
-def test_a_platform_auditor_only_looks(verb: str, platform_auditor: Client, caller: Caller) -> None:
+def test_a_platform_auditor_may_only_view_keys(verb: str, platform_auditor: Client, caller: Caller) -> None:
     assert act(platform_auditor, caller, verb, grace="0").status_code == 403
     assert caller.key.prefix in text(platform_auditor.get(change_page(caller.key)))
 
 
 @pytest.mark.parametrize("verb", ACTIONS)
-def test_a_stranger_finds_no_key(verb: str, stranger: Client, caller: Caller) -> None:
+def test_a_key_of_another_team_looks_like_an_unknown_key(verb: str, stranger: Client, caller: Caller) -> None:
     unknown = stranger.post(f"{LIST}key_unknown/{verb}/", {"grace": "0"})
     found = act(stranger, caller, verb, grace="0")
     assert (found.status_code, found.content) == (unknown.status_code, unknown.content)
@@ -143,14 +143,14 @@ def test_a_stranger_finds_no_key(verb: str, stranger: Client, caller: Caller) ->
     assert newest(caller).digest == caller.key.digest
 
 
-def test_the_list_hides_keys_of_the_playground(lead: Client, caller: Caller) -> None:
+def test_the_list_hides_playground_keys(lead: Client, caller: Caller) -> None:
     services.create_key(team=caller.team, name="for-play", source=KeySource.PLAYGROUND)
     shown = ["for-play" in text(lead.get(LIST, query)) for query in ({}, {"source": "playground"}, {"source": "all"})]
     assert shown == [False, True, True]
 
 
 @pytest.mark.parametrize(("status", "columns"), [("grace", {"old_until": 1}), ("disabled", {"disabled_at": -1})])
-def test_the_list_knows_grace_and_disabled(status: str, columns: Any, lead: Client, caller: Caller) -> None:
+def test_the_list_is_filtered_by_grace_and_disabled(status: str, columns: Any, lead: Client, caller: Caller) -> None:
     with scope.every_team():
         moments = {name: now() + timedelta(hours=hours) for name, hours in columns.items()}
         ApiKey.objects.filter(pk=caller.key.pk).update(name="odd one", **moments)
@@ -159,7 +159,7 @@ def test_the_list_knows_grace_and_disabled(status: str, columns: Any, lead: Clie
     assert ("odd one" in page, "plain one" in page) == (True, False)
 
 
-def test_what_is_done_stands_in_the_audit_log_without_secrets(lead: Client, caller: Caller) -> None:
+def test_actions_are_audited_without_secrets(lead: Client, caller: Caller) -> None:
     secret = secret_on(text(act(lead, caller, "rotate", grace="1")))
     act(lead, caller, "disable")
     with scope.every_team():

@@ -1,4 +1,4 @@
-"""The page of running jobs: what it shows to whom, and what people can do there."""
+"""The page of running jobs: rows, permissions and actions."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, add_turns, sign_in, text
 from tests.support.api import Caller, MakeCaller
 
-# What stands in the rows here is nobody's work.
+# A worker would claim the rows that these tests create.
 pytestmark = pytest.mark.usefixtures("no_worker")
 PAGE = "/admin/live/"
 ROWS = "/admin/live/rows/"
@@ -24,7 +24,7 @@ WORKER = "host:1:abc"
 
 def running(caller: Caller, **columns: Any) -> Response:
     """A background response that a worker executes."""
-    held = {
+    columns_of_a_run = {
         "status": Status.IN_PROGRESS,
         "parameters": {},
         "background": True,
@@ -32,7 +32,7 @@ def running(caller: Caller, **columns: Any) -> Response:
         "attempt": 1,
         "turns": 0,
     }
-    return add_response(caller, **{**held, "lease_until": now() + timedelta(seconds=25), **columns})
+    return add_response(caller, **{**columns_of_a_run, "lease_until": now() + timedelta(seconds=25), **columns})
 
 
 def queued(caller: Caller, **columns: Any) -> Response:
@@ -42,8 +42,8 @@ def queued(caller: Caller, **columns: Any) -> Response:
     )
 
 
-def says(response: Response, *words: str, first: int = 2) -> None:
-    """Deltas in the log of a run."""
+def add_deltas(response: Response, *words: str, first: int = 2) -> None:
+    """Add text deltas to the log of a run."""
     frames = "".join(
         "event: response.output_text.delta\n"
         f'data: {{"type":"response.output_text.delta","sequence_number":{number},"delta":"{word}"}}\n\n'
@@ -59,31 +59,31 @@ def says(response: Response, *words: str, first: int = 2) -> None:
         )
 
 
-def shown(client: Client, response: Response) -> dict[str, Any] | None:
-    """What the page knows of a run."""
+def row_of(client: Client, response: Response) -> dict[str, Any] | None:
+    """Return the row of a run on the page, or None."""
     rows = {row["id"]: row for row in client.get(ROWS).json()["set"]}
     return rows.get(response.pk)
 
 
 def row(response: Response) -> Response:
-    """The response as it is stored now."""
+    """Return the stored response."""
     with scope.team(response.team_id):
         return Response.objects.get(pk=response.pk)
 
 
 def audited(response: Response) -> list[tuple[str, str]]:
-    """What the audit log says was done with it, and by what kind of actor."""
+    """Return the audited actions on a response, with the kind of actor."""
     with scope.team(response.team_id):
         lines = AuditEvent.objects.filter(target=response.pk).order_by("id")
         return [(line.action, line.actor.split("-")[0]) for line in lines]
 
 
-def test_it_shows_where_a_run_stands(lead: Client, caller: Caller) -> None:
+def test_a_row_shows_state_worker_step_and_tokens(lead: Client, caller: Caller) -> None:
     response = running(caller, created_at=now() - timedelta(seconds=9), input_tokens=12_345, output_tokens=67, turns=2)
     add_turns(response, 2)
     add_call(response, turn=1, call_id="a", name="look_up", status="completed")
     add_call(response, turn=1, call_id="b", name="search", status="in_progress", ended_at=None)
-    row = shown(lead, response)
+    row = row_of(lead, response)
     assert row is not None
     assert {name: row[name] for name in ("state", "tone", "mode", "worker", "attempt", "step", "tokens")} == {
         "state": "tool",
@@ -102,22 +102,22 @@ def test_it_shows_where_a_run_stands(lead: Client, caller: Caller) -> None:
     ]
 
 
-def test_it_shows_what_the_model_is_saying_and_how_far_its_log_is(lead: Client, caller: Caller) -> None:
+def test_a_row_shows_the_latest_output_and_event_number(lead: Client, caller: Caller) -> None:
     response = running(caller)
-    says(response, "Once ", "upon ", "a time")
-    row = shown(lead, response)
+    add_deltas(response, "Once ", "upon ", "a time")
+    row = row_of(lead, response)
     assert row is not None
     assert (row["preview"], row["event"]) == ("Once upon a time", 4)
 
 
-def test_it_tells_how_long_a_run_has_waited_for_its_worker(lead: Client, caller: Caller) -> None:
+def test_a_row_shows_how_long_the_run_waited_for_a_worker(lead: Client, caller: Caller) -> None:
     begun, waiting = running(caller, created_at=now() - timedelta(minutes=2)), queued(caller)
-    says(begun, "Hello")
+    add_deltas(begun, "Hello")
     found = {row["id"]: (row["waits"], row["wait"]) for row in lead.get(ROWS).json()["set"]}
     assert found == {begun.pk: (False, "2 min 0 s"), waiting.pk: (True, "")}
 
 
-def test_those_that_wait_come_last_and_are_counted(lead: Client, caller: Caller) -> None:
+def test_waiting_runs_are_counted_and_listed_last(lead: Client, caller: Caller) -> None:
     waiting = queued(caller, created_at=now() - timedelta(seconds=30))
     response = running(caller)
     found = lead.get(ROWS).json()
@@ -135,19 +135,19 @@ def test_those_that_wait_come_last_and_are_counted(lead: Client, caller: Caller)
         ({}, ""),
     ],
 )
-def test_it_tells_what_is_stuck(lead: Client, caller: Caller, columns: dict[str, Any], why: str) -> None:
+def test_a_stuck_run_is_marked_with_the_reason(lead: Client, caller: Caller, columns: dict[str, Any], why: str) -> None:
     response = running(caller, **columns)
     found = lead.get(ROWS).json()
     assert [(row["id"], row["stuck"]) for row in found["set"]] == [(response.pk, why)]
     assert found["counters"]["stuck"] == str(int(bool(why)))
 
 
-def test_what_has_ended_is_not_there(lead: Client, caller: Caller) -> None:
+def test_an_ended_run_is_not_listed(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
-    assert shown(lead, response) is None
+    assert row_of(lead, response) is None
 
 
-def test_the_page_has_the_table_without_a_script(lead: Client, caller: Caller) -> None:
+def test_the_table_works_without_scripts(lead: Client, caller: Caller) -> None:
     response = running(caller, model="gpt-x")
     page = text(lead.get(PAGE))
     assert f'data-run="{response.pk}"' in page
@@ -155,34 +155,34 @@ def test_the_page_has_the_table_without_a_script(lead: Client, caller: Caller) -
     assert "gpt-x" in page
 
 
-# -- who sees what -----------------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_of_another_team_sees_nothing_of_it(stranger: Client, caller: Caller) -> None:
+def test_members_of_another_team_see_no_runs(stranger: Client, caller: Caller) -> None:
     response = running(caller, model="secret-model")
-    says(response, "secret words")
+    add_deltas(response, "secret words")
     for url in (PAGE, ROWS):
         page = text(stranger.get(url))
         assert not [word for word in (response.pk, "secret", caller.team.name) if word in page]
 
 
-def test_staff_see_the_runs_of_every_team(operator: Client, platform_auditor: Client, caller: Caller) -> None:
+def test_staff_see_runs_of_all_teams(operator: Client, platform_auditor: Client, caller: Caller) -> None:
     response = running(caller)
-    assert all(shown(client, response) for client in (operator, platform_auditor))
+    assert all(row_of(client, response) for client in (operator, platform_auditor))
 
 
-def test_words_are_hidden_from_those_who_may_not_read(auditor: Client, operator: Client, caller: Caller) -> None:
+def test_output_is_hidden_from_viewers_without_read_access(auditor: Client, operator: Client, caller: Caller) -> None:
     response = running(caller)
-    says(response, "private words")
+    add_deltas(response, "private words")
     for client in (auditor, operator):
-        found = shown(client, response)
+        found = row_of(client, response)
         assert found is not None
         assert found["preview"] == "•••"
         assert "private words" not in text(client.get(PAGE))
 
 
-def test_whoever_reads_words_of_a_foreign_team_is_noted_once(admin: Client, caller: Caller) -> None:
-    says(running(caller), "Hello")
+def test_reading_output_of_another_team_is_audited_once(admin: Client, caller: Caller) -> None:
+    add_deltas(running(caller), "Hello")
     for _ in range(3):
         admin.get(ROWS)
     with scope.team(caller.team.pk):
@@ -191,7 +191,7 @@ def test_whoever_reads_words_of_a_foreign_team_is_noted_once(admin: Client, call
 
 
 @pytest.mark.parametrize("what", ["cancel", "requeue", "fail"])
-def test_only_makers_of_the_team_and_operators_may_steer(
+def test_only_contributors_of_the_team_and_operators_may_act(
     what: str, auditor: Client, platform_auditor: Client, stranger: Client, caller: Caller
 ) -> None:
     response = running(caller, lease_until=now() - timedelta(seconds=5))
@@ -203,25 +203,25 @@ def test_only_makers_of_the_team_and_operators_may_steer(
     assert audited(response) == []
 
 
-def test_a_row_offers_what_its_viewer_may_do(lead: Client, auditor: Client, caller: Caller) -> None:
+def test_a_row_offers_only_permitted_actions(lead: Client, auditor: Client, caller: Caller) -> None:
     response = running(caller)
-    offered = [found["may"] for client in (lead, auditor) if (found := shown(client, response))]
+    offered = [found["may"] for client in (lead, auditor) if (found := row_of(client, response))]
     assert offered == [
         {"cancel": True, "requeue": True, "fail": False},
         {"cancel": False, "requeue": False, "fail": False},
     ]
 
 
-# -- what people do ----------------------------------------------------------------------------------------------------
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def operating() -> Callable[[], Client]:
-    """Browsers of operators."""
+def new_operator() -> Callable[[], Client]:
+    """A function that returns a client of a new operator."""
     return lambda: sign_in(staff=StaffRole.OPERATOR)
 
 
-def test_a_run_is_cancelled_after_a_question(developer: Client, caller: Caller) -> None:
+def test_cancelling_a_run_needs_confirmation(developer: Client, caller: Caller) -> None:
     response = running(caller)
     url = f"{PAGE}{response.pk}/cancel/"
     assert "Cancel this run?" in text(developer.get(url))
@@ -231,21 +231,21 @@ def test_a_run_is_cancelled_after_a_question(developer: Client, caller: Caller) 
     assert (row(response).status, audited(response)) == ("cancelled", [("response.cancelled", "user:user")])
 
 
-def test_an_operator_cancels_the_run_of_any_team(operating: Callable[[], Client], caller: Caller) -> None:
+def test_an_operator_may_cancel_runs_of_any_team(new_operator: Callable[[], Client], caller: Caller) -> None:
     response = queued(caller)
-    answer = operating().post(f"{PAGE}{response.pk}/cancel/", headers={"X-Requested-With": "fetch"})
+    answer = new_operator().post(f"{PAGE}{response.pk}/cancel/", headers={"X-Requested-With": "fetch"})
     assert answer.json() == {"message": f"{response.pk} was cancelled."}
     assert row(response).status == "cancelled"
 
 
-def test_what_has_ended_is_not_cancelled(developer: Client, caller: Caller) -> None:
+def test_an_ended_run_cannot_be_cancelled(developer: Client, caller: Caller) -> None:
     response = add_response(caller)
     answer = developer.post(f"{PAGE}{response.pk}/cancel/", headers={"X-Requested-With": "fetch"})
     assert (answer.status_code, answer.json()) == (409, {"message": f"{response.pk} has already ended."})
     assert (row(response).status, audited(response)) == ("completed", [])
 
 
-def test_a_requeued_run_is_anybodys(developer: Client, caller: Caller) -> None:
+def test_a_requeued_run_has_no_lease_and_a_new_fencing_token(developer: Client, caller: Caller) -> None:
     response = running(caller, attempt=5)
     developer.post(f"{PAGE}{response.pk}/requeue/")
     after = row(response)
@@ -254,14 +254,14 @@ def test_a_requeued_run_is_anybodys(developer: Client, caller: Caller) -> None:
     assert audited(response) == [("response.requeued", "user:user")]
 
 
-def test_a_run_whose_client_waits_is_not_requeued(developer: Client, caller: Caller) -> None:
+def test_a_foreground_run_cannot_be_requeued(developer: Client, caller: Caller) -> None:
     response = running(caller, background=False)
     answer = developer.post(f"{PAGE}{response.pk}/requeue/", headers={"X-Requested-With": "fetch"})
     assert answer.json() == {"message": f"{response.pk} cannot be requeued: its client is connected and waits for it."}
     assert row(response).lease_owner == WORKER
 
 
-def test_a_stuck_run_is_ended_as_failed(developer: Client, caller: Caller) -> None:
+def test_a_stuck_run_can_be_marked_as_failed(developer: Client, caller: Caller) -> None:
     response = running(caller, lease_until=now() - timedelta(seconds=5), attempt=1, background=False)
     developer.post(f"{PAGE}{response.pk}/fail/")
     after = row(response)
@@ -269,28 +269,28 @@ def test_a_stuck_run_is_ended_as_failed(developer: Client, caller: Caller) -> No
     assert audited(response) == [("response.failed", "user:user")]
 
 
-def test_a_run_that_is_well_is_not_ended_as_failed(developer: Client, caller: Caller) -> None:
+def test_a_healthy_run_cannot_be_marked_as_failed(developer: Client, caller: Caller) -> None:
     response = running(caller)
     answer = developer.post(f"{PAGE}{response.pk}/fail/", headers={"X-Requested-With": "fetch"})
     assert answer.json() == {"message": f"{response.pk} is not stuck. Cancel it instead."}
     assert row(response).ended_at is None
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def test_its_queries_do_not_grow_with_what_runs(
+def test_the_page_has_a_constant_number_of_queries(
     admin: Client, caller: Caller, make_caller: MakeCaller, count_queries: CountQueries
 ) -> None:
     def busy(caller: Caller) -> None:
         response = running(caller)
-        says(response, "Hello")
+        add_deltas(response, "Hello")
         add_turns(response, 2)
         add_call(response, turn=1)
         queued(caller)
 
     busy(caller)
-    admin.get(ROWS)  # reading the words of a team is noted when it happens first
+    admin.get(ROWS)  # the first read of a team's content is audited
     few = count_queries(admin, ROWS)
     for _ in range(5):
         busy(caller)

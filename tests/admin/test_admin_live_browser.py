@@ -1,4 +1,4 @@
-"""Running jobs in a real browser: what happens shows by itself, and a run is cancelled with two clicks."""
+"""Running jobs in a real browser: live updates, and actions with and without scripts."""
 
 import shutil
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 SOON = timedelta(milliseconds=500)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
-# When an element had a text first, in milliseconds; asked at every frame that the browser draws.
+# When an element first had a text, in milliseconds; checked in every frame that the browser draws.
 SEEN = (
     "([where, words]) => { const e = document.querySelector(where); return e && e.textContent === words && Date.now() }"
 )
@@ -31,27 +31,27 @@ SEEN = (
 
 @dataclass(kw_only=True)
 class Visit:
-    """A browser's page in somebody's session; `complaints` is what its console said."""
+    """A signed-in browser page; `complaints` are the errors of its console."""
 
     page: Page
     url: str
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        """Open a page and wait until it has everything."""
+        """Open a page and wait until it has loaded."""
         self.page.goto(self.url + path, wait_until="load")
 
     def seen(self, where: str, words: str) -> datetime:
-        """When the page first said so."""
+        """Return when the page first showed this text."""
         handle = self.page.wait_for_function(SEEN, arg=[where, words], polling="raf")
         return datetime.fromtimestamp(handle.json_value() / 1000, UTC)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, as it is installed."""
+    """The installed Chromium."""
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Playwright's loop stands still while a test runs, which Django cannot know: it sees a loop and refuses.
+        # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
@@ -60,7 +60,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, reaching_web: WebProcess, lead: Client) -> Iterator[Visit]:
-    """The lead of the caller's team; fails at the end when the console complained."""
+    """A browser page of the team's lead. Fails if the console has errors."""
     context = browser.new_context()
     context.set_default_timeout(10_000)
     session = lead.cookies[settings.SESSION_COOKIE_NAME].value
@@ -74,13 +74,13 @@ def visit(browser: Browser, reaching_web: WebProcess, lead: Client) -> Iterator[
 
 
 def call(response_id: str, team_id: str) -> ToolCall:
-    """The call of `wait`, as it is stored."""
+    """Return the stored call of `wait`."""
     with scope.team(team_id):
         return ToolCall.objects.get(response_id=response_id, name__endswith="wait")
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_background_run_is_watched_and_cancelled(
+def test_a_background_run_updates_live_and_is_cancelled(
     visit: Visit, reaching: Api, script: Script, served: McpServer, caller: Caller
 ) -> None:
     gate = Gate()
@@ -111,7 +111,7 @@ def test_a_background_run_is_watched_and_cancelled(
     assert script.received[1].was_closed_within(1)
 
 
-def test_the_page_asks_where_it_has_no_socket(
+def test_the_page_polls_without_a_websocket(
     visit: Visit, reaching: Api, script: Script, lead: Client, no_worker: None
 ) -> None:
     visit.page.add_init_script("WebSocket = class { constructor() { setTimeout(() => this.onclose({ code: 1006 })) } }")
@@ -124,7 +124,7 @@ def test_the_page_asks_where_it_has_no_socket(
     expect(row).to_have_count(0, timeout=10_000)
 
 
-def test_a_run_is_cancelled_without_a_script(
+def test_a_run_is_cancelled_without_scripts(
     browser: Browser, reaching_web: WebProcess, reaching: Api, script: Script, lead: Client, no_worker: None
 ) -> None:
     response_id = reaching.create(model=script.model, input="Go.", background=True)["id"]
@@ -141,7 +141,7 @@ def test_a_run_is_cancelled_without_a_script(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_transcript_grows_while_it_is_read(visit: Visit, reaching: Api, script: Script) -> None:
+def test_a_transcript_grows_during_the_run(visit: Visit, reaching: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="<b>Hal"), gate, chunk(content="lo</b>"), chunk(finish="stop")))
     response_id = reaching.create(model=script.model, input="Go.", background=True)["id"]

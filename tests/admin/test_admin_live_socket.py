@@ -1,4 +1,4 @@
-"""The page of running jobs over its socket, on real processes: what happens to a run is shown within half a second."""
+"""WebSockets of running jobs and of a response in progress, on real processes: updates within half a second."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.slow
 SOON = timedelta(milliseconds=500)
 _WAIT_SECONDS = 10.0
 
-Look = Callable[[dict[str, Any]], object]
+RowPredicate = Callable[[dict[str, Any]], object]
 
 
 class Watcher:
-    """What a page of running jobs knows, and when it learned of it."""
+    """State of a page of running jobs, built from the messages of its socket."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -45,8 +45,8 @@ class Watcher:
         self.counters: dict[str, Any] = {}
         self.messages: list[dict[str, Any]] = []
 
-    def hear(self, timeout: float = _WAIT_SECONDS) -> dict[str, Any]:
-        """The next message, folded in as the page does it."""
+    def receive(self, timeout: float = _WAIT_SECONDS) -> dict[str, Any]:
+        """Receive the next message and apply it as the page does."""
         message: dict[str, Any] = orjson.loads(self.connection.recv(timeout=timeout))
         self.rows |= {row["id"]: row for row in message["set"]}
         for gone in message["gone"]:
@@ -57,23 +57,23 @@ class Watcher:
         return message
 
     def until(self, found: Callable[[], object]) -> datetime:
-        """When the page shows what `found` looks for."""
+        """Return when `found` first is true."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while not found():
             assert time.monotonic() < deadline, (self.rows, self.gone)
-            self.hear()
+            self.receive()
         return now()
 
-    def until_row(self, response_id: str, look: Look) -> datetime:
-        """When the row of a run looks like that."""
-        return self.until(lambda: response_id in self.rows and look(self.rows[response_id]))
+    def until_row(self, response_id: str, matches: RowPredicate) -> datetime:
+        """Return when the row of a run first matches."""
+        return self.until(lambda: response_id in self.rows and matches(self.rows[response_id]))
 
     def until_gone(self, response_id: str) -> datetime:
-        """When the page shows that a run has ended."""
+        """Return when the page shows that a run has ended."""
         return self.until(lambda: response_id in self.gone)
 
     def code(self) -> int:
-        """With which code the server closes the connection."""
+        """Return the code with which the server closes the connection."""
         try:
             while True:
                 self.connection.recv(timeout=_WAIT_SECONDS)
@@ -85,7 +85,7 @@ class Watcher:
 def watching(
     web: WebProcess, client: Client | None, *, origin: str | None = None, path: str = "/admin/live/socket"
 ) -> Iterator[Watcher]:
-    """The socket of the page, in the session of this browser."""
+    """Open the socket of the page with the session of this client."""
     session = client.cookies[settings.SESSION_COOKIE_NAME].value if client is not None else ""
     headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"} if session else {}
     address = web.url.replace("http", "ws", 1) + path
@@ -94,50 +94,50 @@ def watching(
 
 
 def call(response_id: str, team_id: str) -> ToolCall:
-    """The call of `wait`, as it is stored."""
+    """Return the stored call of `wait`."""
     with scope.team(team_id):
         return ToolCall.objects.get(response_id=response_id, name__endswith="wait")
 
 
 def turn(response_id: str, team_id: str) -> Turn:
-    """The first turn, as it is stored."""
+    """Return the stored first turn."""
     with scope.team(team_id):
         return Turn.objects.get(response_id=response_id, number=0)
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_turns_and_calls_of_a_run_show_within_half_a_second_and_it_is_cancelled(
+def test_turns_calls_and_cancellation_show_within_half_a_second(
     reaching: Api, reaching_web: WebProcess, script: Script, served: McpServer, lead: Client, caller: Caller
 ) -> None:
     gate, team_id = Gate(), caller.team.pk
     script.then(calling(("box__wait", "{}"))).then(stream(chunk(content="Hal"), gate))
     with watching(reaching_web, lead) as page:
-        page.hear()
+        page.receive()
         body = {"model": script.model, "input": "Go.", "background": True, "tools": [tool(served)]}
         response_id = reaching.create(**body)["id"]
         calls = page.until_row(response_id, lambda row: row["step"] == "turn 1 · box__wait")
         first = turn(response_id, team_id)
-        late = {"the turn": calls - first.ended_at, "its call": calls - call(response_id, team_id).started_at}
+        delays = {"the turn": calls - first.ended_at, "its call": calls - call(response_id, team_id).started_at}
         served.opened.set()
         returned = page.until_row(response_id, lambda row: row["step"] == "turn 2")
         ended_at = call(response_id, team_id).ended_at
         assert ended_at is not None
-        late["its result"] = returned - ended_at
+        delays["its result"] = returned - ended_at
         gate.wait_until_reached()
         page.until_row(response_id, lambda row: row["preview"] == "Hal")
-        asked = now()
+        cancelled_at = now()
         assert lead.post(f"/admin/live/{response_id}/cancel/").status_code == 302
-        late["the end"] = page.until_gone(response_id) - asked
+        delays["the end"] = page.until_gone(response_id) - cancelled_at
         assert page.gone[response_id] == "cancelled"
         assert script.received[1].was_closed_within(1)
-    assert {what: after for what, after in late.items() if after > SOON} == {}
+    assert {what: after for what, after in delays.items() if after > SOON} == {}
 
 
-def test_a_run_that_waits_is_shown_and_goes_when_it_is_cancelled(
+def test_a_queued_run_appears_and_disappears_when_cancelled(
     api: Api, web: WebProcess, script: Script, lead: Client, no_worker: None
 ) -> None:
     with watching(web, lead) as page:
-        page.hear()
+        page.receive()
         response_id = api.create(model=script.model, input="Go.", background=True)["id"]
         shown = page.until_row(response_id, lambda row: row["state"] == "queued")
         with scope.team(api.caller.team.pk):
@@ -148,10 +148,10 @@ def test_a_run_that_waits_is_shown_and_goes_when_it_is_cancelled(
         assert page.counters["queued"] == "0"
 
 
-def test_only_what_changes_is_sent(api: Api, web: WebProcess, script: Script, lead: Client, no_worker: None) -> None:
+def test_only_changed_rows_are_sent(api: Api, web: WebProcess, script: Script, lead: Client, no_worker: None) -> None:
     first = api.create(model=script.model, input="Go.", background=True)["id"]
     with watching(web, lead) as page:
-        assert page.hear()["type"] == "everything"
+        assert page.receive()["type"] == "everything"
         second = api.create(model=script.model, input="Go.", background=True)["id"]
         page.until_row(second, bool)
         assert [row["id"] for message in page.messages[1:] for row in message["set"]] == [second]
@@ -159,7 +159,7 @@ def test_only_what_changes_is_sent(api: Api, web: WebProcess, script: Script, le
         api.post(f"/responses/{response_id}/cancel", {})
 
 
-def test_members_hear_of_their_own_teams_and_staff_of_all(
+def test_members_receive_runs_of_their_teams_and_staff_of_all(
     api: Api, web: WebProcess, script: Script, lead: Client, stranger: Client, operator: Client, no_worker: None
 ) -> None:
     with watching(web, lead) as own, watching(web, stranger) as other, watching(web, operator) as all_of_them:
@@ -169,13 +169,13 @@ def test_members_hear_of_their_own_teams_and_staff_of_all(
         lead.post(f"/admin/live/{response_id}/cancel/")
         for page in (own, all_of_them):
             page.until_gone(response_id)
-        # Whatever it was told about meanwhile has come before its next pulse.
-        other.hear()
-        other.hear()
+        # The next two messages, at least keepalives, would contain whatever was sent in between.
+        other.receive()
+        other.receive()
         assert response_id.encode() not in orjson.dumps(other.messages)
 
 
-def test_a_run_in_the_foreground_is_watched_too(api: Api, web: WebProcess, script: Script, lead: Client) -> None:
+def test_a_foreground_run_is_shown(api: Api, web: WebProcess, script: Script, lead: Client) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
     with watching(web, lead) as page, api.stream(model=script.model, input="Go.") as streamed:
@@ -188,52 +188,50 @@ def test_a_run_in_the_foreground_is_watched_too(api: Api, web: WebProcess, scrip
         page.until(lambda: page.gone == {row["id"]: "completed"})
 
 
-# -- one response, as it is answered -----------------------------------------------------------------------------------
+# -- a response in progress --------------------------------------------------------------------------------------------
 
 
-def followed(response_id: str) -> str:
-    """Where the page of a response follows it."""
+def follow_path(response_id: str) -> str:
+    """Return the path of the socket of a response."""
     return f"/admin/live/follow?response={response_id}"
 
 
-def heard(page: Watcher) -> list[dict[str, Any]]:
-    """What the page is told in one message."""
+def next_events(page: Watcher) -> list[dict[str, Any]]:
+    """Return the events of the next message."""
     message: dict[str, Any] = orjson.loads(page.connection.recv(timeout=_WAIT_SECONDS))
     return message["events"] if not message["has_ended"] else [{"has_ended": True}]
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_page_of_a_response_hears_its_text_as_it_grows(
-    api: Api, web: WebProcess, script: Script, lead: Client
-) -> None:
+def test_a_response_page_receives_text_as_it_grows(api: Api, web: WebProcess, script: Script, lead: Client) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
     response_id = api.create(model=script.model, input="Go.", background=True)["id"]
     gate.wait_until_reached()
-    with watching(web, lead, path=followed(response_id)) as page:
+    with watching(web, lead, path=follow_path(response_id)) as page:
         events: list[dict[str, Any]] = []
         while not any(event.get("text") for event in events):
-            events += heard(page)
+            events += next_events(page)
         assert [(event.get("type"), event.get("text")) for event in events] == [("message", None), (None, "Hal")]
         gate.open()
         while "has_ended" not in events[-1]:
-            events += heard(page)
+            events += next_events(page)
         words = "".join(event.get("text", "") for event in events)
         assert (words, events[-2]["status"]) == ("Hallo", "completed")
         assert page.code() == 1000
 
 
 @pytest.mark.usefixtures("worker")
-def test_calls_of_tools_are_told_with_what_came_back(
+def test_tool_calls_are_sent_with_their_results(
     reaching: Api, reaching_web: WebProcess, script: Script, served: McpServer, lead: Client
 ) -> None:
     script.then(calling(("box__note", '{"a":1}'))).say("Done.")
     body = {"model": script.model, "input": "Go.", "background": True, "tools": [tool(served)]}
     response_id = reaching.create(**body)["id"]
-    with watching(reaching_web, lead, path=followed(response_id)) as page:
+    with watching(reaching_web, lead, path=follow_path(response_id)) as page:
         events: list[dict[str, Any]] = [{}]
         while "has_ended" not in events[-1]:
-            events += heard(page)
+            events += next_events(page)
     calls = [event for event in events if event.get("type") == "mcp_call"]
     assert [(call["name"], call.get("status"), call.get("result")) for call in calls] == [
         ("box.note", None, None),
@@ -241,81 +239,83 @@ def test_calls_of_tools_are_told_with_what_came_back(
     ]
 
 
-def test_whoever_may_not_read_a_response_hears_nothing_of_it(
+def test_viewers_without_read_access_receive_nothing(
     api: Api, web: WebProcess, script: Script, auditor: Client, operator: Client, stranger: Client, no_worker: None
 ) -> None:
     response_id = api.create(model=script.model, input="Go.", background=True)["id"]
     for client, code in ((auditor, 4403), (operator, 4403), (stranger, 4404)):
-        with watching(web, client, path=followed(response_id)) as page:
+        with watching(web, client, path=follow_path(response_id)) as page:
             assert page.code() == code
-    with watching(web, stranger, path=followed("resp_unknown")) as page:
+    with watching(web, stranger, path=follow_path("resp_unknown")) as page:
         assert page.code() == 4404
     api.post(f"/responses/{response_id}/cancel", {})
 
 
-def test_watching_keeps_no_run_alive(api: Api, web: WebProcess, script: Script, lead: Client, caller: Caller) -> None:
-    """Unlike a client that follows a run in the foreground when its own has gone."""
+def test_watching_does_not_keep_a_run_alive(
+    api: Api, web: WebProcess, script: Script, lead: Client, caller: Caller
+) -> None:
+    """Unlike an API client that follows a foreground run after its own client has disconnected."""
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate))
     with api.stream(model=script.model, input="Go.") as streamed:
         gate.wait_until_reached()
         response_id = streamed.next()["response"]["id"]
-        with watching(web, lead, path=followed(response_id)) as page:
-            while not any(event.get("text") for event in heard(page)):
+        with watching(web, lead, path=follow_path(response_id)) as page:
+            while not any(event.get("text") for event in next_events(page)):
                 pass
             with scope.team(caller.team.pk):
                 assert Response.objects.get(pk=response_id).followed_until is None
             gate.open()
 
 
-# -- the door ----------------------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_watches_without_a_session(web: WebProcess) -> None:
+def test_the_socket_needs_a_session(web: WebProcess) -> None:
     with watching(web, None) as page:
         assert page.code() == 4401
 
 
-def test_nobody_watches_without_a_role(web: WebProcess, database: None) -> None:
+def test_the_socket_needs_a_role(web: WebProcess, database: None) -> None:
     with watching(web, sign_in()) as page:
         assert page.code() == 4403
 
 
-def test_nobody_watches_without_the_second_factor_that_is_required(upstream: object, lead: Client) -> None:
+def test_the_socket_needs_a_required_second_factor(upstream: object, lead: Client) -> None:
     with running_web(REQUIRE_SECOND_FACTOR="1") as strict, watching(strict, lead) as page:
         assert page.code() == 4401
 
 
-def test_a_page_of_another_site_is_refused(web: WebProcess, lead: Client) -> None:
+def test_a_page_of_another_origin_is_refused(web: WebProcess, lead: Client) -> None:
     with pytest.raises(Exception, match="403"), watching(web, lead, origin="https://elsewhere.example"):
         pass
 
 
-def test_the_connection_ends_with_the_session(web: WebProcess, lead: Client) -> None:
+def test_the_connection_closes_when_the_session_ends(web: WebProcess, lead: Client) -> None:
     with watching(web, lead) as page:
-        page.hear()
+        page.receive()
         lead.post("/admin/logout/")
         assert page.code() == 4401
 
 
-def test_the_connection_ends_with_the_role(web: WebProcess, make_caller: MakeCaller) -> None:
+def test_the_connection_closes_when_the_role_is_removed(web: WebProcess, make_caller: MakeCaller) -> None:
     team = make_caller().team
     client = member(team, Role.DEVELOPER)
     with watching(web, client) as page:
-        page.hear()
+        page.receive()
         with scope.team(team.pk):
             Membership.objects.filter(team=team).delete()
         assert page.code() == 4403
 
 
-def test_it_watches_on_without_redis(
+def test_the_socket_works_without_redis(
     caller: Caller, lead: Client, http: httpx2.Client, web: WebProcess, script: Script, no_worker: None
 ) -> None:
     alone = WebProcess(REDIS_URL="redis://127.0.0.1:1/0")
     try:
         eventually(lambda: is_live(alone, http), seconds=60)
         with watching(alone, lead) as page:
-            assert page.hear()["counters"]["workers"] == "–"
+            assert page.receive()["counters"]["workers"] == "–"
             response_id = Api(http, url=web.url, caller=caller).create(
                 model=script.model, input="Go.", background=True
             )["id"]
@@ -327,7 +327,7 @@ def test_it_watches_on_without_redis(
 
 
 def is_live(web: WebProcess, http: httpx2.Client) -> bool:
-    """Whether a process answers that is not ready, and will not be."""
+    """Return True if the process answers. It never becomes ready."""
     try:
         return http.get(f"{web.url}/livez").status_code == 200
     except httpx2.TransportError:

@@ -1,4 +1,4 @@
-"""Models and upstreams in the admin: prices, health, a test call, what an upstream lists, and secrets."""
+"""Models and upstreams in the admin: prices, health, test calls, model lists, and secrets."""
 
 import uuid
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SECRET = "upstream-secret-77aa"
 
 @pytest.fixture
 def server(database: None) -> Iterator[Upstream]:
-    """An upstream that nobody answers for, with a key."""
+    """An unreachable upstream with an API key."""
     made = Upstream.objects.create(name=f"up {uuid.uuid4().hex}", base_url="http://127.0.0.1:9/v1", api_key=SECRET)
     yield made
     with scope.every_team():
@@ -34,7 +34,7 @@ def server(database: None) -> Iterator[Upstream]:
 
 @pytest.fixture
 def scripted(script: Script) -> Iterator[Model]:
-    """A model whose upstream answers as the test says."""
+    """A model of the scripted upstream."""
     made = Model.objects.create(name=script.model, upstream=Upstream.objects.get(name="scripted"))
     yield made
     with scope.every_team():
@@ -42,7 +42,7 @@ def scripted(script: Script) -> Iterator[Model]:
 
 
 def call(caller: Caller, model: Model, **columns: Any) -> None:
-    """A line of the ledger."""
+    """Add a usage record."""
     with scope.every_team():
         UsageRecord.objects.create(
             team=caller.team, object_id="x", model=model.name, upstream_id=model.upstream_id, upstream_model="m",
@@ -50,7 +50,7 @@ def call(caller: Caller, model: Model, **columns: Any) -> None:
         )  # fmt: skip
 
 
-def test_prices_are_entered_and_shown(admin: Client, server: Upstream) -> None:
+def test_prices_are_saved_and_listed(admin: Client, server: Upstream) -> None:
     name = f"priced {uuid.uuid4().hex}"
     prices = {"input_price": "0.4", "cached_input_price": "0.1", "output_price": "1.6"}
     assert admin.post(f"{MODELS}add/", {**PLAIN, "name": name, "upstream": server.pk, **prices}).status_code == 302
@@ -66,7 +66,7 @@ def test_a_negative_price_is_refused(admin: Client, server: Upstream) -> None:
     assert not Model.objects.filter(name=name).exists()
 
 
-def test_lists_say_how_models_and_upstreams_fare(
+def test_lists_show_success_rates_of_models_and_upstreams(
     operator: Client, server: Upstream, caller: Caller, count_queries: CountQueries
 ) -> None:
     model = Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=server)
@@ -81,18 +81,18 @@ def test_lists_say_how_models_and_upstreams_fare(
     assert "24 h: 60 % of 5" in text(operator.get(f"{MODELS}{model.pk}/change/"))
 
 
-def test_a_test_call_shows_what_the_model_said(operator: Client, scripted: Model, script: Script) -> None:
+def test_a_test_call_shows_the_output_and_is_audited(operator: Client, scripted: Model, script: Script) -> None:
     script.then(stream(*answer_of("Hel", "lo")))
     page = text(operator.post(f"/admin/models/{scripted.pk}/test/"))
     assert ("Call succeeded" in page, "Hello" in page, "Time to first token" in page) == (True, True, True)
-    [asked] = script.received
-    assert asked.body.get("max_tokens") == 16 or asked.body.get("max_completion_tokens") == 16
+    [request] = script.received
+    assert request.body.get("max_tokens") == 16 or request.body.get("max_completion_tokens") == 16
     with scope.every_team():
         line = AuditEvent.objects.get(action="model.tested", target=str(scripted.pk))
     assert (line.after["model"], line.after["error"]) == (scripted.name, "")
 
 
-def test_a_test_call_that_fails_shows_the_error_without_the_key(
+def test_a_failed_test_call_shows_the_error_without_the_key(
     admin: Client, scripted: Model, script: Script, server: Upstream
 ) -> None:
     script.then(refusal(400, "No such thing."))
@@ -102,7 +102,9 @@ def test_a_test_call_that_fails_shows_the_error_without_the_key(
     assert ("Call failed" in page, "could not be reached" in page, SECRET in page) == (True, True, False)
 
 
-def test_only_operators_try_models(lead: Client, platform_auditor: Client, operator: Client, scripted: Model) -> None:
+def test_only_operators_may_test_models(
+    lead: Client, platform_auditor: Client, operator: Client, scripted: Model
+) -> None:
     urls = (f"/admin/models/{scripted.pk}/test/", f"/admin/upstreams/{scripted.upstream_id}/models/")
     for client in (lead, platform_auditor):
         assert [client.post(url).status_code for url in urls] == [403, 403]
@@ -110,7 +112,7 @@ def test_only_operators_try_models(lead: Client, platform_auditor: Client, opera
     assert operator.post("/admin/models/987654321/test/").status_code == 404
 
 
-def test_what_an_upstream_lists_is_added_with_one_click(operator: Client, server: Upstream) -> None:
+def test_a_model_listed_by_an_upstream_is_added(operator: Client, server: Upstream) -> None:
     url = f"/admin/upstreams/{server.pk}/models/"
     page = text(operator.get(url))
     assert ("could not be reached" in page, SECRET in page) == (True, False)
@@ -124,7 +126,7 @@ def test_what_an_upstream_lists_is_added_with_one_click(operator: Client, server
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_operator_neither_enters_nor_diverts_the_key_of_an_upstream(operator: Client, server: Upstream) -> None:
+def test_an_operator_may_not_change_key_or_address_of_an_upstream(operator: Client, server: Upstream) -> None:
     url = f"{UPSTREAMS}{server.pk}/change/"
     form = {"name": f"{server.name} 2", "address": "http://127.0.0.1:8/v1", "wire_api": "responses"}
     assert operator.post(url, {**form, "new_api_key": "mine", "forget_api_key": "on"}).status_code == 302
@@ -134,7 +136,7 @@ def test_an_operator_neither_enters_nor_diverts_the_key_of_an_upstream(operator:
     assert "Only those who keep secrets" in text(operator.get(url))
 
 
-def test_an_operator_adds_an_upstream_without_a_key(operator: Client) -> None:
+def test_an_operator_may_add_an_upstream_but_not_its_key(operator: Client) -> None:
     name = f"up {uuid.uuid4().hex}"
     form = {"name": name, "address": "http://127.0.0.1:9/v1", "wire_api": "responses", "new_api_key": "mine"}
     assert operator.post(f"{UPSTREAMS}add/", form).status_code == 302
@@ -143,7 +145,7 @@ def test_an_operator_adds_an_upstream_without_a_key(operator: Client) -> None:
     made.delete()
 
 
-def test_an_operator_enters_no_secret_of_connectors_and_engines(operator: Client) -> None:
+def test_an_operator_may_not_set_secrets_of_connectors_and_search_engines(operator: Client) -> None:
     name = uuid.uuid4().hex
     made = Connector.objects.create(name=name, title="t", url="https://a.example.com/mcp", authorization=SECRET)
     engine = SearchEngine.objects.create(name=name, kind="tavily", api_key=SECRET)
@@ -167,7 +169,7 @@ def test_an_operator_enters_no_secret_of_connectors_and_engines(operator: Client
     engine.delete()
 
 
-def test_the_hooks_secret_is_the_leads(operator: Client, lead: Client, caller: Caller) -> None:
+def test_only_leads_may_set_the_hook_secret(operator: Client, lead: Client, caller: Caller) -> None:
     with scope.every_team():
         Guardrail.objects.create(team=caller.team, hook_url="https://a.example.com/x", hook_secret=SECRET)
     url = f"/admin/tenants/guardrail/{caller.team.pk}/change/"

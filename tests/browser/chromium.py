@@ -1,4 +1,4 @@
-"""The browser that the system has; knows nothing of Django."""
+"""The installed Chromium. Independent of Django."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium`
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser that the system has."""
+    """Start the installed Chromium."""
     with sync_playwright() as playwright:
-        # The sandbox needs a user namespace, which root and many containers do not have.
+        # The sandbox needs user namespaces, which are not available to root and in many containers.
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()

@@ -1,4 +1,4 @@
-"""Every page of the admin in a real browser, as each role, at three widths: nothing breaks, nothing sticks out."""
+"""Every page of the admin in a real browser, for each role and at three widths: no errors, overflow or violations."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(CHROMIUM is None, reason=INSTALL),
 ]
-# No pages: fragments, data, downloads, and what leads elsewhere.
-_NO_PAGES = {
+# Fragments, data, downloads and redirects are not pages.
+_NOT_PAGES = {
     "admin:autocomplete", "admin:search", "admin:login", "admin:view_on_site", "console:go", "console:palette",
     "console:live_rows", "console:playground_ended", "console:system_now", "console:system_health",
 }  # fmt: skip
@@ -44,12 +44,12 @@ KEY_PAGES = {
 
 
 def addressed(path: str, subject: TeamData) -> str:
-    """A key page of the team."""
+    """Fill in the ids of a key page."""
     return path.format(**ids(subject))
 
 
 def ids(subject: TeamData) -> dict[str, str]:
-    """What key pages are about: the busiest response, the longest conversation."""
+    """Return the ids for key pages: the busiest response, the longest conversation, the team."""
     rows = {model._meta.model_name: found for model, found in subject.rows.items()}
     return {
         "response": max(rows["response"], key=lambda row: (row.tool_calls, row.turns, row.pk)).pk,
@@ -59,45 +59,45 @@ def ids(subject: TeamData) -> dict[str, str]:
 
 
 def pages(subject: TeamData) -> Iterator[str]:
-    """One address of each kind of page; of platform tables the first row."""
+    """Yield one URL of each kind of page, with the first row of platform tables."""
     for place in admin_routes():
-        if place.name not in _NO_PAGES:
+        if place.name not in _NOT_PAGES:
             yield from addresses(place, subject)[:1]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_pages_are_whole_at_every_width(
+def test_pages_have_no_errors_or_overflow_at_any_width(
     role: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
-    """An administrator opens every page there is; others what they are offered, and the pages that are used most."""
-    opened, wrong, every = 0, [], list(pages(subject))
+    """An administrator status_of every page; other roles open what the navigation offers, and the key pages."""
+    opened, problems, every = 0, [], list(pages(subject))
     with visiting(browser, web.url, person(role, subject.team)) as visit:
         for url in every if role == "administrator" else offered(visit, subject):
-            status = opens(visit, url)
+            status = status_of(visit, url)
             if status != 200:
-                # Whether it may be refused is what the crawl tests; here nothing may break.
-                wrong += [f"{url}: {status}"] if status >= 500 else []
+                # The crawl tests permissions. Here only server errors count.
+                problems += [f"{url}: {status}"] if status >= 500 else []
                 visit.complaints = [said for said in visit.complaints if "Failed to load resource" not in said]
                 continue
             opened += 1
-            wrong += flaws(visit, url, widths=WIDTHS)
-        wrong += visit.complaints
-    assert not wrong, "\n".join(wrong)
+            problems += defects(visit, url, widths=WIDTHS)
+        problems += visit.complaints
+    assert not problems, "\n".join(problems)
     assert opened > (80 if role == "administrator" else 12)
 
 
 def offered(visit: Visit, subject: TeamData) -> list[str]:
-    """What stands in the navigation, and the pages that are used most."""
+    """Return the links of the navigation and the key pages."""
     visit.open("/admin/")
     links = visit.page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href') || '')")
     lists = {link for link in links if link.startswith("/admin/") and "?" not in link and link.count("/") < 5}
     return sorted({*lists, *(addressed(path, subject) for path in KEY_PAGES.values())} - {"/admin/logout/"})
 
 
-def opens(visit: Visit, url: str) -> int:
-    """The status of a page; 0 for what is none: downloads, data, fragments."""
+def status_of(visit: Visit, url: str) -> int:
+    """Return the status of a page; 0 for downloads, data and fragments."""
     try:
-        answer = goes(visit, url)
+        answer = navigate(visit, url)
     except PlaywrightError as error:
         if any(why in str(error) for why in _NOTHING_TO_SHOW):
             return 0
@@ -107,19 +107,19 @@ def opens(visit: Visit, url: str) -> int:
     return answer.status if answer.status != 200 or visit.page.title() else 0
 
 
-def goes(visit: Visit, url: str, *, again: int = 3) -> Response | None:
-    """Go to a page. After one that was none, its end may come between: then once more."""
+def navigate(visit: Visit, url: str, *, retries: int = 3) -> Response | None:
+    """Go to a page. A download just before may interrupt the navigation, which is then repeated."""
     try:
         return visit.page.goto(visit.url + url, wait_until="load")
     except PlaywrightError as error:
-        if again and "interrupted by another navigation" in str(error):
+        if retries and "interrupted by another navigation" in str(error):
             visit.page.wait_for_load_state("load")
-            return goes(visit, url, again=again - 1)
+            return navigate(visit, url, retries=retries - 1)
         raise
 
 
-def flaws(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
-    """What is wrong with the page that is open."""
+def defects(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
+    """Return the defects of the open page: overflow, missing heading."""
     found = []
     for width in widths:
         visit.wide(width)
@@ -129,7 +129,7 @@ def flaws(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
     return found if headings else [*found, f"{url}: no heading"]
 
 
-def test_focus_can_be_seen(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> None:
+def test_keyboard_focus_is_visible(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> None:
     unseen = []
     with visiting(browser, web.url, person("team_lead", subject.team)) as visit:
         for name, path in KEY_PAGES.items():
@@ -141,7 +141,7 @@ def test_focus_can_be_seen(browser: Browser, web: WebProcess, subject: TeamData,
     assert not unseen, "\n".join(sorted(set(unseen)))
 
 
-# What has the focus, unless one can tell by its look. Colours of a fading ring count as well.
+# Return the focused element if focus does not change its style. Colours of a transition count as a change.
 _UNSEEN = """() => {
   const it = document.activeElement;
   if (!it || it === document.body) return "";
@@ -158,7 +158,7 @@ _UNSEEN = """() => {
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The script of axe-core, as the lock has it; installed again only when the lock changes."""
+    """The script of axe-core, installed by the lock file and reinstalled only when that changes."""
     if not shutil.which("npm"):
         pytest.skip("axe-core needs npm, which is not here; `apt-get install -y npm` installs it.")
     home = ROOT / ".test-run" / "axe"
@@ -174,23 +174,23 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everybody_can_use_the_pages(
+def test_pages_pass_accessibility_checks(
     scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
-    """axe-core finds nothing serious: on every page in light, on the most used ones in dark."""
+    """axe-core finds no serious violation: on every page in light mode, on the key pages in dark mode."""
     every = [(url, url) for url in pages(subject)]
     used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
     found = []
-    # The policy of the pages lets no script in but theirs.
+    # The pages' content security policy would block the script of axe-core.
     with visiting(browser, web.url, person("administrator"), color_scheme=scheme, bypass_csp=True) as visit:
         for name, url in used if scheme == "dark" else every:
-            if opens(visit, url) == 200:
+            if status_of(visit, url) == 200:
                 found += violations(visit, axe, name)
     assert not found, "\n".join(found)
 
 
 def violations(visit: Visit, axe: str, name: str) -> list[str]:
-    """What axe-core calls serious or critical, one line for each rule with the places."""
+    """Return serious and critical violations, one line for each rule, with the elements."""
     visit.page.evaluate(axe)
     result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -202,6 +202,6 @@ def violations(visit: Visit, axe: str, name: str) -> list[str]:
 
 
 def reason(node: dict[str, Any]) -> str:
-    """For contrast, the colours."""
+    """Return the colours of a contrast violation."""
     data: dict[str, Any] = next((check["data"] for check in node["any"] if isinstance(check.get("data"), dict)), {})
     return f" [{data['fgColor']} on {data['bgColor']}: {data['contrastRatio']}]" if data.get("fgColor") else ""

@@ -1,4 +1,4 @@
-"""The way of a newcomer, as one would go it: from signing in to reading in the audit log what one has done."""
+"""First use, end to end in a browser: from signing in to reading the audit log."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ _TOOL = {
 
 @pytest.fixture(scope="module")
 def demo_model(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    """The name of a model for which the demo upstream answers."""
+    """The name of a model served by the demo upstream."""
     loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     address: list[str] = []
 
@@ -62,35 +62,37 @@ def demo_model(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Iterator[
     thread.join(10)
 
 
-def test_a_newcomer_finds_the_way(demo_model: str, browser: Browser, web: WebProcess, database: None) -> None:
+def test_a_new_user_completes_the_first_steps(
+    demo_model: str, browser: Browser, web: WebProcess, database: None
+) -> None:
     name = f"ada-{uuid.uuid4().hex[:6]}"
     User.objects.create_superuser(name, f"{name}@example.com", PASSWORD)
     team = f"Newcomers {uuid.uuid4().hex[:6]}"
     with visiting(browser, web.url) as visit:
-        walk(visit, name=name, team=team, model=demo_model)
+        perform_steps(visit, name=name, team=team, model=demo_model)
         assert visit.complaints == []
 
 
-def walk(visit: Visit, *, name: str, team: str, model: str) -> None:
-    """All of it."""
+def perform_steps(visit: Visit, *, name: str, team: str, model: str) -> None:
+    """Perform all steps."""
     page = visit.page
-    signs_in(visit, name)
-    creates_a_team(visit, team)
-    secret, key_page = creates_a_key(visit, team)
+    sign_in_by_form(visit, name)
+    create_team(visit, team)
+    secret, key_page = create_key(visit, team)
     client = OpenAI(base_url=f"{visit.url}/v1", api_key=secret, max_retries=0)
-    response_id = asks_with_a_tool(client, model)
-    finds_the_call(visit, response_id)
+    response_id = call_a_tool(client, model)
+    open_response(visit, response_id)
     expect(page.get_by_text("get_weather").first).to_be_visible()
     expect(page.get_by_text("Sunny in Lisbon", exact=False).first).to_be_visible()
-    opens_the_waterfall(page)
-    again = runs_it_again(visit)
-    assert again != response_id
-    revokes(visit, key_page, client)
-    reads_the_log(visit, team=team, name=name)
+    open_timeline(page)
+    repeated_id = repeat_in_playground(visit)
+    assert repeated_id != response_id
+    revoke_key(visit, key_page, client)
+    check_audit_log(visit, team=team, name=name)
 
 
-def signs_in(visit: Visit, name: str) -> None:
-    """With a password, by the form."""
+def sign_in_by_form(visit: Visit, name: str) -> None:
+    """Sign in with a password."""
     visit.open("/admin/")
     visit.page.get_by_label(re.compile("Username|Login")).first.fill(name)
     visit.page.get_by_label("Password").fill(PASSWORD)
@@ -98,8 +100,8 @@ def signs_in(visit: Visit, name: str) -> None:
     expect(visit.page.get_by_role("heading", name="Home")).to_be_visible()
 
 
-def creates_a_team(visit: Visit, team: str) -> None:
-    """By the navigation."""
+def create_team(visit: Visit, team: str) -> None:
+    """Create a team from the navigation."""
     visit.page.get_by_role("link", name=re.compile("Teams$")).first.click()
     visit.open("/admin/tenants/team/add/")
     visit.page.get_by_label("Name", exact=False).first.fill(team)
@@ -107,8 +109,8 @@ def creates_a_team(visit: Visit, team: str) -> None:
     expect(visit.page.get_by_text(team).first).to_be_visible()
 
 
-def creates_a_key(visit: Visit, team: str) -> tuple[str, str]:
-    """The secret, out of the clipboard, and the page of the key."""
+def create_key(visit: Visit, team: str) -> tuple[str, str]:
+    """Create a key. Return its secret, from the clipboard, and the path of its page."""
     page = visit.page
     visit.open("/admin/tenants/apikey/add/")
     page.get_by_label("Team").select_option(label=team)
@@ -123,8 +125,8 @@ def creates_a_key(visit: Visit, team: str) -> tuple[str, str]:
     return secret, page.url.removeprefix(visit.url)
 
 
-def asks_with_a_tool(client: OpenAI, model: str) -> str:
-    """Two requests of the SDK; the id of the second."""
+def call_a_tool(client: OpenAI, model: str) -> str:
+    """Send two requests with the SDK. Return the id of the second response."""
     first = client.responses.create(model=model, input="Please call get_weather in Lisbon.", tools=[_TOOL])  # type: ignore[list-item]  # a dict of that shape
     call = next(item for item in first.output if item.type == "function_call")
     answer = client.responses.create(
@@ -137,8 +139,8 @@ def asks_with_a_tool(client: OpenAI, model: str) -> str:
     return answer.id
 
 
-def finds_the_call(visit: Visit, response_id: str) -> None:
-    """In the list, by its id; then its page with the transcript."""
+def open_response(visit: Visit, response_id: str) -> None:
+    """Search for the response by id and open its transcript."""
     visit.open("/admin/responses/response/")
     visit.page.locator("#searchbar").fill(response_id)
     visit.page.keyboard.press("Enter")
@@ -146,16 +148,16 @@ def finds_the_call(visit: Visit, response_id: str) -> None:
     expect(visit.page.get_by_role("tab", name="Transcript")).to_have_attribute("aria-selected", "true")
 
 
-def opens_the_waterfall(page: Page) -> None:
-    """Where the time went."""
+def open_timeline(page: Page) -> None:
+    """Open the timeline."""
     page.get_by_role("tab", name="Timeline").click()
     waterfall = page.get_by_role("region", name="Timeline")
     expect(waterfall.get_by_text("on the critical path").first).to_be_visible()
     expect(waterfall.get_by_text("Turn 1").first).to_be_visible()
 
 
-def runs_it_again(visit: Visit) -> str:
-    """In the playground, streamed; the id of what came of it."""
+def repeat_in_playground(visit: Visit) -> str:
+    """Send the request repeated_id in the playground. Return the id of the new response."""
     page = visit.page
     page.get_by_role("link", name="Open in playground").click()
     expect(page.get_by_text("Opened from")).to_be_visible()
@@ -166,8 +168,8 @@ def runs_it_again(visit: Visit) -> str:
     return str(re.findall(r"resp_[0-9a-f]{36}", made.get_attribute("href") or "")[0])
 
 
-def revokes(visit: Visit, key_page: str, client: OpenAI) -> None:
-    """The key is useless within two seconds."""
+def revoke_key(visit: Visit, key_page: str, client: OpenAI) -> None:
+    """Revoke the key; the API must refuse it within two seconds."""
     page = visit.page
     visit.open(key_page)
     page.get_by_role("link", name=re.compile("Revoke")).first.click()
@@ -177,7 +179,7 @@ def revokes(visit: Visit, key_page: str, client: OpenAI) -> None:
 
 
 def is_refused(client: OpenAI) -> bool:
-    """Whether the API answers 401."""
+    """Return True if the API answers 401."""
     try:
         client.models.list()
     except AuthenticationError:
@@ -185,8 +187,8 @@ def is_refused(client: OpenAI) -> bool:
     return False
 
 
-def reads_the_log(visit: Visit, *, team: str, name: str) -> None:
-    """All of it, with the name of who did it."""
+def check_audit_log(visit: Visit, *, team: str, name: str) -> None:
+    """Check that the audit log contains the actions of the user."""
     visit.open(f"/admin/tenants/auditevent/?q={name}")
     shown = visit.page.locator("#result_list")
     for action in ("team.created", "api_key.created", "api_key.revoked"):

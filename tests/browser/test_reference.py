@@ -1,9 +1,9 @@
-"""Key pages look as they did when somebody last looked at them.
+"""Key pages look like their reference pictures.
 
-Fonts, times and ids differ between machines and days, so that no exact comparison would hold. Compared is a coarse
-picture: the page with its text made transparent, as 72 cells in a row. What moves, appears, goes or changes its colour
-shows; a word does not. A page that fails leaves its new picture in `.test-run/pictures/`: look at it, and if it is
-meant, copy it to `tests/browser/reference/`.
+Fonts, times and ids differ between machines and days, so an exact comparison would always fail. Pages are compared
+without text and at a coarse resolution of 72 cells in a row: layout and colours count, words do not. A page that
+differs leaves its new picture in `.test-run/pictures/`. Look at it, and if the change is intended, copy it to
+`tests/browser/reference/`.
 """
 
 import io
@@ -28,32 +28,32 @@ pytestmark = [
 REFERENCE = Path(__file__).with_name("reference")
 NEW = ROOT / ".test-run" / "pictures"
 _CELLS = 72
-_DIFFERS = 20  # of 255
-_MOST = 0.12  # of the cells
+_MIN_DIFFERENCE = 20  # of 255
+_MAX_SHARE = 0.12  # of the cells
 _NO_TEXT = "*, *::before, *::after { color: transparent !important; caret-color: transparent !important; }"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_key_pages_look_as_they_did(
+def test_key_pages_look_like_their_reference(
     scheme: Any, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
     changed = []
     with visiting(browser, web.url, person("team_lead", subject.team), color_scheme=scheme) as visit:
         visit.wide(1280)
         for name, path in KEY_PAGES.items():
-            picture = taken(visit, addressed(path, subject))
+            picture = screenshot_of(visit, addressed(path, subject))
             stored = REFERENCE / f"{name.replace(' ', '-')}-{scheme}.png"
             share = difference(picture, Image.open(stored)) if stored.exists() else 1.0
-            if share > _MOST:
+            if share > _MAX_SHARE:
                 NEW.mkdir(parents=True, exist_ok=True)
                 picture.quantize(48).save(NEW / stored.name, optimize=True)
                 changed.append(f"{name} in {scheme}: {share:.0%} differ, see {NEW / stored.name}")
-    hint = f"If that is meant, copy them to {REFERENCE.relative_to(ROOT)}."
+    hint = f"If the change is intended, copy them to {REFERENCE.relative_to(ROOT)}."
     assert not changed, "\n".join([*changed, hint])
 
 
-def taken(visit: Visit, path: str) -> Image.Image:
-    """What the window shows of a page, without its words."""
+def screenshot_of(visit: Visit, path: str) -> Image.Image:
+    """Return a screenshot of a page without its text."""
     visit.open(path)
     visit.page.wait_for_load_state("load")
     picture = visit.page.screenshot(animations="disabled", style=_NO_TEXT)
@@ -61,12 +61,12 @@ def taken(visit: Visit, path: str) -> Image.Image:
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:
-    """The share of cells in which two pictures differ."""
+    """Return the share of cells in which two pictures differ."""
     cells = [coarse(picture.convert("RGB")) for picture in (one, other)]
     values = list(ImageChops.difference(*cells).convert("L").tobytes())
-    return sum(value > _DIFFERS for value in values) / len(values)
+    return sum(value > _MIN_DIFFERENCE for value in values) / len(values)
 
 
 def coarse(picture: Image.Image) -> Image.Image:
-    """A few cells in the place of pixels."""
+    """Reduce a picture to a few cells."""
     return picture.resize((_CELLS, _CELLS * picture.height // picture.width), Image.Resampling.BOX)

@@ -1,4 +1,4 @@
-"""People in front of a real browser: who they are, what they open, and what the browser complains of."""
+"""Browser sessions of users: roles, pages, and the errors of the console."""
 
 import uuid
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PASSWORD = "correct horse battery"
 
 
 def person(role: str, team: Team | None = None) -> User:
-    """Somebody new in that role, in the team where it is one of a team."""
+    """Create a user with this role; a team role applies to `team`."""
     name = f"{role.replace('_', '-')}-{uuid.uuid4().hex[:8]}"
     user = User.objects.create(username=name, is_staff=True, is_superuser=role == "administrator")
     with scope.every_team():
@@ -32,35 +32,35 @@ def person(role: str, team: Team | None = None) -> User:
 
 @dataclass(kw_only=True)
 class Visit:
-    """A browser's page; `complaints` is what its console said."""
+    """A browser page; `complaints` are the errors and warnings of its console."""
 
     page: Page
     url: str
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> int:
-        """Open a page, wait until it has everything, and give its status."""
+        """Open a page, wait until it has loaded, and return its status."""
         answer = self.page.goto(self.url + path, wait_until="load")
         return answer.status if answer else 0
 
     def wide(self, width: int, height: int = 900) -> None:
-        """Make the window so wide."""
+        """Set the width of the window."""
         self.page.set_viewport_size({"width": width, "height": height})
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """Return by how many pixels the page is wider than the window."""
         root = "document.documentElement"
         return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
 
     def listen(self, message: ConsoleMessage) -> None:
-        """Keep what a person would see in red or yellow."""
+        """Record errors and warnings."""
         if message.type in {"error", "warning"}:
             self.complaints.append(f"{self.page.url}: {message.text}")
 
 
 @contextmanager
 def visiting(browser: Browser, url: str, user: User | None = None, **options: Any) -> Iterator[Visit]:
-    """A page of its own, signed in without the form where a user is named."""
+    """Open a page in a new browser context, signed in as `user` if given."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
     context.set_default_timeout(15_000)
     if user is not None:
@@ -73,7 +73,7 @@ def visiting(browser: Browser, url: str, user: User | None = None, **options: An
 
 
 def sign_in(context: BrowserContext, url: str, user: User) -> None:
-    """Give the browser the session of this user."""
+    """Add a session of this user to the browser."""
     client = Client()
     client.force_login(user)
     context.add_cookies([{"name": name, "value": cookie.value, "url": url} for name, cookie in client.cookies.items()])
