@@ -44,7 +44,7 @@ def queue(api: Api, script: Script, *tools: object) -> str:
     return response_id
 
 
-def test_a_worker_that_stops_hands_its_run_on_in_the_middle_of_a_turn(
+def test_a_stopping_worker_releases_its_run_in_the_middle_of_a_turn(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     gate, first = Gate(), make_worker(**BRIEF)
@@ -60,7 +60,7 @@ def test_a_worker_that_stops_hands_its_run_on_in_the_middle_of_a_turn(
     assert ledger(api) == ["interrupted", "stop"]
 
 
-def test_a_worker_that_is_told_again_and_again_to_stop_hands_its_run_on_all_the_same(
+def test_repeated_stop_signals_do_not_prevent_the_release_of_runs(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     gate, first = Gate(), make_worker(**{**BRIEF, "WORKER_DRAIN_SECONDS": "2"})
@@ -78,7 +78,7 @@ def test_a_worker_that_is_told_again_and_again_to_stop_hands_its_run_on_all_the_
     assert first._process.returncode == 0
 
 
-def test_a_worker_that_stops_waits_for_a_step(
+def test_a_stopping_worker_waits_for_a_step(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     """The call that is under way gets its result kept; the turn after it is the next worker's."""
@@ -96,7 +96,7 @@ def test_a_worker_that_stops_waits_for_a_step(
     assert served.names() == ["note", "wait"]
 
 
-def test_a_run_whose_worker_died_is_continued_and_its_log_has_no_gap(
+def test_a_run_of_a_dead_worker_is_resumed_without_a_gap_in_its_log(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     gate, first = Gate(), make_worker(**BRIEF)
@@ -116,7 +116,7 @@ def test_a_run_whose_worker_died_is_continued_and_its_log_has_no_gap(
     assert row(api, response_id).attempt == 2
 
 
-def test_no_call_with_a_stored_result_is_made_again_after_a_death(
+def test_calls_with_stored_results_are_not_repeated_after_a_crash(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     first = make_worker(**BRIEF)
@@ -132,7 +132,7 @@ def test_no_call_with_a_stored_result_is_made_again_after_a_death(
     assert [item["name"] for item in of(done, "mcp_call") if item["status"] == "completed"] == ["note", "wait"]
 
 
-def test_a_call_in_flight_that_must_not_be_repeated_fails_the_run(
+def test_an_unrepeatable_call_in_flight_fails_the_run(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     first = make_worker(**BRIEF)
@@ -147,7 +147,7 @@ def test_a_call_in_flight_that_must_not_be_repeated_fails_the_run(
     assert served.names() == ["die"]
 
 
-def test_attempts_are_bounded(api: Api, script: Script, make_worker: MakeWorker) -> None:
+def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker) -> None:
     response_id = ""
     for _ in range(2):
         gate = Gate()
@@ -163,7 +163,7 @@ def test_attempts_are_bounded(api: Api, script: Script, make_worker: MakeWorker)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
 
 
-def test_a_broker_that_forgets_everything_loses_nothing(api: Api, script: Script, make_worker: MakeWorker) -> None:
+def test_a_broker_that_loses_all_messages_loses_no_response(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.always(stream(*text("Hello")))
     queued = [queue(api, script) for _ in range(20)]
     redis.Redis.from_url(settings.REDIS_URL).flushall()
@@ -171,7 +171,7 @@ def test_a_broker_that_forgets_everything_loses_nothing(api: Api, script: Script
     assert {ended(api, response_id)["status"] for response_id in queued} == {"completed"}
 
 
-def test_a_worker_that_finds_no_broker_runs_what_there_is_and_stops_when_it_is_told(
+def test_a_worker_without_a_broker_runs_responses_and_stops_on_request(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     lonely = make_worker(**BRIEF, REDIS_URL="redis://127.0.0.1:1/0")
@@ -181,7 +181,7 @@ def test_a_worker_that_finds_no_broker_runs_what_there_is_and_stops_when_it_is_t
     assert lonely._process.returncode == 0
 
 
-def test_a_team_with_many_runs_does_not_delay_the_first_of_another(
+def test_a_team_with_many_runs_does_not_delay_another_team(
     api: Api, script: Script, other_script: Script, make_api: MakeApi, make_worker: MakeWorker
 ) -> None:
     gate = Gate()

@@ -42,9 +42,7 @@ def states(api: Api) -> list[tuple[str, int]]:
         return list(lines.values_list("state", "attempt"))
 
 
-def test_a_worker_that_is_killed_costs_the_lines_that_were_under_way(
-    api: Api, script: Script, make_worker: MakeWorker
-) -> None:
+def test_a_killed_worker_costs_only_its_active_lines(api: Api, script: Script, make_worker: MakeWorker) -> None:
     first = make_worker(LEASE_SECONDS="6", BATCH_CONCURRENCY="2")
     for _ in range(4):
         script.say("Done")
@@ -64,7 +62,7 @@ def test_a_worker_that_is_killed_costs_the_lines_that_were_under_way(
     assert sorted(asked_for(script).values()) == [1, 1, 1, 1, 1, 1, 2, 2]
 
 
-def test_a_worker_that_stops_gives_its_lines_back(api: Api, script: Script, make_worker: MakeWorker) -> None:
+def test_a_stopping_worker_releases_its_lines(api: Api, script: Script, make_worker: MakeWorker) -> None:
     first, gate = make_worker(WORKER_DRAIN_SECONDS="0"), Gate()
     script.then(stream(chunk(content="Hal"), gate))
     batch_id = batch_of(api, script, 1)
@@ -77,7 +75,7 @@ def test_a_worker_that_stops_gives_its_lines_back(api: Api, script: Script, make
     assert ended(api, batch_id)["request_counts"]["completed"] == 1
 
 
-def test_lines_wait_for_slots_that_no_background_response_takes(
+def test_lines_only_use_slots_free_of_background_responses(
     api: Api, script: Script, other_script: Script, make_worker: MakeWorker
 ) -> None:
     gates = [Gate(), Gate()]

@@ -66,7 +66,7 @@ class Races:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("worker")
-def test_what_cancel_returns_is_so_for_ever(nodes: list[Api], script: Script) -> None:
+def test_the_status_that_cancel_returns_is_final(nodes: list[Api], script: Script) -> None:
     script.always(stream(chunk(content="Hel"), Pause(0.25), *text("lo")[1:]))
     races = Races(nodes, script)
     with ThreadPoolExecutor(AT_ONCE) as threads:

@@ -26,7 +26,7 @@ async def judged(directory: Path) -> list[Figure]:
         return await asyncio.to_thread(lambda: Verdict(play).figures())
 
 
-def test_nothing_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None:
+def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     figures = asyncio.run(judged(tmp_path / "chaos"))
     values = {figure.name: figure.value for figure in figures}
     assert {figure.name: figure.faults for figure in figures if figure.faults} == {}

@@ -43,7 +43,7 @@ def check_turns(api: Api, name: str, script: Script, *, length: int) -> None:
     assert [messages[-1]["content"] for messages in read] == questions
 
 
-def test_of_fifty_clients_one_is_served_and_the_others_are_told_so(api: Api, script: Script) -> None:
+def test_one_of_fifty_clients_is_served_and_the_others_get_a_conflict(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     name = begin(api)
@@ -56,7 +56,7 @@ def test_of_fifty_clients_one_is_served_and_the_others_are_told_so(api: Api, scr
 
 
 @pytest.mark.slow
-def test_fifty_clients_that_ask_again_are_served_one_after_the_other(
+def test_fifty_retrying_clients_are_served_one_after_the_other(
     api: Api, script: Script, uvicorn_web: WebProcess
 ) -> None:
     script.always(stream(Pause(0.02), *text("Hello")))
@@ -73,7 +73,7 @@ def test_fifty_clients_that_ask_again_are_served_one_after_the_other(
 
 
 @pytest.mark.slow
-def test_a_conversation_is_free_within_the_lease_of_a_process_that_was_killed(
+def test_a_killed_process_unlocks_its_conversation_within_its_lease(
     api: Api, http: httpx2.Client, script: Script, database: None
 ) -> None:
     script.then(stream(chunk(content="Hal"), Gate(), *text("lo"))).say("2")
@@ -96,7 +96,7 @@ def test_a_conversation_is_free_within_the_lease_of_a_process_that_was_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_show_each_item_once_while_others_insert_and_delete(api: Api, order: str) -> None:
+def test_pages_list_each_item_once_during_inserts_and_deletes(api: Api, order: str) -> None:
     name = begin(api, *map(str, range(1000)))
     before = every_id(api, name, order)
     doomed = before[::10]

@@ -67,7 +67,7 @@ def ended(api: Api) -> Response:
 
 
 @streamed_or_not
-def test_a_run_that_is_not_stored_is_aborted_within_a_second(patient: Patient, script: Script, streamed: bool) -> None:
+def test_an_unstored_run_is_aborted_within_a_second(patient: Patient, script: Script, streamed: bool) -> None:
     api = patient(None)
     with begun(api, script, Gate(), streamed=streamed, store=False) as received:
         pass
@@ -76,7 +76,7 @@ def test_a_run_that_is_not_stored_is_aborted_within_a_second(patient: Patient, s
 
 
 @streamed_or_not
-def test_a_team_without_patience_aborts_at_once(patient: Patient, script: Script, streamed: bool) -> None:
+def test_a_run_is_aborted_immediately_without_a_grace_period(patient: Patient, script: Script, streamed: bool) -> None:
     api = patient(0)
     with begun(api, script, Gate(), streamed=streamed) as received:
         pass
@@ -88,7 +88,7 @@ def test_a_team_without_patience_aborts_at_once(patient: Patient, script: Script
 
 
 @streamed_or_not
-def test_a_stored_run_goes_on_for_the_grace_period(patient: Patient, script: Script, streamed: bool) -> None:
+def test_a_stored_run_continues_for_the_grace_period(patient: Patient, script: Script, streamed: bool) -> None:
     api = patient(1)
     with begun(api, script, Gate(), streamed=streamed) as received:
         left = time.monotonic()
@@ -101,7 +101,7 @@ def test_a_stored_run_goes_on_for_the_grace_period(patient: Patient, script: Scr
 
 @streamed_or_not
 @pytest.mark.parametrize("grace", [30, None])
-def test_a_run_that_ends_within_the_grace_period_is_whole(
+def test_a_run_that_ends_within_the_grace_period_is_complete(
     patient: Patient, script: Script, streamed: bool, grace: int | None
 ) -> None:
     api, gate = patient(grace), Gate()
@@ -112,7 +112,7 @@ def test_a_run_that_ends_within_the_grace_period_is_whole(
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", "Hello")
 
 
-def test_what_was_cancelled_is_in_the_ledger(patient: Patient, script: Script) -> None:
+def test_a_cancelled_run_has_a_usage_record(patient: Patient, script: Script) -> None:
     api = patient(0)
     with begun(api, script, Gate(), streamed=True):
         pass
@@ -123,7 +123,7 @@ def test_what_was_cancelled_is_in_the_ledger(patient: Patient, script: Script) -
     assert ledger.output_tokens == response.output_tokens > 0
 
 
-def test_what_was_cancelled_can_be_followed(patient: Patient, script: Script) -> None:
+def test_a_cancelled_response_can_be_continued(patient: Patient, script: Script) -> None:
     api = patient(0)
     with begun(api, script, Gate(), streamed=True):
         pass
@@ -132,7 +132,7 @@ def test_what_was_cancelled_can_be_followed(patient: Patient, script: Script) ->
     assert [message["content"] for message in script.messages[1]] == ["Hi", "Hel", "?"]
 
 
-def test_a_client_that_leaves_before_the_upstream_answers_is_noticed(patient: Patient, script: Script) -> None:
+def test_a_disconnect_before_the_upstream_answers_is_noticed(patient: Patient, script: Script) -> None:
     api = patient(0)
     script.then(Answer(pieces=[Gate()], delayed_head=True))
     with api.open("/responses", {"model": script.model, "input": "Hi", "stream": True}):
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_before_the_upstream_answers_is_noticed(patient: Pa
 
 
 @streamed_or_not
-def test_a_client_that_leaves_at_once_leaves_no_run_behind(patient: Patient, script: Script, streamed: bool) -> None:
+def test_an_immediate_disconnect_leaves_no_run(patient: Patient, script: Script, streamed: bool) -> None:
     api = patient(0)
     script.always(stream(Gate()))
     for number in range(30):
@@ -158,7 +158,7 @@ def running(api: Api) -> int:
         return Response.objects.filter(status__in=RUNNING).count()
 
 
-def test_a_client_that_leaves_within_its_request_leaves_nothing(patient: Patient, server: WebProcess) -> None:
+def test_a_disconnect_within_the_request_leaves_nothing(patient: Patient, server: WebProcess) -> None:
     api = patient(0)
     host, port = server.url.removeprefix("http://").split(":")
     head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {api.caller.secret}\r\n"
@@ -167,7 +167,7 @@ def test_a_client_that_leaves_within_its_request_leaves_nothing(patient: Patient
     assert api.get("/responses").json()["data"] == []
 
 
-def test_the_others_streams_do_not_notice(patient: Patient, script: Script, other_script: Script) -> None:
+def test_other_streams_are_not_affected(patient: Patient, script: Script, other_script: Script) -> None:
     api, gate = patient(0), Gate()
     other_script.then(stream(chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")))
     with api.stream(model=other_script.model, input="Hi") as live:

@@ -72,7 +72,7 @@ def fresh(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterato
 
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_large_upload_does_not_pass_through_memory(
+def test_a_large_upload_is_not_held_in_memory(
     fresh: WebProcess, http: httpx2.Client, caller: Caller, *, announced: bool
 ) -> None:
     api = Api(http, url=fresh.url, caller=caller)
@@ -99,18 +99,18 @@ def test_a_slow_reader_does_not_fill_the_memory(fresh: WebProcess, http: httpx2.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_file_that_is_too_large_is_refused_in_the_envelope(api: Api, *, announced: bool) -> None:
+def test_a_too_large_file_is_rejected_with_an_api_error(api: Api, *, announced: bool) -> None:
     assert error(send_zeros(api, 514 * MIB, announced=announced)) == (413, None, "request_too_large")
     assert ok(api.get("/files"))["data"] == []
 
 
 @pytest.mark.slow
-def test_the_limit_is_that_of_the_file_and_not_of_its_form(api: Api) -> None:
+def test_the_limit_applies_to_the_file_and_not_to_its_form(api: Api) -> None:
     assert error(send_zeros(api, 512 * MIB + 1)) == (413, "file", "request_too_large")
     assert ok(send_zeros(api, 512 * MIB))["bytes"] == 512 * MIB
 
 
-def test_uvicorn_refuses_what_is_announced_as_too_large_at_once(uvicorn_web: WebProcess, caller: Caller) -> None:
+def test_uvicorn_rejects_an_announced_size_immediately(uvicorn_web: WebProcess, caller: Caller) -> None:
     url = httpx2.URL(uvicorn_web.url)
     head = (
         f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.secret}\r\n"

@@ -41,7 +41,7 @@ def test_deleting_a_running_response_stops_the_run(api: Api, script: Script, dat
     eventually(lambda: len(ledger(api)) == 1)
 
 
-def test_a_run_that_was_taken_over_stops_and_writes_nothing_more(api: Api, script: Script, database: None) -> None:
+def test_a_run_resumed_elsewhere_stops_and_writes_nothing(api: Api, script: Script, database: None) -> None:
     gate = slow(script)
     with api.stream(model=script.model, input="Hi") as live:
         response_id = live.next()["response"]["id"]

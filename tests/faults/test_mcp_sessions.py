@@ -41,7 +41,7 @@ async def failure(work: object) -> dict[str, object]:
     return raised.value.shown()
 
 
-async def test_it_lists_and_calls(served: McpServer, sessions: McpSessions) -> None:
+async def test_it_lists_and_calls_tools(served: McpServer, sessions: McpSessions) -> None:
     tools = await sessions.list_tools(named(served))
     assert [tool.name for tool in tools][:2] == ["add", "note"]
     assert (tools[0].read_only, tools[1].read_only) == (True, False)
@@ -50,7 +50,7 @@ async def test_it_lists_and_calls(served: McpServer, sessions: McpSessions) -> N
     assert (served.lists, served.names()) == (1, ["add"])
 
 
-async def test_calls_of_one_session_overlap(served: McpServer, sessions: McpSessions) -> None:
+async def test_calls_of_one_session_run_concurrently(served: McpServer, sessions: McpSessions) -> None:
     both = [sessions.call(named(served), "meet", {}) for _ in range(2)]
     results = await asyncio.gather(*both)
     assert [result.is_error for result in results] == [False, False]
@@ -60,21 +60,19 @@ async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: McpSes
     assert (await sessions.call(named(served), "fail", {})).is_error
 
 
-async def test_an_error_of_the_protocol_says_what_the_server_said(served: McpServer, sessions: McpSessions) -> None:
+async def test_a_protocol_error_contains_the_message_of_the_server(served: McpServer, sessions: McpSessions) -> None:
     said = await failure(sessions.call(named(served), "refuse", {}))
     assert said == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
 
 
-async def test_a_server_that_dies_in_the_middle_fails_the_call_and_is_connected_anew(
-    served: McpServer, sessions: McpSessions
-) -> None:
+async def test_a_server_that_dies_fails_the_call_and_is_reconnected(served: McpServer, sessions: McpSessions) -> None:
     said = await failure(sessions.call(named(served), "die", {}))
     assert said == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
     assert not (await sessions.call(named(served), "note", {})).is_error
     assert served.names() == ["die", "note"]
 
 
-async def test_a_slow_server_is_given_up(served: McpServer) -> None:
+async def test_a_slow_server_times_out(served: McpServer) -> None:
     sessions = McpSessions(OPEN, Timeouts(call=0.5))
     await sessions.list_tools(named(served))
     said = await failure(sessions.call(named(served), "wait", {}))
@@ -83,7 +81,7 @@ async def test_a_slow_server_is_given_up(served: McpServer) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_it_needs_the_token(sessions: McpSessions, *, legacy: bool) -> None:
+async def test_it_sends_the_token(sessions: McpSessions, *, legacy: bool) -> None:
     with mcp_server(legacy=legacy, token="open-sesame") as running:
         said = await failure(sessions.list_tools(named(running)))
         assert said == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
@@ -97,21 +95,21 @@ async def test_it_reads_every_page(sessions: McpSessions) -> None:
     assert (len(tools), tools[-1].name) == (209, "tool_199")
 
 
-async def test_it_takes_five_megabytes_and_an_image(sessions: McpSessions) -> None:
+async def test_it_accepts_five_megabytes_and_an_image(sessions: McpSessions) -> None:
     with mcp_server() as running:
         result = await sessions.call(named(running), "picture", {})
     assert [block.type for block in result.content] == ["image", "text"]
     assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
 
 
-async def test_an_answer_that_is_too_large_for_the_older_transport_is_said_so(sessions: McpSessions) -> None:
+async def test_a_too_large_answer_on_the_older_transport_is_reported(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
         said = await failure(sessions.call(named(running), "picture", {}))
         assert said == {"type": "http_error", "code": 502, "message": "The response is too large."}
         assert not (await sessions.call(named(running), "note", {})).is_error
 
 
-async def test_nothing_is_sent_where_egress_may_not_go() -> None:
+async def test_nothing_is_sent_to_addresses_that_egress_blocks() -> None:
     with mcp_server() as running:
         sessions = McpSessions(Egress())
         said = await failure(sessions.list_tools(named(running)))
@@ -119,7 +117,7 @@ async def test_nothing_is_sent_where_egress_may_not_go() -> None:
     assert (said["code"], running.headers) == (403, [])
 
 
-async def test_a_server_that_is_not_there_is_said_so(sessions: McpSessions) -> None:
+async def test_an_unreachable_server_is_reported(sessions: McpSessions) -> None:
     with mcp_server() as running:
         gone = named(running)
     said = await failure(sessions.list_tools(gone))

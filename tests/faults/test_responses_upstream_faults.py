@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_json_gets_the_status(api: Api, relayed: Script, caller: Caller, fault: str) -> None:
+def test_a_json_request_gets_the_status(api: Api, relayed: Script, caller: Caller, fault: str) -> None:
     given, expected, sentence = FAULTS[fault]
     relayed.then(given)
     got = api.post("/responses", {"model": relayed.model, "input": "Hi"})
@@ -160,7 +160,7 @@ def test_json_gets_the_status(api: Api, relayed: Script, caller: Caller, fault: 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_stream_says_error_and_failed(api: Api, relayed: Script, fault: str) -> None:
+def test_a_stream_sends_error_and_failed(api: Api, relayed: Script, fault: str) -> None:
     given, (_, _, code), sentence = FAULTS[fault]
     relayed.then(given)
     events = api.events(model=relayed.model, input="Hi")
@@ -169,14 +169,14 @@ def test_a_stream_says_error_and_failed(api: Api, relayed: Script, fault: str) -
     assert "10.0.0.7" not in str(events)
 
 
-def test_what_came_before_a_cut_is_kept(api: Api, relayed: Script) -> None:
+def test_output_before_an_interruption_is_kept(api: Api, relayed: Script) -> None:
     relayed.then(answer([added(0, message("")), text_of(0, "Hel"), text_of(0, "lo")], Cut()))
     events = api.events(model=relayed.model, input="Hi")
     (item,) = api.retrieve(events[0]["response"]["id"])["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Hello")
 
 
-def test_a_call_that_was_cut_is_never_made(api: Api, relayed: Script, caller: Caller) -> None:
+def test_an_interrupted_call_is_never_made(api: Api, relayed: Script, caller: Caller) -> None:
     half = [added(0, function_call("look", "")), event("function_call_arguments.delta", output_index=0, delta='{"a')]
     relayed.then(cut(half))
     events = api.events(model=relayed.model, input="Hi", tools=[function("look")])
@@ -185,7 +185,7 @@ def test_a_call_that_was_cut_is_never_made(api: Api, relayed: Script, caller: Ca
         assert Response.objects.get().tool_calls == 0
 
 
-def test_a_cut_call_is_shown_and_not_sent_again(api: Api, relayed: Script) -> None:
+def test_an_interrupted_call_is_listed_but_not_sent_again(api: Api, relayed: Script) -> None:
     call = function_call("look", '{"a', status="incomplete")
     cut_short = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     relayed.then(answer([done(0, call)], **cut_short), answer(said("Hello")))
@@ -195,13 +195,13 @@ def test_a_cut_call_is_shown_and_not_sent_again(api: Api, relayed: Script) -> No
     assert [entry["type"] for entry in relayed.bodies[1]["input"]] == ["message", "message"]
 
 
-def test_it_is_asked_again_before_the_first_byte(api: Api, relayed: Script) -> None:
+def test_a_request_is_retried_before_the_first_byte(api: Api, relayed: Script) -> None:
     again = refusal(503, headers={"x-should-retry": "true"})
     relayed.then(again, answer(said("Hello")))
     assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
 
 
-def test_a_pause_is_no_end(api: Api, relayed: Script) -> None:
+def test_a_pause_does_not_end_the_stream(api: Api, relayed: Script) -> None:
     relayed.then(answer(Pause(0.3), said("Hello")))
     assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
 
@@ -212,13 +212,13 @@ def test_a_nul_does_not_reach_the_database(api: Api, relayed: Script) -> None:
     assert item["content"][0]["text"] == "Hello"
 
 
-def test_events_after_the_last_one_are_not_waited_for(api: Api, relayed: Script) -> None:
+def test_events_after_the_terminal_one_are_not_awaited(api: Api, relayed: Script) -> None:
     gate = Gate()
     relayed.then(stream(*said("Hello"), end(), gate, b"data: x\n\n"))
     assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
 
 
-def test_a_client_that_goes_away_closes_the_call(api: Api, relayed: Script, caller: Caller) -> None:
+def test_a_disconnect_closes_the_upstream_call(api: Api, relayed: Script, caller: Caller) -> None:
     relayed.then(answer([added(0, message("")), text_of(0, "Hel")], Gate()))
     with api.stream(model=relayed.model, input="Hi", store=False) as live:
         next(event for event in live.events if "delta" in event)
@@ -231,14 +231,14 @@ def test_a_client_that_goes_away_closes_the_call(api: Api, relayed: Script, call
     eventually(ended)
 
 
-def test_usage_that_is_none_is_counted_here(api: Api, relayed: Script, caller: Caller) -> None:
+def test_missing_usage_is_estimated(api: Api, relayed: Script, caller: Caller) -> None:
     relayed.then(stream(*said("Hello"), event("completed", response={**response(), "usage": None}), done=False))
     assert api.create(model=relayed.model, input="Hi")["usage"]["output_tokens"] == 2
     with scope.team(caller.team.pk):
         assert UsageRecord.objects.get().estimated
 
 
-def test_usage_of_nonsense_counts_as_none(api: Api, relayed: Script) -> None:
+def test_invalid_usage_is_estimated(api: Api, relayed: Script) -> None:
     nonsense = {"input_tokens": "many", "output_tokens": -3, "input_tokens_details": None}
     relayed.then(answer(said("Hello"), usage=nonsense))
     usage = api.create(model=relayed.model, input="Hi")["usage"]

@@ -49,7 +49,7 @@ def test_a_call_starts_in_less_than_150_ms(own: Sandbox) -> None:
     assert min(first_call(own, f"cntr_{number}") for number in range(5)) < 0.15
 
 
-def test_what_a_cell_says_stays_and_what_it_shows_is_told(own: Sandbox) -> None:
+def test_variables_persist_and_output_is_reported(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     assert asked(client.run("cntr_1", "x = 20\nprint('hello')", seconds=10)).stdout == "hello\n"
     assert asked(client.run("cntr_1", "x * 2", seconds=10)).value == "40"
@@ -59,12 +59,12 @@ def test_what_a_cell_says_stays_and_what_it_shows_is_told(own: Sandbox) -> None:
     assert "interpreter.py" not in failed
 
 
-def test_a_command_says_how_it_ended(own: Sandbox) -> None:
+def test_a_command_reports_its_exit_status(own: Sandbox) -> None:
     ran = asked(make(own, "cntr_1").shell("cntr_1", "pwd; echo no >&2; exit 3", seconds=10))
     assert (ran.stdout, ran.stderr, ran.exit_code) == ("/mnt/data\n", "no\n", 3)
 
 
-def test_files_go_in_and_out(own: Sandbox) -> None:
+def test_files_can_be_uploaded_and_downloaded(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     asked(client.write("cntr_1", "/mnt/data/in.txt", b"12"))
     asked(client.run("cntr_1", "open('out.txt', 'w').write(open('in.txt').read() * 2)", seconds=10))
@@ -74,7 +74,7 @@ def test_files_go_in_and_out(own: Sandbox) -> None:
         asked(client.read("cntr_1", "/mnt/data/nothing"))
 
 
-def test_there_is_room_for_so_many_containers(own: Sandbox) -> None:
+def test_the_number_of_containers_is_limited(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     make(own, "cntr_2")
     with pytest.raises(SandboxFull):
@@ -83,27 +83,27 @@ def test_there_is_room_for_so_many_containers(own: Sandbox) -> None:
     make(own, "cntr_3")
 
 
-def test_larger_containers_than_it_may_make_are_refused(own: Sandbox) -> None:
+def test_containers_larger_than_the_limit_are_rejected(own: Sandbox) -> None:
     with pytest.raises(SandboxFull):
         asked(own.client.create("cntr_1", memory="4g", idle=600))
     assert not asked(own.client.info()).supports_memory("4g")
 
 
-def test_a_container_that_nobody_uses_goes(own: Sandbox) -> None:
+def test_an_idle_container_is_removed(own: Sandbox) -> None:
     asked(own.client.create("cntr_1", memory="1g", idle=0.1))
     eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
     with pytest.raises(ContainerGone):
         asked(own.client.run("cntr_1", "1", seconds=10))
 
 
-def test_one_owner_gets_half_of_the_containers(own: Sandbox) -> None:
+def test_one_owner_gets_at_most_half_of_the_containers(own: Sandbox) -> None:
     asked(own.client.create("cntr_1", owner="team_1", memory="1g", idle=600))
     with pytest.raises(SandboxFull):
         asked(own.client.create("cntr_2", owner="team_1", memory="1g", idle=600))
     asked(own.client.create("cntr_3", owner="team_2", memory="1g", idle=600))
 
 
-def test_a_call_that_nobody_waits_for_is_stopped(own: Sandbox) -> None:
+def test_a_call_without_its_client_is_stopped(own: Sandbox) -> None:
     """Long before its time, and the container with its files stays."""
     client = make(own, "cntr_1")
 
@@ -120,12 +120,12 @@ def test_a_call_that_nobody_waits_for_is_stopped(own: Sandbox) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_halves_of_characters_do_not_leave_a_container(own: Sandbox) -> None:
+def test_lone_surrogates_do_not_leave_a_container(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=10)).error or "")
 
 
-def test_a_large_file_comes_in_pieces(own: Sandbox) -> None:
+def test_a_large_file_is_streamed(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     asked(client.run("cntr_1", "open('large', 'wb').write(b'x' * 1_500_000)", seconds=10))
     first = asked(client.read("cntr_1", "/mnt/data/large"))
@@ -134,7 +134,7 @@ def test_a_large_file_comes_in_pieces(own: Sandbox) -> None:
     assert asked(client.read("cntr_1", "/mnt/data/large", offset=1_500_000)) == b""
 
 
-def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
+def test_unauthenticated_bodies_are_not_read(own: Sandbox) -> None:
     """The answer comes before any of the bytes that were announced."""
 
     async def announce() -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_what_strangers_send_is_not_read(own: Sandbox) -> None:
     assert asyncio.run(announce())["refused"] == "unauthorized"
 
 
-def test_strangers_get_no_answer(own: Sandbox) -> None:
+def test_unauthenticated_requests_get_no_answer(own: Sandbox) -> None:
     stranger = SandboxClient(address=own.client.address, token="another-token")
     with pytest.raises(SandboxUnavailable, match="SANDBOX_TOKEN"):
         asked(stranger.create("cntr_1", memory="1g", idle=600))
@@ -163,7 +163,7 @@ def test_all_containers_die_with_the_service(own: Sandbox) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
-def test_without_bubblewrap_it_says_what_is_missing() -> None:
+def test_a_missing_bubblewrap_is_reported() -> None:
     where = f"{tempfile.gettempdir()}/without-{os.getpid()}"
     with running_sandbox(where, "a-token", {"PATH": "/nowhere"}) as running:
         with pytest.raises(SandboxUnavailable, match=r"bubblewrap is not installed \(apt-get install bubblewrap\)"):
@@ -172,7 +172,7 @@ def test_without_bubblewrap_it_says_what_is_missing() -> None:
             make(running, "cntr_1")
 
 
-def test_without_a_python_that_can_be_read_it_says_so() -> None:
+def test_an_unreadable_python_is_reported() -> None:
     where = f"{tempfile.gettempdir()}/pythonless-{os.getpid()}"
     with (
         running_sandbox(where, "a-token", {"SANDBOX_PYTHON": "/nowhere/python"}) as running,
@@ -181,7 +181,7 @@ def test_without_a_python_that_can_be_read_it_says_so() -> None:
         asked(running.client.info())
 
 
-def test_a_service_that_is_not_there_does_not_answer() -> None:
+def test_an_unreachable_service_is_reported() -> None:
     with pytest.raises(SandboxUnavailable, match="does not answer"):
         asked(SandboxClient(address="/nowhere/socket", token="a-token").info())
 

@@ -175,7 +175,7 @@ def inside(service: Sandbox) -> Iterator[Inside]:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_it_cannot_reach(what: str, inside: Inside) -> None:
+def test_code_cannot_reach(what: str, inside: Inside) -> None:
     if what in X86_ONLY and os.uname().machine != "x86_64":
         pytest.skip("the numbers of these calls are those of x86_64")
     code, values = REFUSED[what]
@@ -202,7 +202,7 @@ def test_a_fork_bomb_of_a_shell_ends_with_its_call(inside: Inside) -> None:
     assert inside.run("1 + 1").value == "2"
 
 
-def test_there_are_only_so_many_processes(inside: Inside) -> None:
+def test_the_number_of_processes_is_limited(inside: Inside) -> None:
     ran = inside.run(
         "import os, time\nmade = 0\ntry:\n"
         "    while True:\n        if os.fork() == 0: time.sleep(60)\n        made += 1\nexcept OSError: pass\nmade < 64"
@@ -218,19 +218,19 @@ def test_there_are_only_so_many_processes(inside: Inside) -> None:
         'subprocess.Popen(\'nohup sh -c "trap \\"\\" TERM HUP INT; sleep 1000" &\', shell=True)',
     ],
 )
-def test_nothing_survives_its_call(start: str, inside: Inside) -> None:
+def test_no_process_survives_its_call(start: str, inside: Inside) -> None:
     before = inside.processes
     assert inside.run(f"import subprocess\np = {start}").error is None
     eventually(lambda: inside.processes == before)
 
 
-def test_nothing_survives_its_command(inside: Inside) -> None:
+def test_no_process_survives_its_command(inside: Inside) -> None:
     before = inside.processes
     assert inside.shell("(setsid sleep 1000 &) ; sleep 1000 & echo done").stdout == "done\n"
     eventually(lambda: inside.processes == before)
 
 
-def test_threads_stand_still_between_calls(inside: Inside) -> None:
+def test_threads_do_not_run_between_calls(inside: Inside) -> None:
     inside.run(
         "import threading, time\nbeats = []\n"
         "def beat():\n    while True: beats.append(1); time.sleep(0.001)\n"
@@ -241,7 +241,7 @@ def test_threads_stand_still_between_calls(inside: Inside) -> None:
     assert int(inside.run("len(beats)").value or 0) - first < 100
 
 
-def test_memory_of_many_processes_is_bounded_together(inside: Inside) -> None:
+def test_the_memory_of_all_processes_is_limited_together(inside: Inside) -> None:
     ran = inside.run(
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        held = bytearray(300 * 1024 ** 2)\n"
         "        time.sleep(60)\ntime.sleep(60)"
@@ -250,7 +250,7 @@ def test_memory_of_many_processes_is_bounded_together(inside: Inside) -> None:
     assert inside.run("1 + 1").value == "2"
 
 
-def test_memory_that_processes_share_counts(inside: Inside) -> None:
+def test_shared_memory_counts(inside: Inside) -> None:
     ran = inside.run(
         "import mmap, os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
         "        held = mmap.mmap(-1, 300 * 1024 ** 2)\n        held.write(bytes(len(held)))\n"
@@ -261,7 +261,7 @@ def test_memory_that_processes_share_counts(inside: Inside) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
-def test_disks_are_full_one_day(folder: str, inside: Inside) -> None:
+def test_the_disk_of_a_container_is_limited(folder: str, inside: Inside) -> None:
     ran = inside.run(
         f"n = 0\ntry:\n    with open('{folder}/a', 'wb') as f, open('{folder}/b', 'wb') as g:\n"
         "        while True: n += f.write(bytes(2 ** 20)); n += g.write(bytes(2 ** 20))\n"
@@ -270,7 +270,7 @@ def test_disks_are_full_one_day(folder: str, inside: Inside) -> None:
     assert ran.value == "True"
 
 
-def test_too_many_files_are_the_end_of_a_container(inside: Inside) -> None:
+def test_too_many_files_end_the_container(inside: Inside) -> None:
     with pytest.raises(ContainerGone):
         inside.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
     eventually(lambda: inside.processes == 0)
@@ -282,13 +282,13 @@ def test_a_flood_of_output_is_cut(inside: Inside) -> None:
     assert "more bytes were cut" in ran.stdout
 
 
-def test_an_endless_flood_ends_with_its_time(inside: Inside) -> None:
+def test_endless_output_ends_with_the_time_limit(inside: Inside) -> None:
     ran = inside.shell("yes", seconds=1)
     assert ran.stopped == "it took longer than 1 seconds"
     assert len(ran.stdout) < 300_000
 
 
-def test_an_endless_loop_ends_with_its_time(inside: Inside) -> None:
+def test_an_endless_loop_ends_with_the_time_limit(inside: Inside) -> None:
     assert inside.run("while True: pass", seconds=1).stopped == "it took longer than 1 seconds"
     assert inside.run("1 + 1").value == "2"
 
@@ -302,12 +302,12 @@ def test_a_forged_report_is_not_believed(inside: Inside) -> None:
     assert inside.run("1 + 1").value == "2"
 
 
-def test_an_interpreter_that_ends_itself_is_replaced(inside: Inside) -> None:
+def test_an_interpreter_that_exits_is_replaced(inside: Inside) -> None:
     assert inside.run("import os\nos.kill(os.getpid(), 9)").stopped == "the interpreter has ended"
     assert inside.run("1 + 1").value == "2"
 
 
-def test_files_that_are_none_are_not_read(inside: Inside) -> None:
+def test_special_files_are_not_read(inside: Inside) -> None:
     inside.run("import os\nos.mkfifo('/mnt/data/pipe')\nos.symlink('/proc/self/environ', '/mnt/data/link')")
     assert asked(inside.service.client.files(inside.name)) == []
 

@@ -29,7 +29,7 @@ def superuser_url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", ["web", "worker"])
-def test_it_refuses_a_superuser(superuser_url: str, command: str) -> None:
+def test_a_database_superuser_is_rejected(superuser_url: str, command: str) -> None:
     environment = {**os.environ, "DATABASE_URL": superuser_url}
     done = subprocess.run(  # noqa: PLW1510 - the code is what is asked for
         [sys.executable, str(ROOT / "manage.py"), command], env=environment, capture_output=True, text=True, timeout=60

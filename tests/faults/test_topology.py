@@ -34,7 +34,7 @@ def two_workers(make_worker: MakeWorker) -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_runs_are_created_followed_and_cancelled_anywhere(nodes: list[Api], script: Script) -> None:
+def test_runs_can_be_created_followed_and_cancelled_on_any_node(nodes: list[Api], script: Script) -> None:
     script.always(stream(chunk(content="Hel"), Pause(0.5), *text("lo")))
 
     def play(number: int) -> dict[str, Any]:

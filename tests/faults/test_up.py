@@ -162,7 +162,7 @@ def test_the_curl_line_works_as_printed(running: Up) -> None:
     assert json.loads(done.stdout)["status"] == "completed"
 
 
-def test_a_second_up_names_the_first_and_fails_at_once(running: Up) -> None:
+def test_a_second_up_fails_immediately_and_names_the_first(running: Up) -> None:
     argv = [sys.executable, "manage.py", "up"]
     second = subprocess.run(argv, cwd=ROOT, env=running.environment, capture_output=True, text=True, check=False)
     assert second.returncode == 1
@@ -175,7 +175,7 @@ def test_a_second_terminal_makes_a_key_for_the_running_platform(running: Up) -> 
     assert call(running, "/v1/models", key=made["key"])["object"] == "list"
 
 
-def test_secrets_stay_out_of_reach_of_other_users(running: Up) -> None:
+def test_secrets_are_not_readable_for_other_users(running: Up) -> None:
     private = ["secrets.json", "environment.json", "demo-key", "admin-password"]
     assert {name: (running.state_dir / name).stat().st_mode & 0o777 for name in private} == dict.fromkeys(
         private, 0o600
@@ -201,7 +201,7 @@ NO_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
     "name",
     ["web", "worker", "beat", "valkey", "postgres", "demo upstream", pytest.param("sandbox", marks=NO_SANDBOX)],
 )
-def test_a_child_that_is_killed_comes_back(running: Up, name: str) -> None:
+def test_a_killed_child_is_restarted(running: Up, name: str) -> None:
     before = running.children()[name]
     os.kill(before, signal.SIGKILL)
     assert wait_until(lambda: running.children().get(name, before) != before, seconds=15)
@@ -224,7 +224,7 @@ def test_sigterm_ends_everything_within_ten_seconds(start: Start) -> None:
     assert not (up.state_dir / "environment.json").exists()
 
 
-def test_ctrl_c_while_it_starts_ends_everything(start: Start) -> None:
+def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
     up = start("--port", str(any_free()))
     assert wait_until(lambda: "PostgreSQL" in up.output, seconds=START_SECONDS)
     children = up.children()
@@ -234,7 +234,7 @@ def test_ctrl_c_while_it_starts_ends_everything(start: Start) -> None:
     assert [name for name, pid in children.items() if identify(pid)] == []
 
 
-def test_a_killed_supervisor_leaves_nothing_that_breaks_the_next_start(start: Start) -> None:
+def test_a_killed_supervisor_does_not_break_the_next_start(start: Start) -> None:
     killed = start("--port", str(any_free())).wait_until_ready()
     stored, children = say_hello(killed), killed.children()
     killed.end(signal.SIGKILL)
@@ -248,7 +248,7 @@ def killed_key(up: Up) -> str:
     return (up.state_dir / "demo-key").read_text().strip()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused_in_one_sentence(start: Start) -> None:
+def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         up = start("--port", str(port))
@@ -256,7 +256,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused_in_one_sentence(start
     assert up.output.splitlines()[-1].startswith(f"error: Port {port} on 127.0.0.1 is in use")
 
 
-def test_a_taken_default_port_is_replaced_by_a_free_one(start: Start) -> None:
+def test_a_default_port_in_use_is_replaced_by_a_free_one(start: Start) -> None:
     with suppress(OSError), socket.create_server(("127.0.0.1", 8000)):
         up = start().wait_until_ready()
         assert "Port 8000 is in use, so this uses" in up.output
@@ -284,13 +284,13 @@ def programs() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_it_says_in_a_line_when_code_cannot_be_run(start: Start, programs: Path) -> None:
+def test_a_missing_sandbox_is_reported_in_one_line(start: Start, programs: Path) -> None:
     up = start("--port", str(any_free()), PATH=str(programs)).wait_until_ready()
     assert "bubblewrap is not installed (apt-get install bubblewrap)" in up.output
     assert "sandbox" not in up.children()
 
 
-def test_servers_that_the_environment_names_are_used_instead_of_our_own(start: Start, running: Up) -> None:
+def test_servers_named_in_the_environment_are_used(start: Start, running: Up) -> None:
     owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]
     name = f"{app.rpartition('/')[2]}_named"
     with psycopg.connect(owner, autocommit=True) as connection:

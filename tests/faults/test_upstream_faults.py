@@ -88,7 +88,7 @@ def assert_failed(caller: Caller, code: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_json_gets_the_status(api: Api, script: Script, caller: Caller, fault: str) -> None:
+def test_a_json_request_gets_the_status(api: Api, script: Script, caller: Caller, fault: str) -> None:
     answer, expected, message = FAULTS[fault]
     script.then(answer)
     got = api.post("/responses", {"model": script.model, "input": "Hi"})
@@ -98,7 +98,7 @@ def test_json_gets_the_status(api: Api, script: Script, caller: Caller, fault: s
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_stream_says_error_and_failed(api: Api, script: Script, caller: Caller, fault: str) -> None:
+def test_a_stream_sends_error_and_failed(api: Api, script: Script, caller: Caller, fault: str) -> None:
     answer, (_, _, code), message = FAULTS[fault]
     script.then(answer)
     events = api.events(model=script.model, input="Hi")
@@ -110,35 +110,35 @@ def test_a_stream_says_error_and_failed(api: Api, script: Script, caller: Caller
 
 
 @pytest.mark.parametrize("fault", ["404", "429", "503"])
-def test_a_stream_says_the_same_as_json(api: Api, script: Script, fault: str) -> None:
+def test_a_stream_reports_the_same_error_as_json(api: Api, script: Script, fault: str) -> None:
     script.then(FAULTS[fault][0], FAULTS[fault][0])
     body = {"model": script.model, "input": "Hi"}
     said = api.post("/responses", body).json()["error"]
     assert api.events(**body)[-2]["error"] == said
 
 
-def test_what_came_before_a_cut_is_kept(api: Api, script: Script) -> None:
+def test_output_before_an_interruption_is_kept(api: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), chunk(content="lo"), Cut()))
     events = api.events(model=script.model, input="Hi")
     (message,) = api.retrieve(events[0]["response"]["id"])["output"]
     assert (message["status"], message["content"][0]["text"]) == ("incomplete", "Hello")
 
 
-def test_nothing_of_the_upstreams_secrets_is_told(api: Api, script: Script) -> None:
+def test_secrets_of_the_upstream_are_not_revealed(api: Api, script: Script) -> None:
     for fault in ("401", "500", "an error with status 200"):
         script.then(FAULTS[fault][0])
         answer = api.post("/responses", {"model": script.model, "input": "Hi"})
         assert not [word for word in ("sk-upstream", "10.0.0.7", "127.0.0.1", "Trace") if word in answer.text]
 
 
-def test_the_client_is_told_when_to_come_back(api: Api, script: Script) -> None:
+def test_the_client_gets_a_retry_after_header(api: Api, script: Script) -> None:
     script.then(refusal(429, headers={"Retry-After": "7"}))
     answer = api.post("/responses", {"model": script.model, "input": "Hi"})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
-def test_it_tries_again_before_the_first_byte(api: Api, script: Script, caller: Caller, status: int) -> None:
+def test_a_request_is_retried_before_the_first_byte(api: Api, script: Script, caller: Caller, status: int) -> None:
     again = refusal(status, headers={"x-should-retry": "true", "retry-after-ms": "1"})
     script.then(again, again).say("Hello")
     response = api.create(model=script.model, input="Hi")
@@ -146,12 +146,12 @@ def test_it_tries_again_before_the_first_byte(api: Api, script: Script, caller: 
     assert stored(caller)[2].outcome == "stop"
 
 
-def test_it_gives_up_after_three_times(api: Api, script: Script) -> None:
+def test_it_gives_up_after_three_attempts(api: Api, script: Script) -> None:
     script.then(*[refusal(503, headers={"x-should-retry": "true", "retry-after-ms": "1"})] * 3)
     assert api.post("/responses", {"model": script.model, "input": "Hi"}).status_code == 503
 
 
-def test_it_never_tries_again_after_the_first_byte(api: Api, script: Script) -> None:
+def test_a_request_is_never_retried_after_the_first_byte(api: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Cut()))
     assert api.events(model=script.model, input="Hi")[-1]["type"] == "response.failed"
     assert len(script.bodies) == 1
@@ -166,7 +166,7 @@ def nobody(database: None, upstream: Any) -> str:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_upstream_that_is_not_there_is_unavailable(api: Api, nobody: str, caller: Caller, streamed: bool) -> None:
+def test_an_unreachable_upstream_is_unavailable(api: Api, nobody: str, caller: Caller, streamed: bool) -> None:
     message = "The model's server could not be reached."
     answer = api.post("/responses", {"model": nobody, "input": "Hi", "stream": streamed})
     if streamed:
@@ -190,7 +190,7 @@ def impatient(impatient_web: WebProcess, http: httpx2.Client, make_caller: MakeC
     return Api(http, url=impatient_web.url, caller=make_caller())
 
 
-def test_an_upstream_that_falls_silent_is_given_up(impatient: Api, script: Script) -> None:
+def test_an_upstream_that_falls_silent_times_out(impatient: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
     events = impatient.events(model=script.model, input="Hi")
     message = "The model's server stopped responding in the middle of its answer."
@@ -200,7 +200,7 @@ def test_an_upstream_that_falls_silent_is_given_up(impatient: Api, script: Scrip
     assert_failed(impatient.caller, "server_error", message)
 
 
-def test_an_upstream_that_says_nothing_at_all_is_given_up_and_not_asked_again(impatient: Api, script: Script) -> None:
+def test_an_upstream_that_never_answers_times_out_without_a_retry(impatient: Api, script: Script) -> None:
     script.then(Answer(pieces=[Gate()], delayed_head=True))
     answer = impatient.post("/responses", {"model": script.model, "input": "Hi"})
     assert error(answer) == (503, None, "server_error")
@@ -209,7 +209,7 @@ def test_an_upstream_that_says_nothing_at_all_is_given_up_and_not_asked_again(im
     assert_failed(impatient.caller, "server_error", message)
 
 
-def test_an_upstream_that_is_only_slow_is_waited_for(impatient: Api, script: Script) -> None:
+def test_a_slow_upstream_is_awaited(impatient: Api, script: Script) -> None:
     script.then(stream(*[piece for one in text("Hel", "lo") for piece in (one, Pause(0.4))]))
     assert impatient.create(model=script.model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
 
@@ -253,7 +253,7 @@ ODD: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_whatever_an_upstream_sends_ends_well(api: Api, script: Script, what: str) -> None:
+def test_any_upstream_output_ends_in_a_terminal_state(api: Api, script: Script, what: str) -> None:
     script.then(ODD[what])
     events = api.events(model=script.model, input="Hi", include=["message.output_text.logprobs"])
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))
@@ -276,7 +276,7 @@ MALFORMED: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_chunk_is_the_upstreams_fault(api: Api, script: Script, what: str) -> None:
+def test_a_malformed_chunk_is_an_upstream_error(api: Api, script: Script, what: str) -> None:
     script.then(MALFORMED[what])
     events = api.events(model=script.model, input="Hi")
     assert_stream_equals_stored(events, api.retrieve(events[0]["response"]["id"]))

@@ -59,7 +59,7 @@ def audited(caller: Caller) -> list[str]:
         )
 
 
-def test_the_sdk_reads_what_is_delivered(caller: Caller, receiver: Receiver) -> None:
+def test_the_sdk_verifies_and_parses_deliveries(caller: Caller, receiver: Receiver) -> None:
     made = add_endpoint(caller, receiver.url)
     with delivering():
         for event_type in EVERY_END:
@@ -72,7 +72,7 @@ def test_the_sdk_reads_what_is_delivered(caller: Caller, receiver: Receiver) -> 
     assert receiver.requests[0].headers["content-type"] == "application/json"
 
 
-def test_it_starts_as_soon_as_the_event_is_committed(caller: Caller, receiver: Receiver) -> None:
+def test_delivery_starts_as_soon_as_the_event_is_committed(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     with delivering():
         announce(caller)
@@ -81,7 +81,7 @@ def test_it_starts_as_soon_as_the_event_is_committed(caller: Caller, receiver: R
     assert at - deliveries_of(caller)[0].created_at < timedelta(seconds=1)
 
 
-def test_a_receiver_that_fails_for_a_while_gets_each_event_under_one_id(caller: Caller, receiver: Receiver) -> None:
+def test_retries_of_an_event_keep_its_id(caller: Caller, receiver: Receiver) -> None:
     made = add_endpoint(caller, receiver.url)
     receiver.statuses = [500, 503, 429]
     with delivering():
@@ -95,7 +95,7 @@ def test_a_receiver_that_fails_for_a_while_gets_each_event_under_one_id(caller: 
     assert endpoint_of(caller).failing_since is None
 
 
-def test_what_still_fails_is_attempted_later_and_given_up_after_three_days(caller: Caller, receiver: Receiver) -> None:
+def test_failing_deliveries_are_retried_for_three_days(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     receiver.statuses = [500] * 5
     with delivering():
@@ -123,7 +123,7 @@ def test_a_slow_endpoint_delays_no_other(caller: Caller, receiver: Receiver, slo
     assert slow.most_here == queue.PER_ENDPOINT
 
 
-def test_an_endpoint_that_fails_gets_one_attempt_at_a_time(caller: Caller, slow: Receiver) -> None:
+def test_a_failing_endpoint_gets_one_attempt_at_a_time(caller: Caller, slow: Receiver) -> None:
     add_endpoint(caller, slow.url)
     change_endpoint(caller, failing_since=now())
     for number in range(3):
@@ -135,7 +135,7 @@ def test_an_endpoint_that_fails_gets_one_attempt_at_a_time(caller: Caller, slow:
     assert endpoint_of(caller).failing_since is None
 
 
-def test_during_the_overlap_of_a_rotation_both_secrets_verify(caller: Caller, receiver: Receiver) -> None:
+def test_both_secrets_verify_during_a_rotation(caller: Caller, receiver: Receiver) -> None:
     made = add_endpoint(caller, receiver.url)
     other = services.rotate_secret(endpoint=made.endpoint, actor=ACTOR, keep_old=True)
     with delivering():
@@ -151,7 +151,7 @@ def test_during_the_overlap_of_a_rotation_both_secrets_verify(caller: Caller, re
         second.unwrap(made.secret)
 
 
-def test_a_redirect_is_a_failure_that_nobody_follows(caller: Caller, receiver: Receiver) -> None:
+def test_a_redirect_is_a_failure_and_not_followed(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     receiver.statuses, receiver.headers = [302] * 4, {"Location": receiver.url}
     with delivering():
@@ -160,7 +160,7 @@ def test_a_redirect_is_a_failure_that_nobody_follows(caller: Caller, receiver: R
     assert (told.state, told.last_status, len(receiver.requests)) == ("pending", 302, 4)
 
 
-def test_a_private_address_is_refused_at_every_attempt(caller: Caller, receiver: Receiver) -> None:
+def test_a_private_address_is_rejected_at_every_attempt(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     with delivering(allow=""):
         announce(caller)
@@ -170,7 +170,7 @@ def test_a_private_address_is_refused_at_every_attempt(caller: Caller, receiver:
     assert receiver.requests == []
 
 
-def test_who_does_not_answer_in_time_has_failed(caller: Caller, slow: Receiver) -> None:
+def test_an_endpoint_that_does_not_answer_in_time_fails(caller: Caller, slow: Receiver) -> None:
     add_endpoint(caller, slow.url)
     with delivering():
         announce(caller)
@@ -181,7 +181,7 @@ def test_who_does_not_answer_in_time_has_failed(caller: Caller, slow: Receiver) 
     assert len(set(slow.ids)) == 1
 
 
-def test_an_answer_of_any_size_and_form_is_a_success(caller: Caller, receiver: Receiver) -> None:
+def test_a_success_may_have_a_body_of_any_size_and_form(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     receiver.answer = b"x\x00" * 1_000_000
     with delivering():
@@ -193,7 +193,7 @@ def test_an_answer_of_any_size_and_form_is_a_success(caller: Caller, receiver: R
     assert (set(long.last_body), packed.last_body) == ({"x"}, "")
 
 
-def test_an_endpoint_that_says_gone_is_disabled(caller: Caller, receiver: Receiver) -> None:
+def test_an_endpoint_that_answers_gone_is_disabled(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     receiver.statuses = [410]
     with delivering():
@@ -204,7 +204,9 @@ def test_an_endpoint_that_says_gone_is_disabled(caller: Caller, receiver: Receiv
     assert (announce(caller), len(receiver.requests)) == (0, 1)
 
 
-def test_an_endpoint_that_fails_for_five_days_is_disabled_until_it_moves(caller: Caller, receiver: Receiver) -> None:
+def test_an_endpoint_that_fails_for_five_days_is_disabled_until_its_url_changes(
+    caller: Caller, receiver: Receiver
+) -> None:
     made = add_endpoint(caller, receiver.url)
     change_endpoint(caller, failing_since=now() - timedelta(days=5))
     receiver.statuses = [500]
@@ -218,7 +220,7 @@ def test_an_endpoint_that_fails_for_five_days_is_disabled_until_it_moves(caller:
     assert len(set(receiver.ids)) == 1
 
 
-def test_a_delivery_is_sent_again_under_the_same_id(caller: Caller, receiver: Receiver) -> None:
+def test_a_resent_delivery_keeps_its_id(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     with delivering():
         announce(caller)
@@ -229,7 +231,7 @@ def test_a_delivery_is_sent_again_under_the_same_id(caller: Caller, receiver: Re
     assert receiver.ids == [told.event_id] * 2
 
 
-def test_what_nobody_will_deliver_is_given_up_and_what_is_old_is_deleted(caller: Caller) -> None:
+def test_undeliverable_events_are_given_up_and_old_ones_deleted(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller)
     change_endpoint(caller, enabled=False, disabled_at=now())
@@ -243,7 +245,7 @@ def test_what_nobody_will_deliver_is_given_up_and_what_is_old_is_deleted(caller:
 
 
 @pytest.mark.usefixtures("worker")
-def test_each_end_of_a_background_response_is_told(
+def test_every_end_of_a_background_response_is_delivered(
     api: Api, client: OpenAI, script: Script, other_script: Script, receiver: Receiver
 ) -> None:
     made = add_endpoint(api.caller, receiver.url)
@@ -265,7 +267,7 @@ def test_each_end_of_a_background_response_is_told(
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_in_the_middle_of_a_delivery_loses_nothing(caller: Caller, slow: Receiver) -> None:
+def test_a_worker_killed_during_a_delivery_loses_nothing(caller: Caller, slow: Receiver) -> None:
     add_endpoint(caller, slow.url)
     with running_worker(WEBHOOK_CONCURRENCY="10", WEBHOOK_TIMEOUT_SECONDS="30") as worker:
         announce(caller)

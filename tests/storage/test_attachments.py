@@ -41,7 +41,7 @@ def keep(caller: Caller, content: bytes) -> File:
     return file
 
 
-async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, caller: Caller) -> None:
+async def test_a_resumed_run_loads_its_files_again(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     parts = [
         {"type": "input_image", "file_id": file.pk},
@@ -64,7 +64,7 @@ async def test_a_run_that_is_taken_over_finds_its_files_again(database: None, ca
     assert list(found.values()) == [AttachmentText(text="a.txt\n\nSeven apples")]
 
 
-async def test_a_run_looks_for_a_file_once(database: None, caller: Caller) -> None:
+async def test_a_run_loads_a_file_only_once(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
     content = TeamAttachments(caller.team.pk)
@@ -74,7 +74,7 @@ async def test_a_run_looks_for_a_file_once(database: None, caller: Caller) -> No
     assert list(first.values()) == [AttachmentImage(url=data_url(png(), "image/png"))]
 
 
-async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, caller: Caller) -> None:
+async def test_lost_content_is_reported_as_a_missing_file(database: None, caller: Caller) -> None:
     file = await in_db_thread(lambda: keep(caller, png()))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
@@ -84,7 +84,7 @@ async def test_bytes_that_are_lost_are_a_file_that_is_gone(database: None, calle
     assert f"{file.pk} is no longer available" in said.text
 
 
-async def test_all_documents_of_a_request_share_one_time(database: None, caller: Caller) -> None:
+async def test_all_documents_of_a_context_share_one_time_limit(database: None, caller: Caller) -> None:
     slow = base64.b64encode(b"<p>a</p>" * 250_000).decode()
     parts = [
         {"type": "input_file", "filename": "a.html", "file_data": slow},
@@ -100,7 +100,7 @@ async def test_all_documents_of_a_request_share_one_time(database: None, caller:
     ]
 
 
-async def test_what_a_request_brings_itself_shares_that_time(database: None, caller: Caller) -> None:
+async def test_the_attachments_of_the_request_share_that_time_limit(database: None, caller: Caller) -> None:
     part = InputFile(type="input_file", filename="b.txt", file_data=WORDS)
     with pytest.raises(EgressFailed, match="could not be loaded in time"):
         await TeamAttachments(caller.team.pk, seconds=0.0).load_required([("input[0]", part)], can=Capabilities())

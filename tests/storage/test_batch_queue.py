@@ -58,15 +58,13 @@ def taken(most: int) -> set[str]:
     return {job.batch_id for job in queue.take_batches(most=most, mine=[])}
 
 
-def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_teams_take_turns_with_their_oldest_batch_first(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
     first, second = batches(many, 5), batches(few, 1)
     assert taken(2) == {first[0], second[0]}
 
 
-def test_a_team_whose_batches_are_under_way_waits_for_those_of_others(
-    rolled_back: None, make_caller: MakeCaller
-) -> None:
+def test_a_team_with_active_batches_waits_for_other_teams(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
     first = batches(many, 5)
     assert taken(2) == set(first[:2])
@@ -76,9 +74,7 @@ def test_a_team_whose_batches_are_under_way_waits_for_those_of_others(
     assert taken(9) == set(first[2:])
 
 
-def test_more_batches_than_anybody_looks_at_do_not_hide_those_of_others(
-    rolled_back: None, make_caller: MakeCaller
-) -> None:
+def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
     begun(many, queue._MOST_BATCHES + 1)
     (second,) = begun(late, 1)

@@ -61,7 +61,7 @@ def kept(begun: Begun) -> tuple[int, int, str]:
     return events, spent, response_of(begun).status
 
 
-async def test_what_was_committed_unheard_is_not_repeated(database: None, caller: Caller) -> None:
+async def test_an_unconfirmed_commit_is_not_repeated(database: None, caller: Caller) -> None:
     begun, other = await abegin(caller), await abegin(caller)
     async with broken_line() as (proxy, commit):
         await commit.submit(Change(team_id=begun.who.team_id))
@@ -75,7 +75,7 @@ async def test_what_was_committed_unheard_is_not_repeated(database: None, caller
     assert await in_db_thread(lambda: kept(other)) == (0, 0, "in_progress")
 
 
-async def test_what_was_not_committed_is_repeated(database: None, caller: Caller) -> None:
+async def test_a_failed_commit_is_repeated(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     async with broken_line() as (proxy, commit):
         await commit.submit(Change(team_id=begun.who.team_id))

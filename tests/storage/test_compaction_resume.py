@@ -82,7 +82,7 @@ async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> 
 
 
 @pytest.mark.parametrize("after", range(4))
-async def test_it_goes_on_behind_the_last_step(database: None, caller: Caller, after: int) -> None:
+async def test_a_compacting_run_resumes_after_its_last_step(database: None, caller: Caller, after: int) -> None:
     made = await begun(caller, input=TALK, context_management=MANAGED)
     body, model = await cut(made, [NOTES, ANSWER], after=after)
     shown = [item for item in body["output"] if item.get("status") != "incomplete"]
@@ -95,7 +95,7 @@ async def test_it_goes_on_behind_the_last_step(database: None, caller: Caller, a
 
 
 @pytest.mark.parametrize("after", range(3))
-async def test_one_that_is_nothing_else_is_made_once(database: None, caller: Caller, after: int) -> None:
+async def test_a_requested_compaction_is_made_only_once(database: None, caller: Caller, after: int) -> None:
     made = await begun(caller, input=[*TALK, {"type": "compaction_trigger"}])
     body, _ = await cut(made, [NOTES], after=after)
     assert (body["status"], [item["type"] for item in body["output"]]) == ("completed", ["compaction"])

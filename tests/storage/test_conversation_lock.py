@@ -85,14 +85,14 @@ def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
 # -- holds -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_held_cannot_be_taken(principal: Principal, conversation_id: str) -> None:
+def test_a_locked_conversation_cannot_be_locked_again(principal: Principal, conversation_id: str) -> None:
     take(principal, conversation_id, "resp_1")
     with pytest.raises(ConversationLocked):
         take(principal, conversation_id, "resp_2")
     assert holder(principal, conversation_id) == "resp_1"
 
 
-def test_a_hold_whose_response_never_came_runs_out(principal: Principal, conversation_id: str) -> None:
+def test_a_lock_without_a_response_expires(principal: Principal, conversation_id: str) -> None:
     take(principal, conversation_id, "resp_1")
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(seconds=1))
@@ -100,7 +100,9 @@ def test_a_hold_whose_response_never_came_runs_out(principal: Principal, convers
     assert holder(principal, conversation_id) == "resp_2"
 
 
-def test_who_has_lost_its_hold_makes_no_response(principal: Principal, caller: Caller, conversation_id: str) -> None:
+def test_a_response_that_lost_its_lock_is_not_stored(
+    principal: Principal, caller: Caller, conversation_id: str
+) -> None:
     late = store_response(caller, conversation_id)
     take(principal, conversation_id, "resp_2")
     (lost,) = store.apply([late])
@@ -109,13 +111,15 @@ def test_who_has_lost_its_hold_makes_no_response(principal: Principal, caller: C
         assert not Response.objects.exists()
 
 
-def test_a_response_that_was_made_is_not_given_back(principal: Principal, caller: Caller, conversation_id: str) -> None:
+def test_the_lock_of_a_stored_response_is_not_released(
+    principal: Principal, caller: Caller, conversation_id: str
+) -> None:
     response_id = made(principal, caller, conversation_id)
     conversation_lock.release(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
     assert holder(principal, conversation_id) == response_id
 
 
-def test_who_leaves_while_it_takes_hold_gives_it_back(principal: Principal, conversation_id: str) -> None:
+def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Principal, conversation_id: str) -> None:
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
     loop = asyncio.new_event_loop()
 
@@ -144,7 +148,7 @@ def waiting() -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
+def test_a_dead_run_is_ended_before_its_conversation_is_locked_again(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
     response_id = made(principal, caller, conversation_id)
@@ -159,7 +163,9 @@ def test_a_run_that_has_died_is_ended_before_its_conversation_is_taken(
         assert Response.objects.get(pk=response_id).status == "failed"
 
 
-def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conversation_id: str) -> None:
+def test_a_request_ends_the_dead_run_that_locks_its_conversation(
+    principal: Principal, caller: Caller, conversation_id: str
+) -> None:
     age(principal, made(principal, caller, conversation_id))
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
     context = asyncio.run(conversation_runs.lock_and_read(principal=principal, body=body, response_id="resp_2"))
@@ -167,7 +173,7 @@ def test_a_request_does_so_by_itself(principal: Principal, caller: Caller, conve
     assert holder(principal, conversation_id) == "resp_2"
 
 
-def test_a_run_in_the_background_keeps_its_hold_without_a_worker(
+def test_a_background_run_keeps_its_lock_without_a_worker(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
     response_id = made(principal, caller, conversation_id)
@@ -180,7 +186,7 @@ def test_a_run_in_the_background_keeps_its_hold_without_a_worker(
         take(principal, conversation_id, "resp_2")
 
 
-def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal, caller: Caller) -> None:
+def test_locks_of_responses_that_were_never_stored_are_deleted(principal: Principal, caller: Caller) -> None:
     names = [services.create_conversation(principal=principal, items=[], metadata={}).pk for _ in range(2)]
     take(principal, names[0], "resp_never_made")
     response_id = made(principal, caller, names[1])
@@ -190,7 +196,7 @@ def test_holds_of_responses_that_were_never_made_are_swept(principal: Principal,
     assert [holder(principal, name) for name in names] == [None, response_id]
 
 
-def test_the_successor_of_a_run_leaves_all_of_it(principal: Principal, caller: Caller, conversation_id: str) -> None:
+def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Caller, conversation_id: str) -> None:
     """The places of what its predecessor stored are read from the rows, fragments among them."""
     begun, _ = prepare(caller)
     response_id = made(principal, caller, conversation_id)
@@ -241,7 +247,7 @@ def statements(work: Callable[[], object]) -> list[str]:
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
 
 
-def test_reading_takes_as_many_statements_however_long_a_conversation_is(principal: Principal) -> None:
+def test_reading_a_long_conversation_takes_no_more_statements(principal: Principal) -> None:
     counts = set()
     for length in (0, 10, 2000):
         name = services.create_conversation(principal=principal, items=[], metadata={}).pk
@@ -250,7 +256,7 @@ def test_reading_takes_as_many_statements_however_long_a_conversation_is(princip
     assert counts == {4}
 
 
-def test_what_lies_before_a_compaction_item_costs_nothing(principal: Principal, conversation_id: str) -> None:
+def test_items_before_a_compaction_item_are_not_read(principal: Principal, conversation_id: str) -> None:
     fill(principal, conversation_id, 3000)
     services.append_items(
         principal=principal, conversation_id=conversation_id, items=[compaction(principal), said("after")]
@@ -278,7 +284,7 @@ def touched(node: dict[str, Any]) -> int:
     return int(own) + sum(touched(child) for child in node.get("Plans", ()))
 
 
-def test_a_fork_and_a_deletion_know_where_the_context_begins(principal: Principal, conversation_id: str) -> None:
+def test_a_fork_and_a_deletion_keep_the_start_of_the_context(principal: Principal, conversation_id: str) -> None:
     first, second = (compaction(principal, id=name) for name in ("cmp_1", "cmp_2"))
     items = [said("a"), first, said("b"), second, said("c")]
     services.append_items(principal=principal, conversation_id=conversation_id, items=items)

@@ -88,7 +88,7 @@ MOST = 12
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_it_takes_as_many_statements_in_a_long_one_as_in_a_short_one(principal: Principal, name: str) -> None:
+def test_appending_to_a_long_conversation_takes_no_more_statements(principal: Principal, name: str) -> None:
     counts = []
     for length in LENGTHS:
         one = begin(principal, length)
@@ -123,7 +123,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
         return [future.result() for future in [threads.submit(run, work) for work in works]]
 
 
-def test_appends_at_once_lose_double_and_mix_nothing(principal: Principal) -> None:
+def test_concurrent_appends_lose_duplicate_and_mix_nothing(principal: Principal) -> None:
     one = begin(principal, 0)
     at_once(*(partial(add, principal, one, f"{n}a", f"{n}b") for n in range(8)))
     with scope.team(principal.team_id):
@@ -136,7 +136,7 @@ def test_appends_at_once_lose_double_and_mix_nothing(principal: Principal) -> No
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_an_item_is_shared_or_gone_when_both_happen_at_once(principal: Principal, attempt: int) -> None:
+def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: Principal, attempt: int) -> None:
     one, other = begin(principal, 1), begin(principal, 0)
     item = middle(principal, one)
     gone, shared = at_once(
@@ -151,7 +151,7 @@ def test_an_item_is_shared_or_gone_when_both_happen_at_once(principal: Principal
         assert Item.objects.filter(id=item).exists() is stands is not isinstance(shared, ApiError)
 
 
-def test_whoever_comes_after_its_end_finds_no_conversation(principal: Principal) -> None:
+def test_an_append_after_the_deletion_finds_no_conversation(principal: Principal) -> None:
     one = begin(principal, 3)
     _, *added = at_once(
         lambda: services.delete_conversation(
@@ -168,7 +168,7 @@ def test_whoever_comes_after_its_end_finds_no_conversation(principal: Principal)
 # -- what the tables hold to -------------------------------------------------------------------------------------------
 
 
-def test_two_items_never_have_the_same_place(principal: Principal) -> None:
+def test_two_items_never_have_the_same_position(principal: Principal) -> None:
     one = begin(principal, 1)
     with scope.team(principal.team_id):
         item = Item.objects.get()

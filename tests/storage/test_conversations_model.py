@@ -104,7 +104,7 @@ class World:
 @pytest.mark.slow
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_conversations_are_what_plain_lists_would_be(
+def test_conversations_behave_like_plain_lists(
     database: None, caller: Caller, steps: list[tuple[str, int, int]]
 ) -> None:
     world = World(directory.principal(caller.secret))

@@ -37,7 +37,7 @@ def delete(caller: Caller, response_id: str) -> None:
     create.delete_response(actor=principal.actor, response=response, request=request)
 
 
-def test_who_comes_after_the_deletion_is_not_made(database: None, caller: Caller) -> None:
+def test_a_response_to_a_deleted_predecessor_is_not_stored(database: None, caller: Caller) -> None:
     previous = begin(caller).who.response_id
     _, change = follower(caller, previous)
     delete(caller, previous)
@@ -48,7 +48,7 @@ def test_who_comes_after_the_deletion_is_not_made(database: None, caller: Caller
         assert list(Response.objects.values_list("pk", flat=True)) == [other.who.response_id]
 
 
-def test_a_deletion_waits_for_who_is_being_made_and_links_it(database: None, caller: Caller) -> None:
+def test_a_deletion_waits_for_a_new_successor_and_links_it(database: None, caller: Caller) -> None:
     first = begin(caller).who.response_id
     second = begin(caller, previous_response_id=first).who.response_id
     third, change = follower(caller, second)
@@ -76,7 +76,7 @@ def waiting() -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_socket_does_not_go_on_from_what_was_deleted(api: Api, script: Script, web: WebProcess) -> None:
+def test_a_websocket_cannot_continue_a_deleted_response(api: Api, script: Script, web: WebProcess) -> None:
     """It has the words in memory still; whoever follows the next response on another node would not."""
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")["id"]

@@ -41,7 +41,7 @@ def is_admitted(secret: str) -> bool:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_leads_to_its_team_and_its_limits(database: None, make_caller: MakeCaller) -> None:
+def test_a_key_resolves_to_its_team_and_limits(database: None, make_caller: MakeCaller) -> None:
     caller = make_caller(scopes=[Scope.MODELS_READ], allowed_models=["a", "b"])
     principal = directory.principal(caller.secret)
     assert (principal.team_id, principal.key_id) == (caller.team.pk, caller.key.pk)
@@ -51,7 +51,7 @@ def test_a_key_leads_to_its_team_and_its_limits(database: None, make_caller: Mak
         principal.require(Scope.RESPONSES_WRITE)
 
 
-def test_a_revoked_key_is_refused_within_two_seconds(database: None, caller: Caller) -> None:
+def test_a_revoked_key_is_rejected_within_two_seconds(database: None, caller: Caller) -> None:
     assert is_admitted(caller.secret)
     assert services.revoke_key(key=caller.key)
     assert seconds_until(lambda: not is_admitted(caller.secret)) < PROMISED_SECONDS
@@ -60,11 +60,11 @@ def test_a_revoked_key_is_refused_within_two_seconds(database: None, caller: Cal
     assert refused.value.code == "api_key_revoked"
 
 
-def test_a_key_is_revoked_once(database: None, caller: Caller) -> None:
+def test_a_key_can_only_be_revoked_once(database: None, caller: Caller) -> None:
     assert [services.revoke_key(key=caller.key) for _ in range(2)] == [True, False]
 
 
-def test_an_expired_key_is_refused_although_it_is_remembered(database: None, make_caller: MakeCaller) -> None:
+def test_an_expired_key_is_rejected_even_if_it_is_cached(database: None, make_caller: MakeCaller) -> None:
     caller = make_caller(expires_at=now() + timedelta(seconds=0.3))
     assert is_admitted(caller.secret)
     assert seconds_until(lambda: not is_admitted(caller.secret)) < directory.CACHE_SECONDS
@@ -74,13 +74,13 @@ def test_an_expired_key_is_refused_although_it_is_remembered(database: None, mak
 
 
 @pytest.mark.parametrize("secret", ["sk-nobody", "", "é", "sk-" + "x" * 10_000])
-def test_an_unknown_key_is_refused(database: None, secret: str) -> None:
+def test_an_unknown_key_is_rejected(database: None, secret: str) -> None:
     with pytest.raises(Unauthorized) as refused:
         directory.principal(secret)
     assert refused.value.code == "invalid_api_key"
 
 
-def test_a_busy_key_asks_the_database_once_a_second(database: None, caller: Caller) -> None:
+def test_a_busy_key_queries_the_database_once_a_second(database: None, caller: Caller) -> None:
     directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
         for _ in range(50):
@@ -88,14 +88,14 @@ def test_a_busy_key_asks_the_database_once_a_second(database: None, caller: Call
     assert len(captured) == 0
 
 
-def test_the_use_of_a_key_is_noted(database: None, caller: Caller) -> None:
+def test_the_last_use_of_a_key_is_recorded(database: None, caller: Caller) -> None:
     assert caller.key.last_used_at is None
     directory.principal(caller.secret)
     with scope.team(caller.team.pk):
         assert ApiKey.objects.get(pk=caller.key.pk).last_used_at is not None
 
 
-def test_of_a_secret_only_a_digest_is_kept(database: None, caller: Caller) -> None:
+def test_only_a_digest_of_a_secret_is_stored(database: None, caller: Caller) -> None:
     with scope.team(caller.team.pk), connection.cursor() as cursor:
         cursor.execute("SELECT to_jsonb(k)::text FROM tenants_apikey AS k WHERE id = %s", [caller.key.pk])
         (row,) = cursor.fetchone()
@@ -129,23 +129,25 @@ async def route(caller: Caller, model: str) -> Route:
     return await directory.aroute(principal, model)
 
 
-async def test_a_name_of_its_own_comes_before_every_other_name(database: None, caller: Caller, name: str) -> None:
+async def test_an_exact_name_wins_over_the_wildcard(database: None, caller: Caller, name: str) -> None:
     _, own = await in_db_thread(lambda: (add("*", caller.team, default=True), add(name)))
     assert (await route(caller, name)).upstream.id == own
 
 
-async def test_every_other_name_goes_to_the_star(database: None, caller: Caller, name: str) -> None:
+async def test_any_other_name_matches_the_wildcard(database: None, caller: Caller, name: str) -> None:
     star = await in_db_thread(lambda: add("*", caller.team))
     found = await route(caller, name)
     assert (found.upstream.id, found.model, found.upstream_model) == (star, name, name)
 
 
-async def test_the_teams_own_route_comes_before_everybodys(database: None, caller: Caller, name: str) -> None:
+async def test_a_route_of_the_team_wins_over_a_shared_one(database: None, caller: Caller, name: str) -> None:
     _, own = await in_db_thread(lambda: (add(name, default=True), add(name, caller.team)))
     assert (await route(caller, name)).upstream.id == own
 
 
-async def test_a_route_of_several_teams_is_each_ones_own(database: None, make_caller: MakeCaller, name: str) -> None:
+async def test_a_route_of_several_teams_counts_as_own_for_each(
+    database: None, make_caller: MakeCaller, name: str
+) -> None:
     callers = await in_db_thread(lambda: [make_caller() for _ in range(3)])
     teams = [caller.team for caller in callers]
     everybodys, shared = await in_db_thread(lambda: (add(name, default=True), add(name, *teams[:2])))
@@ -153,19 +155,17 @@ async def test_a_route_of_several_teams_is_each_ones_own(database: None, make_ca
     assert found == [shared, shared, everybodys]
 
 
-async def test_the_default_upstream_comes_before_others(database: None, caller: Caller, name: str) -> None:
+async def test_the_default_upstream_wins_over_others(database: None, caller: Caller, name: str) -> None:
     _, default, _ = await in_db_thread(lambda: (add(name), add(name, default=True), add(name)))
     assert (await route(caller, name)).upstream.id == default
 
 
-async def test_among_equals_the_oldest_route_is_taken(database: None, caller: Caller, name: str) -> None:
+async def test_the_oldest_of_equal_routes_wins(database: None, caller: Caller, name: str) -> None:
     oldest, _ = await in_db_thread(lambda: (add(name), add(name)))
     assert (await route(caller, name)).upstream.id == oldest
 
 
-async def test_a_model_of_another_team_is_like_one_that_does_not_exist(
-    database: None, make_caller: MakeCaller, name: str
-) -> None:
+async def test_a_model_of_another_team_is_not_found(database: None, make_caller: MakeCaller, name: str) -> None:
     mine, other = await in_db_thread(lambda: (make_caller(), make_caller()))
     theirs = await in_db_thread(lambda: {add(name, other.team), add("*", other.team)})
     assert await upstream_of(other, name) in theirs
@@ -182,31 +182,31 @@ async def upstream_of(caller: Caller, model: str) -> str | None:
         return None
 
 
-async def test_a_disabled_route_is_none(database: None, caller: Caller, name: str) -> None:
+async def test_a_disabled_route_is_ignored(database: None, caller: Caller, name: str) -> None:
     disabled, other = await in_db_thread(lambda: (add(name, caller.team, enabled=False), add(name)))
     assert (await route(caller, name)).upstream.id == other != disabled
 
 
-async def test_a_key_may_be_limited_to_some_models(database: None, make_caller: MakeCaller, name: str) -> None:
+async def test_a_key_can_be_limited_to_some_models(database: None, make_caller: MakeCaller, name: str) -> None:
     caller = await in_db_thread(lambda: make_caller(allowed_models=["another"]))
     await in_db_thread(lambda: add(name, caller.team))
     with pytest.raises(ModelNotFound):
         await route(caller, name)
 
 
-async def test_the_upstream_may_call_the_model_otherwise(database: None, caller: Caller, name: str) -> None:
+async def test_the_upstream_may_use_another_model_name(database: None, caller: Caller, name: str) -> None:
     await in_db_thread(lambda: add(name, caller.team, upstream_model="gpt"))
     found = await route(caller, name)
     assert (found.model, found.upstream_model, found.upstream.api_key) == (name, "gpt", "k")
 
 
-async def test_the_star_is_a_route_and_no_name(database: None, caller: Caller) -> None:
+async def test_the_wildcard_is_not_a_model_name(database: None, caller: Caller) -> None:
     await in_db_thread(lambda: add("*", caller.team))
     with pytest.raises(ModelNotFound):
         await route(caller, "*")
 
 
-async def test_a_new_route_is_known_within_two_seconds(database: None, caller: Caller, name: str) -> None:
+async def test_a_new_route_is_found_within_two_seconds(database: None, caller: Caller, name: str) -> None:
     old = await in_db_thread(lambda: add(name))
     assert (await route(caller, name)).upstream.id == old
     new = await in_db_thread(lambda: add(name, caller.team))

@@ -111,7 +111,7 @@ def log_numbers(run: Running) -> list[int]:
     return [event["sequence_number"] for event in log_of(run.begun)]
 
 
-async def test_a_number_beyond_the_end_waits_for_what_comes_after_it(caller: Caller, principal: Principal) -> None:
+async def test_following_from_a_later_number_waits_for_it(caller: Caller, principal: Principal) -> None:
     async with running(caller) as run:
         beyond = asyncio.create_task(followed(principal, run, after=6))
         far_beyond = asyncio.create_task(followed(principal, run, after=999))
@@ -122,7 +122,7 @@ async def test_a_number_beyond_the_end_waits_for_what_comes_after_it(caller: Cal
         assert await far_beyond == b"data: [DONE]\n\n"
 
 
-async def test_followers_of_a_deleted_run_are_not_left_waiting(caller: Caller, principal: Principal) -> None:
+async def test_followers_of_a_deleted_run_stop_waiting(caller: Caller, principal: Principal) -> None:
     async with running(caller) as run:
         frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
         await seen(frames, b"Hel")

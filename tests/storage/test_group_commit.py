@@ -58,7 +58,7 @@ async def settled(*futures: "asyncio.Future[None]") -> list[Any]:
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
-async def test_what_comes_together_is_committed_together_and_in_order(database: None, caller: Caller) -> None:
+async def test_concurrent_changes_are_committed_together_in_order(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     numbers = range(2, 2 + MANY)
     assert await settled(*(writer.submit(change(begun, number)) for number in numbers)) == [None] * MANY
@@ -67,7 +67,7 @@ async def test_what_comes_together_is_committed_together_and_in_order(database: 
     assert len({transaction for _, transaction in found}) < MANY / 4
 
 
-async def test_one_bad_change_does_not_fail_its_neighbours(database: None, caller: Caller) -> None:
+async def test_an_invalid_change_does_not_fail_others_in_its_group(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     taken = change(begun, 0)  # the opening stands there already
     outcomes = await settled(*(writer.submit(one) for one in (change(begun, 2), taken, change(begun, 3))))
@@ -90,7 +90,7 @@ def test_a_change_cannot_write_into_another_team(database: None, make_caller: Ma
     assert written(theirs) == []
 
 
-async def test_a_lost_lease_writes_nothing_and_its_neighbour_everything(database: None, caller: Caller) -> None:
+async def test_a_lost_lease_writes_nothing_but_its_group_is_committed(database: None, caller: Caller) -> None:
     lost, held = await abegin(caller), await abegin(caller)
     outcomes = await in_db_thread(lambda: store.apply([change(lost, 2, token=7), change(held, 2, token=1)]))
     assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)]
@@ -99,7 +99,7 @@ async def test_a_lost_lease_writes_nothing_and_its_neighbour_everything(database
     assert [row.turns for row in rows] == [0, 2]
 
 
-async def test_a_response_that_was_deleted_takes_nothing_any_more(database: None, caller: Caller) -> None:
+async def test_a_deleted_response_accepts_no_writes(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
 
     def delete() -> None:
@@ -112,7 +112,7 @@ async def test_a_response_that_was_deleted_takes_nothing_any_more(database: None
     assert isinstance(unguarded, IntegrityError)
 
 
-async def test_a_connection_that_was_lost_is_replaced(database: None, caller: Caller) -> None:
+async def test_a_lost_connection_is_replaced(database: None, caller: Caller) -> None:
     begun, backends = await abegin(caller), list[int]()
 
     def apply(changes: Sequence[Change]) -> list[Exception | None]:
@@ -128,7 +128,7 @@ async def test_a_connection_that_was_lost_is_replaced(database: None, caller: Ca
 
 
 @pytest.mark.parametrize("waits_forever", [False, True])
-async def test_a_database_that_stays_away_is_waited_for_as_long_as_was_said(
+async def test_an_unavailable_database_is_awaited_up_to_the_limit(
     database: None, caller: Caller, *, waits_forever: bool
 ) -> None:
     begun, tries = await abegin(caller), list[int]()
@@ -157,7 +157,7 @@ def terminate(backend: int) -> None:
 # -- the machinery alone -----------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_that_fails_is_repeated_one_by_one_in_its_order() -> None:
+async def test_a_failed_group_is_repeated_change_by_change_in_order() -> None:
     seen: list[list[str]] = []
 
     def apply(changes: Any) -> list[None]:
@@ -173,7 +173,7 @@ async def test_a_batch_that_fails_is_repeated_one_by_one_in_its_order() -> None:
     assert [name for batch in seen if len(batch) == 1 for name in batch] == ["a", "bad", "b"]
 
 
-async def test_each_change_gets_the_answer_to_itself() -> None:
+async def test_each_change_gets_its_own_outcome() -> None:
     def apply(changes: Any) -> list[Exception | None]:
         return [KeyError(name) if name.isupper() else None for name in changes]
 
@@ -182,7 +182,7 @@ async def test_each_change_gets_the_answer_to_itself() -> None:
     assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
 
 
-async def test_somebody_who_does_not_wait_any_more_disturbs_nobody() -> None:
+async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     commit: GroupCommit[str] = GroupCommit(lambda changes: [None] * len(changes), name="test")
     gone, waiting = commit.submit("a"), commit.submit("b")
     gone.cancel()

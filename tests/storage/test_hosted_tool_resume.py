@@ -90,7 +90,7 @@ def of(body: Json, kind: str) -> list[Json]:
     return [item for item in body["output"] if item["type"] == kind and item["status"] == "completed"]
 
 
-async def test_searches_are_told_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:
+async def test_searches_are_reported_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
         drawer = Drawer()
         begun = await abegin(caller, input="Go.", tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
@@ -106,7 +106,7 @@ async def test_searches_are_told_once_wherever_the_run_was_cut(database: None, c
 
 
 @pytest.mark.slow
-async def test_no_program_runs_twice_wherever_the_run_was_cut(database: None, caller: Caller, sandbox: Sandbox) -> None:
+async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, caller: Caller, sandbox: Sandbox) -> None:
     program = orjson.dumps({"code": "open('log', 'a').write('c')"}).decode()
     commands = orjson.dumps({"commands": ["printf s >> log"]}).decode()
     turns = (calls(code_interpreter=program), calls(shell=commands), text("Done."))

@@ -60,7 +60,7 @@ def taken(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
         return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
 
 
-async def test_a_picture_stands_once_wherever_the_run_was_cut(database: None, caller: Caller) -> None:
+async def test_an_image_appears_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
         generator = FakeImageGenerator()
         begun = await abegin(caller, input="Draw.", tools=[TOOL])

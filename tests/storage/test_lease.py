@@ -78,7 +78,7 @@ async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short
     ],
     ids=["cancelled", "taken over"],
 )
-async def test_a_run_that_is_not_its_own_any_more_stops_within_a_renewal(
+async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
     database: None, caller: Caller, short_leases: None, write: Callable[[Begun], None], status: str
 ) -> None:
     begun, live, model, _ = await hanging(caller)
@@ -89,9 +89,7 @@ async def test_a_run_that_is_not_its_own_any_more_stops_within_a_renewal(
     assert (await in_db_thread(lambda: response_of(begun))).status == status
 
 
-async def test_a_run_whose_lease_was_taken_over_leaves_it_to_its_new_owner(
-    database: None, caller: Caller, short_leases: None
-) -> None:
+async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Caller, short_leases: None) -> None:
     begun, live, _, gate = await hanging(caller)
     until_then = lease_until() + timedelta(hours=1)
     await in_db_thread(lambda: change(begun, lease_owner="another:1", lease_token=2, lease_until=until_then))
@@ -112,7 +110,7 @@ def end_of(begun: Begun) -> RunEnded:
     return asyncio.run(last())
 
 
-def test_cancelled_wins_over_a_later_finish(database: None, caller: Caller) -> None:
+def test_cancel_wins_over_a_late_completion(database: None, caller: Caller) -> None:
     begun = begin(caller)
     _, finish = begun.recorder.plan(end_of(begun))
     cancel(begun)
@@ -122,7 +120,7 @@ def test_cancelled_wins_over_a_later_finish(database: None, caller: Caller) -> N
     assert [event["type"] for event in log_of(begun)] == ["response.created", "response.in_progress"]
 
 
-def test_what_has_ended_cannot_end_again(database: None, caller: Caller) -> None:
+def test_an_ended_response_cannot_end_again(database: None, caller: Caller) -> None:
     begun = begin(caller)
     _, finish = begun.recorder.plan(end_of(begun))
     assert store.apply([finish]) == [None]
@@ -133,7 +131,7 @@ def test_what_has_ended_cannot_end_again(database: None, caller: Caller) -> None
     assert len(body_of(begun)["output"]) == 1
 
 
-def test_the_token_of_a_predecessor_opens_nothing(database: None, caller: Caller) -> None:
+def test_an_old_lease_token_writes_nothing(database: None, caller: Caller) -> None:
     begun = begin(caller)
     _, finish = begun.recorder.plan(end_of(begun))
     change(begun, lease_token=2)
@@ -142,7 +140,7 @@ def test_the_token_of_a_predecessor_opens_nothing(database: None, caller: Caller
     assert response_of(begun).status == Status.IN_PROGRESS
 
 
-async def test_a_lost_run_tells_its_client_nothing_that_is_not_stored(database: None, caller: Caller) -> None:
+async def test_a_run_without_its_lease_sends_only_what_is_stored(database: None, caller: Caller) -> None:
     begun, live, _, gate = await hanging(caller)
     await in_db_thread(lambda: cancel(begun))
     gate.set()
@@ -151,7 +149,7 @@ async def test_a_lost_run_tells_its_client_nothing_that_is_not_stored(database: 
     assert (await live.finished()).ending.status == "failed"
 
 
-async def test_a_run_that_is_cancelled_here_is_stored_as_cancelled(database: None, caller: Caller) -> None:
+async def test_a_run_cancelled_in_its_process_is_stored_as_cancelled(database: None, caller: Caller) -> None:
     begun, live, model, _ = await hanging(caller)
     live.cancel()
     assert (await live.finished()).ending.status == "cancelled"
@@ -161,7 +159,7 @@ async def test_a_run_that_is_cancelled_here_is_stored_as_cancelled(database: Non
 
 
 @pytest.mark.parametrize(("stored", "grace", "ends"), [(False, 30, True), (True, 0, True), (True, None, False)])
-async def test_a_run_whose_client_went_away_ends_after_its_grace(
+async def test_a_run_without_its_client_ends_after_the_grace_period(
     database: None, caller: Caller, stored: bool, grace: float | None, ends: bool
 ) -> None:
     begun, gate = await abegin(caller, store=stored), asyncio.Event()
@@ -181,14 +179,14 @@ async def test_an_orderly_shutdown_ends_every_run(database: None, caller: Caller
     assert [row.status for row in rows] == [Status.CANCELLED] * 2
 
 
-def test_a_response_begins_with_a_lease_of_its_process(database: None, caller: Caller) -> None:
+def test_a_new_response_is_leased_by_its_process(database: None, caller: Caller) -> None:
     row = response_of(begin(caller))
     assert (row.lease_owner, row.lease_token) == (PROCESS, 1)
     assert row.lease_until is not None
     assert row.lease_until > now()
 
 
-def test_renewals_and_writes_never_wait_for_each_other_crosswise(database: None, caller: Caller) -> None:
+def test_renewals_and_writes_do_not_deadlock(database: None, caller: Caller) -> None:
     prepared = [prepare(caller) for _ in range(100)]
     assert store.apply([created for _, created in prepared]) == [None] * len(prepared)
     changes = [touch(begun) for begun, _ in prepared]
@@ -214,5 +212,5 @@ def renew_often(response_ids: list[str]) -> None:
         connection.close()
 
 
-def test_no_two_processes_have_one_name() -> None:
+def test_process_names_are_unique() -> None:
     assert process_name() != process_name()

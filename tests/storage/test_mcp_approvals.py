@@ -50,7 +50,7 @@ def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: i
     return len(outcome.granted) == 1
 
 
-def test_of_requests_that_race_one_is_taken_at_its_word(caller: Caller) -> None:
+def test_only_one_of_two_concurrent_answers_counts(caller: Caller) -> None:
     item = asked(caller, begin(caller, input="Go."))
     with ThreadPoolExecutor(RIVALS) as pool:
         outcomes = list(pool.map(partial(taken, caller, item, Barrier(RIVALS)), range(RIVALS)))
@@ -60,7 +60,7 @@ def test_of_requests_that_race_one_is_taken_at_its_word(caller: Caller) -> None:
     assert (row.state, row.answered_in) == ("granted", f"resp_{outcomes.index(True)}")
 
 
-def test_it_is_deleted_with_its_response(caller: Caller) -> None:
+def test_an_approval_is_deleted_with_its_response(caller: Caller) -> None:
     begun = begin(caller, input="Go.")
     item = asked(caller, begun)
     delete_response(

@@ -129,7 +129,7 @@ async def lives(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Life
 
 
 @pytest.mark.slow
-async def test_no_tool_is_called_twice_wherever_the_run_was_cut(
+async def test_no_tool_is_called_twice_wherever_the_run_stopped(
     database: None, caller: Caller, served: McpServer
 ) -> None:
     cuts = 0
@@ -145,7 +145,7 @@ async def test_no_tool_is_called_twice_wherever_the_run_was_cut(
     assert cuts > 10
 
 
-async def test_the_secrets_are_gone_once_the_run_has_ended(database: None, caller: Caller, served: McpServer) -> None:
+async def test_secrets_are_erased_when_the_run_ends(database: None, caller: Caller, served: McpServer) -> None:
     life = Life(await begin(caller, served), TURNS)
 
     def secrets() -> str:
@@ -161,7 +161,7 @@ async def test_the_secrets_are_gone_once_the_run_has_ended(database: None, calle
     assert {headers["x-key"] for headers in served.headers} == {"secret-in-row"}
 
 
-async def test_an_approved_call_is_made_once_or_not_at_all(database: None, caller: Caller, served: McpServer) -> None:
+async def test_an_approved_call_is_made_at_most_once(database: None, caller: Caller, served: McpServer) -> None:
     note = ListedTool(name="note", **_described(served, "note"))
     definition = AvailableTool(server=RemoteServer(label="box", url=served.url), tool=note).definition
     one = ApprovedCall(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
@@ -185,7 +185,7 @@ def _described(running: McpServer, name: str) -> dict[str, Any]:
     return {"description": found.description, "input_schema": found.input_schema, "annotations": hints}
 
 
-async def test_a_successor_knows_what_was_granted(database: None, caller: Caller) -> None:
+async def test_a_resumed_run_knows_its_approvals(database: None, caller: Caller) -> None:
     begun = await abegin(caller, input="Go.")
     item = McpApprovalRequest(id="mcpr_granted", server_label="box", name="note", arguments="{}")
 
@@ -207,6 +207,6 @@ async def test_a_successor_knows_what_was_granted(database: None, caller: Caller
     assert [(one.request_id, one.request.name, one.definition) for one in found] == [("mcpr_granted", "note", "d")]
 
 
-def test_the_policy_without_a_word_asks_for_everything() -> None:
+def test_the_default_policy_requires_approval_for_every_call() -> None:
     reading = ListedTool(name="t", description=None, input_schema={}, annotations={"readOnlyHint": True})
     assert ApprovalPolicy.parse(None).asks_for(reading)

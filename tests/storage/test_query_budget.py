@@ -66,7 +66,7 @@ def test_turn_200_takes_at_most_two_statements_more_than_turn_1(database: None, 
     assert [len(reading.items) for reading in (first, tenth, last)] == [1, 19, 2 * TURNS + 1]
 
 
-def test_a_chain_is_read_in_its_order(database: None, caller: Caller) -> None:
+def test_a_chain_is_read_in_order(database: None, caller: Caller) -> None:
     reading, _ = read(caller, chain(caller, 3)[-1])
     said = [item.parts()[0] for item in reading.items if isinstance(item, InputMessage | AssistantMessage)]
     assert [getattr(part, "text", None) for part in said] == [
@@ -75,21 +75,21 @@ def test_a_chain_is_read_in_its_order(database: None, caller: Caller) -> None:
     ]
 
 
-def test_a_chain_copies_nothing(database: None, caller: Caller) -> None:
+def test_a_chain_copies_no_items(database: None, caller: Caller) -> None:
     ids = chain(caller, 5)
     with scope.team(caller.team.pk):
         assert Item.objects.count() == 2 * len(ids)
         assert Response.objects.count() == len(ids)
 
 
-def test_a_fork_shares_what_came_before_it(database: None, caller: Caller) -> None:
+def test_a_fork_shares_the_items_before_it(database: None, caller: Caller) -> None:
     ids = chain(caller, 2)
     fork = add_turn(caller, 7, ids[0])
     reading, _ = read(caller, fork)
     assert len(reading.items) == 5
 
 
-def test_a_page_of_the_input_takes_one_statement(database: None, caller: Caller) -> None:
+def test_a_page_of_input_items_takes_one_statement(database: None, caller: Caller) -> None:
     ids = chain(caller, 30)
     with scope.team(caller.team.pk), CaptureQueriesContext(connection) as captured:
         response = Response.objects.get(pk=ids[-1])
@@ -99,7 +99,7 @@ def test_a_page_of_the_input_takes_one_statement(database: None, caller: Caller)
     assert sum("RECURSIVE" in sql for sql in statements) == 1
 
 
-def test_the_work_of_a_chain_is_that_of_its_items(database: None, caller: Caller) -> None:
+def test_reading_a_chain_costs_only_its_items(database: None, caller: Caller) -> None:
     """What other responses of the team there are costs nothing."""
     ids = chain(caller, 20)
     before = rows_looked_at(caller, ids[-1])

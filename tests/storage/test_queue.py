@@ -54,7 +54,7 @@ def claim(slots: int, **held: int) -> list[str]:
     return [claimed.response_id for claimed in claims.claim(capacity=capacity, held=held, mine=[])]
 
 
-def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, caller: Caller) -> None:
+def test_a_claim_takes_the_lease_and_increments_its_token(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
     assert claim(4) == [response_id]
     row = Response.objects.get(pk=response_id)
@@ -64,7 +64,7 @@ def test_a_claim_takes_the_lease_and_counts_up_its_token(rolled_back: None, call
     assert claim(4) == []
 
 
-def test_each_claim_is_noted_with_its_time_and_its_worker(rolled_back: None, caller: Caller) -> None:
+def test_each_claim_is_recorded_with_time_and_worker(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
     before = now()
     for _ in range(2):
@@ -75,20 +75,20 @@ def test_each_claim_is_noted_with_its_time_and_its_worker(rolled_back: None, cal
     assert all(datetime.fromisoformat(made["at"]) >= before - timedelta(seconds=60) for made in claims_made)
 
 
-def test_teams_take_turns_and_the_oldest_of_each_comes_first(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_teams_take_turns_with_their_oldest_response_first(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
     first, second = queue(many, 10), queue(few, 2)
     assert set(claim(4)) == {*first[:2], *second}
 
 
-def test_a_team_that_holds_more_waits_for_those_that_hold_less(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_team_with_more_runs_waits_for_teams_with_fewer(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
     queue(many, 10)
     second = queue(few, 3)
     assert set(claim(8, **{many.team.pk: 5})) == set(second)
 
 
-def test_a_full_worker_takes_those_of_a_team_that_comes_late(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_full_worker_still_claims_for_a_team_that_comes_late(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
     queue(many, 10)
     second = queue(late, 3)
@@ -96,7 +96,7 @@ def test_a_full_worker_takes_those_of_a_team_that_comes_late(rolled_back: None, 
     assert claim(4, **{many.team.pk: 4, late.team.pk: 2}) == []
 
 
-def test_a_team_alone_has_all_slots(rolled_back: None, caller: Caller) -> None:
+def test_a_single_team_may_use_all_slots(rolled_back: None, caller: Caller) -> None:
     assert claim(4) == []
     assert len(queue(caller, 10)) == 10
     assert len(claim(4)) == 4
@@ -113,14 +113,14 @@ def test_a_team_alone_has_all_slots(rolled_back: None, caller: Caller) -> None:
         ({"attempt": 5}, False),
     ],
 )
-def test_only_what_nobody_holds_and_may_be_tried_is_taken(
+def test_only_unleased_responses_with_attempts_left_are_claimed(
     rolled_back: None, caller: Caller, columns: dict[str, Any], is_taken: bool
 ) -> None:
     queued = queue(caller, **columns)
     assert claim(4) == (queued if is_taken else [])
 
 
-def test_what_is_given_back_can_be_claimed_at_once_and_was_no_attempt(rolled_back: None, caller: Caller) -> None:
+def test_a_released_response_is_claimable_and_cost_no_attempt(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
     claim(4)
     assert claims.release([response_id]) == 1
@@ -129,13 +129,13 @@ def test_what_is_given_back_can_be_claimed_at_once_and_was_no_attempt(rolled_bac
     assert claim(4) == [response_id]
 
 
-def test_a_process_does_not_claim_what_it_runs(rolled_back: None, caller: Caller) -> None:
+def test_a_process_does_not_claim_its_own_runs(rolled_back: None, caller: Caller) -> None:
     (response_id,) = queue(caller)
     capacity = claims.capacity(slots=4, held={})
     assert claims.claim(capacity=capacity, held={}, mine=[response_id]) == []
 
 
-def test_one_claim_costs_little_whoever_has_how_many(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, make_caller: MakeCaller) -> None:
     """One team's queue is not read to find another's first."""
     many, few = make_caller(), make_caller()
     queue(many, 300)

@@ -61,7 +61,7 @@ def ledger(begun: Begun) -> list[UsageRecord]:
         return list(UsageRecord.objects.filter(object_id=begun.who.response_id).order_by("turn"))
 
 
-async def test_what_is_stored_is_what_was_streamed(database: None, caller: Caller) -> None:
+async def test_the_stored_response_equals_the_streamed_one(database: None, caller: Caller) -> None:
     begun = await abegin(caller, metadata={"a": "b"}, temperature=0.5)
     await record_all(begun, text("Hel", "lo"))
     log, body = await in_db_thread(lambda: (log_of(begun), body_of(begun)))
@@ -69,7 +69,7 @@ async def test_what_is_stored_is_what_was_streamed(database: None, caller: Calle
     assert [event["sequence_number"] for event in log] == list(range(len(log)))
 
 
-async def test_the_bytes_of_a_step_are_those_in_the_log(database: None, caller: Caller) -> None:
+async def test_the_log_holds_the_bytes_that_were_sent(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     told = begun.opening
     async for step in begun.run(ScriptedModel(text("Hel", "lo"))).steps():
@@ -78,7 +78,7 @@ async def test_the_bytes_of_a_step_are_those_in_the_log(database: None, caller: 
     assert told.decode() == frames + "data: [DONE]\n\n"
 
 
-async def test_deltas_go_out_at_once_and_are_stored_soon_after(database: None, caller: Caller) -> None:
+async def test_deltas_are_sent_immediately_and_stored_soon_after(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     (delta,) = await first_steps(begun, text("Hello"), 1)
     assert b'"delta":"Hello"' in await begun.recorder.record(delta)
@@ -89,7 +89,7 @@ async def test_deltas_go_out_at_once_and_are_stored_soon_after(database: None, c
     assert (await in_db_thread(lambda: log_of(begun)))[-1]["delta"] == "Hello"
 
 
-async def test_many_bytes_are_stored_without_waiting(database: None, caller: Caller) -> None:
+async def test_a_large_buffer_is_stored_without_delay(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     (delta,) = await first_steps(begun, text(LONG), 1)
     await begun.recorder.record(delta)
@@ -97,7 +97,7 @@ async def test_many_bytes_are_stored_without_waiting(database: None, caller: Cal
     assert (await in_db_thread(lambda: log_of(begun)))[-1]["delta"] == LONG
 
 
-async def test_the_end_is_committed_before_it_is_told(database: None, caller: Caller) -> None:
+async def test_the_end_is_committed_before_it_is_sent(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     *_, end = await first_steps(begun, text("Hi"), 3)
     assert isinstance(end, RunEnded)
@@ -106,9 +106,7 @@ async def test_the_end_is_committed_before_it_is_told(database: None, caller: Ca
 
 
 @pytest.mark.parametrize("length", [1, FLUSH_BYTES + 1])
-async def test_the_end_of_a_run_that_was_lost_never_stands_in_the_log(
-    database: None, caller: Caller, length: int
-) -> None:
+async def test_the_end_of_a_lost_run_never_reaches_the_log(database: None, caller: Caller, length: int) -> None:
     begun = await abegin(caller)
     *deltas, end = await first_steps(begun, text("x" * length), 3)
     for delta in deltas:
@@ -121,7 +119,7 @@ async def test_the_end_of_a_run_that_was_lost_never_stands_in_the_log(
     assert "response.completed" not in {event["type"] for event in log}
 
 
-async def test_deltas_of_a_run_that_was_lost_never_stand_in_the_log(database: None, caller: Caller) -> None:
+async def test_deltas_of_a_lost_run_never_reach_the_log(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     delta, *_, end = await first_steps(begun, text(LONG), 3)
     await in_db_thread(lambda: take_over(begun))
@@ -132,7 +130,7 @@ async def test_deltas_of_a_run_that_was_lost_never_stand_in_the_log(database: No
     assert len(await in_db_thread(lambda: log_of(begun))) == 2
 
 
-async def test_a_lost_run_that_has_stopped_does_not_complain_of_its_last_deltas(database: None, caller: Caller) -> None:
+async def test_the_last_deltas_of_a_lost_run_raise_nothing_after_its_stop(database: None, caller: Caller) -> None:
     begun, complaints = await abegin(caller), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     (delta,) = await first_steps(begun, text(LONG), 1)
@@ -149,7 +147,7 @@ def take_over(begun: Begun) -> None:
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=begun.who.lease_token + 1)
 
 
-def test_a_sweeper_without_an_event_loop_can_record_a_long_end(database: None, caller: Caller) -> None:
+def test_a_long_end_can_be_recorded_without_an_event_loop(database: None, caller: Caller) -> None:
     begun = begin(caller, instructions=LONG)
     end = begun.run(ScriptedModel()).end_idle(failed(GONE))
     data, change = begun.recorder.plan(end)
@@ -158,7 +156,7 @@ def test_a_sweeper_without_an_event_loop_can_record_a_long_end(database: None, c
     assert log_of(begun)[-1]["type"] == "response.failed"
 
 
-async def test_every_turn_has_its_row_and_its_line_in_the_ledger(database: None, caller: Caller) -> None:
+async def test_every_turn_has_a_row_and_a_usage_record(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     first = [*calls(search="{}")[:-1], usage(prompt_tokens=10, completion_tokens=4)]
     last = [*text("Hi")[:-1], usage(prompt_tokens=20, completion_tokens=1)]
@@ -174,7 +172,7 @@ async def test_every_turn_has_its_row_and_its_line_in_the_ledger(database: None,
     }
 
 
-async def test_the_response_carries_the_totals(database: None, caller: Caller) -> None:
+async def test_the_response_has_the_totals(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     await record_all(begun, calls(search="{}"), text("Hi", "there"), tools=ScriptedTools(search=["a page"]))
     row = await in_db_thread(lambda: response_of(begun))
@@ -184,7 +182,7 @@ async def test_the_response_carries_the_totals(database: None, caller: Caller) -
     assert row.ended_at == row.completed_at
 
 
-async def test_tool_calls_are_kept_with_what_became_of_them(database: None, caller: Caller) -> None:
+async def test_tool_calls_are_stored_with_their_outcome(database: None, caller: Caller) -> None:
     begun = await abegin(caller, tools=[{"type": "function", "name": "get_time", "parameters": {}, "strict": False}])
     tools = ScriptedTools(search=["a page"])
     await record_all(begun, calls(search='{"q":1}', get_time="{}"), tools=tools)
@@ -195,7 +193,7 @@ async def test_tool_calls_are_kept_with_what_became_of_them(database: None, call
     ]
 
 
-async def test_a_call_that_is_being_made_says_so(database: None, caller: Caller) -> None:
+async def test_a_running_call_is_in_progress(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     async for step in begun.run(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"])).steps():
         await begun.recorder.record(step)
@@ -206,7 +204,7 @@ async def test_a_call_that_is_being_made_says_so(database: None, caller: Caller)
     assert (call.status, call.output, call.started_at) == ("in_progress", None, started_at)
 
 
-async def test_a_result_that_waits_for_its_item_is_kept(database: None, caller: Caller) -> None:
+async def test_a_result_without_its_item_is_stored(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     call = Call(item_id="", call_id="call_search", name="search", arguments="{}")
     result = ToolResult(output="a page", fields={"kind": "page"})
@@ -219,7 +217,7 @@ async def test_a_result_that_waits_for_its_item_is_kept(database: None, caller: 
     assert (row.status, row.ended_at, ToolResult.restored(row.result)) == ("returned", None, result)
 
 
-async def test_calls_that_are_given_up_do_not_stay_pending(database: None, caller: Caller) -> None:
+async def test_abandoned_calls_do_not_stay_pending(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     run = begun.run(ScriptedModel(calls(search="{}", read="{}")), ScriptedTools(search=["a page"], read=["text"]))
     async with aclosing(run.steps()) as steps:
@@ -241,7 +239,7 @@ async def test_the_same_call_id_in_two_turns_is_two_calls(database: None, caller
     assert [(call.turn, call.output) for call in found] == [(0, "first"), (1, "second")]
 
 
-async def test_items_and_their_places_are_written_with_their_turn(database: None, caller: Caller) -> None:
+async def test_items_and_placements_are_written_with_their_turn(database: None, caller: Caller) -> None:
     begun = await abegin(caller, input="What?")
     steps = []
     model = ScriptedModel([chunk(content="Let me look."), *calls(search="{}")])
@@ -262,7 +260,7 @@ async def test_items_and_their_places_are_written_with_their_turn(database: None
     ]
 
 
-async def test_a_run_that_is_not_stored_leaves_its_numbers_and_no_content(database: None, caller: Caller) -> None:
+async def test_an_unstored_run_leaves_usage_but_no_content(database: None, caller: Caller) -> None:
     begun = await abegin(caller, store=False, instructions="secret", metadata={"secret": "x"})
     steps = await record_all(begun, calls(search="{}"), text("secret"), tools=ScriptedTools(search=["secret"]))
     assert isinstance(steps[-1], RunEnded)
@@ -279,7 +277,7 @@ async def test_a_run_that_is_not_stored_leaves_its_numbers_and_no_content(databa
 
 
 @pytest.mark.parametrize("ending", [Ending(status="cancelled"), failed(GONE)], ids=["cancelled", "failed"])
-async def test_a_turn_that_was_stopped_is_in_the_ledger(database: None, caller: Caller, ending: Ending) -> None:
+async def test_an_interrupted_turn_has_a_usage_record(database: None, caller: Caller, ending: Ending) -> None:
     begun = await abegin(caller)
     run = begun.run(ScriptedModel(text("Hello", "you")))
     steps = run.steps()
@@ -290,7 +288,7 @@ async def test_a_turn_that_was_stopped_is_in_the_ledger(database: None, caller: 
     assert (line.outcome, line.estimated, line.output_tokens) == ("interrupted", True, 2)
 
 
-async def test_a_failed_turn_is_in_the_ledger(database: None, caller: Caller) -> None:
+async def test_a_failed_turn_has_a_usage_record(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     await record_all(begun, [chunk(content="Hel"), GONE])
     (line,) = await in_db_thread(lambda: ledger(begun))
@@ -298,7 +296,7 @@ async def test_a_failed_turn_is_in_the_ledger(database: None, caller: Caller) ->
     assert (line.outcome, row.status, row.error_code) == ("failed", "failed", "server_error")
 
 
-async def test_upstreams_may_say_more_than_a_column_holds(database: None, caller: Caller) -> None:
+async def test_long_texts_of_upstreams_are_cut_to_their_columns(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     named = chunk(tool_calls=[{"index": 0, "id": "i" * 300, "function": {"name": "n" * 300, "arguments": "{}"}}])
     await record_all(begun, [named, {**chunk(finish="s" * 300), "service_tier": "t" * 300}, usage()])
@@ -322,16 +320,14 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
         ([chunk(content="Let me look."), *calls(look='{"at": 1}')], "Let me look."),
     ],
 )
-async def test_a_preview_is_what_was_said_if_anything_was(
-    database: None, caller: Caller, pieces: list[Chunk], told: str
-) -> None:
+async def test_a_preview_prefers_the_message(database: None, caller: Caller, pieces: list[Chunk], told: str) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool])
     await record_all(begun, pieces)
     assert (await in_db_thread(lambda: response_of(begun))).output_preview == told
 
 
-async def test_a_discarded_turn_is_in_the_ledger_and_leaves_no_item(database: None, caller: Caller) -> None:
+async def test_a_discarded_turn_has_a_usage_record_but_no_item(database: None, caller: Caller) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool], tool_choice="required")
     await record_all(begun, text("No."), calls(look="{}"))

@@ -190,7 +190,7 @@ ALL_STEPS = len(asyncio.run(play(*turns(""), hosted=ScriptedTools(search=["a"], 
 
 @pytest.mark.parametrize("deltas", ["stored", "lost"])
 @pytest.mark.parametrize("cut", range(ALL_STEPS))
-async def test_a_run_that_was_cut_after_any_step_ends_as_if_it_had_not_been(
+async def test_a_run_resumed_after_any_step_ends_the_same(
     database: None, caller: Caller, cut: int, deltas: str
 ) -> None:
     life = await a_life(caller, deltas)
@@ -203,7 +203,7 @@ async def test_a_run_that_was_cut_after_any_step_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize("cut", range(ALL_STEPS))
-async def test_a_step_that_was_made_and_not_recorded_is_made_again(database: None, caller: Caller, cut: int) -> None:
+async def test_a_step_that_was_not_recorded_is_repeated(database: None, caller: Caller, cut: int) -> None:
     life = await a_life(caller, "stored")
     assert not await life.first(cut, unrecorded=True)
     assert await life.next()
@@ -214,7 +214,7 @@ async def test_a_step_that_was_made_and_not_recorded_is_made_again(database: Non
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(0, ALL_STEPS), st.booleans()), min_size=2, max_size=5), data=st.data())
-async def test_a_run_may_pass_through_many_hands(
+async def test_a_run_can_be_resumed_many_times(
     database: None, caller: Caller, cuts: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
     deltas = data.draw(st.sampled_from(["stored", "lost"]))
@@ -229,7 +229,7 @@ async def test_a_run_may_pass_through_many_hands(
     assert_no_output_was_wasted(life, again=2 * len(cuts))
 
 
-async def test_what_a_cut_turn_had_said_stays_in_the_output_as_incomplete(database: None, caller: Caller) -> None:
+async def test_text_of_an_interrupted_turn_stays_as_incomplete(database: None, caller: Caller) -> None:
     life = await a_life(caller, "stored")
     await life.first(2)
     await life.next()
@@ -240,16 +240,14 @@ async def test_what_a_cut_turn_had_said_stays_in_the_output_as_incomplete(databa
     ]
 
 
-async def test_deltas_that_went_down_with_their_process_leave_no_trace(database: None, caller: Caller) -> None:
+async def test_deltas_that_were_not_stored_leave_no_trace(database: None, caller: Caller) -> None:
     life = await a_life(caller, "lost")
     await life.first(3)
     await life.next()
     assert (await in_db_thread(lambda: result_of(life))).fragments == []
 
 
-async def test_a_call_that_may_have_taken_effect_and_must_not_be_repeated_fails_the_run(
-    database: None, caller: Caller
-) -> None:
+async def test_an_unrepeatable_call_in_flight_fails_the_run(database: None, caller: Caller) -> None:
     life = await a_life(caller, "stored")
     model, unique = ScriptedModel(*life.script), ScriptedTools(repeatable=False, search=[], read=[], more=[])
     async with aclosing(life.begun.run(model, unique).steps()) as made:
@@ -272,7 +270,7 @@ def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.Res
 @pytest.mark.parametrize(
     ("step", "status"), [(TurnEnded, "pending"), (ToolsStarted, "in_progress"), (ToolsReturned, "returned")]
 )
-async def test_the_successor_knows_how_far_the_calls_had_come(
+async def test_a_resumed_run_knows_the_state_of_its_calls(
     database: None, caller: Caller, step: type[Step], status: str
 ) -> None:
     life = await a_life(caller, "lost")
@@ -295,14 +293,14 @@ async def record_until(life: Life, kind: type[Step]) -> None:
                 return
 
 
-async def test_results_that_were_kept_are_not_asked_for_again(database: None, caller: Caller) -> None:
+async def test_stored_results_are_not_requested_again(database: None, caller: Caller) -> None:
     life = await a_life(caller, "stored")
     await record_until(life, ToolsReturned)
     assert await life.next()
     assert sorted(life.tools.made) == sorted(OUTPUTS)
 
 
-async def test_a_call_that_is_made_again_says_how_often(database: None, caller: Caller) -> None:
+async def test_a_repeated_call_counts_its_attempts(database: None, caller: Caller) -> None:
     life = await a_life(caller, "stored")
     await record_until(life, ToolsStarted)
     assert await life.next()
@@ -318,7 +316,7 @@ async def test_a_call_that_is_made_again_says_how_often(database: None, caller: 
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
 
 
-async def test_a_successor_reads_answers_and_images_that_are_no_items(database: None, caller: Caller) -> None:
+async def test_a_resumed_run_reads_outputs_and_images_without_items(database: None, caller: Caller) -> None:
     begun = await abegin(caller, max_tool_calls=1)
     tools = ScriptedTools(look=[ToolResult(output="see the image", parts=(IMAGE,))])
     script = [calls(look="{}"), calls(look="{}"), text("A cat")]
@@ -333,7 +331,7 @@ async def test_a_successor_reads_answers_and_images_that_are_no_items(database: 
     assert kinds == ["InputMessage", "McpCall", "InputMessage", "FunctionCall", "FunctionCallOutput"]
 
 
-async def test_a_successor_knows_that_an_answer_was_not_accepted(database: None, caller: Caller) -> None:
+async def test_a_resumed_run_knows_that_a_turn_was_discarded(database: None, caller: Caller) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool], tool_choice="required")
     async with aclosing(begun.run(ScriptedModel(text("No."))).steps()) as made:

@@ -69,7 +69,7 @@ def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, c
     assert total(caller, "input_tokens") == 110
 
 
-def test_a_response_that_ends_late_is_counted_once_and_as_it_ended(rollups: None, caller: Caller) -> None:
+def test_a_response_that_ends_late_is_counted_once_with_its_final_status(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(5))
     aggregate.roll_up()
     assert [one.key for one in sums(caller, measures=["responses"], by=["status"])] == [("in_progress",)]
@@ -81,7 +81,7 @@ def test_a_response_that_ends_late_is_counted_once_and_as_it_ended(rollups: None
     assert found == [RollupRow(bucket=hour_of(past(5)), key=("completed",), values=values)]
 
 
-def test_one_that_is_still_running_waits(rollups: None, caller: Caller) -> None:
+def test_a_running_response_is_not_summed_yet(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.QUEUED, created_at=past(30))
     aggregate.roll_up()
     aggregate.roll_up()
@@ -90,7 +90,7 @@ def test_one_that_is_still_running_waits(rollups: None, caller: Caller) -> None:
     assert total(caller) == 1
 
 
-def test_rolling_twice_changes_nothing(rollups: None, caller: Caller) -> None:
+def test_rolling_up_twice_changes_nothing(rollups: None, caller: Caller) -> None:
     for hours in (1, 2, 3, 30):
         add_response(caller, created_at=past(hours))
     aggregate.roll_up()
@@ -110,7 +110,7 @@ def test_rows_that_were_committed_late_are_counted_with_the_next_hour(rollups: N
     assert total(caller) == (3 if now().minute >= 5 else 2)
 
 
-def test_what_is_deleted_stays_in_the_sums(rollups: None, caller: Caller) -> None:
+def test_deleted_responses_stay_in_the_sums(rollups: None, caller: Caller) -> None:
     response = add_response(caller, created_at=past(10))
     aggregate.roll_up()
     with scope.team(caller.team.pk):
@@ -118,7 +118,7 @@ def test_what_is_deleted_stays_in_the_sums(rollups: None, caller: Caller) -> Non
     assert total(caller) == 1
 
 
-def test_a_running_one_that_is_deleted_is_forgotten(rollups: None, caller: Caller) -> None:
+def test_a_deleted_running_response_is_never_summed(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.QUEUED, created_at=past(10))
     aggregate.roll_up()
     with scope.team(caller.team.pk):
@@ -127,7 +127,7 @@ def test_a_running_one_that_is_deleted_is_forgotten(rollups: None, caller: Calle
     assert total(caller) == 0
 
 
-def test_somebody_else_who_rolls_is_left_alone(rollups: None, caller: Caller) -> None:
+def test_a_concurrent_rollup_is_left_alone(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past(5))
     other = connection.copy()
     with closing(other), other.cursor() as cursor:
@@ -138,14 +138,14 @@ def test_somebody_else_who_rolls_is_left_alone(rollups: None, caller: Caller) ->
     assert aggregate.roll_up().hours >= 1
 
 
-def test_work_is_done_in_bounded_steps(rollups: None, caller: Caller) -> None:
+def test_a_rollup_works_in_bounded_steps(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past(40))
     add_response(caller, created_at=past(20))
     assert aggregate.roll_up(seconds=0) == aggregate.RollupResult(hours=0, late=0, more=True)
     assert total(caller) == 2
 
 
-def test_calls_of_the_ledger_are_summed_with_their_cost(rollups: None, caller: Caller) -> None:
+def test_upstream_calls_are_summed_with_their_cost(rollups: None, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         for endpoint, at in (("responses", past(6)), ("chat.completions", past(6)), ("embeddings", now())):
             UsageRecord.objects.create(
@@ -172,7 +172,7 @@ def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
     assert (found.key, found.values) == (("mcp", "search"), {"calls": 4, "failed": 1})
 
 
-def test_a_tool_call_that_begins_again_in_a_later_hour_is_counted_once(rollups: None, caller: Caller) -> None:
+def test_a_tool_call_restarted_in_a_later_hour_is_counted_once(rollups: None, caller: Caller) -> None:
     response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(9))
     add_call(response, status="pending", started_at=past(9), ended_at=None)
     aggregate.roll_up()
@@ -185,7 +185,7 @@ def test_a_tool_call_that_begins_again_in_a_later_hour_is_counted_once(rollups: 
     assert total(caller, "calls", TOOLS) == 1
 
 
-def test_a_call_that_its_client_answers_late_is_counted_as_it_ended(rollups: None, caller: Caller) -> None:
+def test_a_call_answered_late_is_counted_with_its_final_status(rollups: None, caller: Caller) -> None:
     response = add_response(caller, created_at=past(3))
     add_call(response, status="asked", started_at=past(3), ended_at=None)
     add_call(response, call_id="never", status="waiting", started_at=past(30), ended_at=None)
@@ -198,7 +198,7 @@ def test_a_call_that_its_client_answers_late_is_counted_as_it_ended(rollups: Non
         aggregate.roll_up()
 
 
-def test_percentiles_come_from_sums(rollups: None, caller: Caller) -> None:
+def test_percentiles_are_computed_from_sums(rollups: None, caller: Caller) -> None:
     for number in range(1, 21):
         ended = {"duration_ms": number * 1000, "first_token_ms": None}
         add_response(caller, created_at=past(3 + number % 3 * 20), **ended)
@@ -208,7 +208,7 @@ def test_percentiles_come_from_sums(rollups: None, caller: Caller) -> None:
     assert sum(total(caller, "first_token")) == 0
 
 
-def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller) -> None:
+def test_a_time_span_can_be_split_into_days_of_a_time_zone(rollups: None, caller: Caller) -> None:
     evening = datetime(2026, 3, 10, 22, 30, tzinfo=UTC)
     add_response(caller, created_at=evening)
     add_response(caller, created_at=evening + HOUR)
@@ -221,7 +221,7 @@ def test_a_span_can_be_cut_by_days_of_a_time_zone(rollups: None, caller: Caller)
     ]
 
 
-def test_another_team_sees_nothing_of_it(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
+def test_another_team_sees_none_of_the_sums(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
     add_response(caller, created_at=past(5))
     aggregate.roll_up()
     other = make_caller()
@@ -231,7 +231,7 @@ def test_another_team_sees_nothing_of_it(rollups: None, caller: Caller, make_cal
         assert queries.fetch_rows(RollupQuery(source=RESPONSES, **question)) == []
 
 
-def test_the_command_rebuilds(rollups: None, caller: Caller) -> None:
+def test_the_command_rebuilds_the_sums(rollups: None, caller: Caller) -> None:
     aggregate.roll_up()
     add_response(caller, created_at=past(20))
     call_command("rollup", since=f"{past(24):%Y-%m-%dT%H:%M}", verbosity=0)
@@ -250,7 +250,7 @@ MOMENTS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=MOMENTS, span=st.tuples(st.integers(0, 61), st.integers(0, 61)), late=st.booleans(), zone=st.integers(0, 2))
-def test_sums_and_rows_are_what_the_rows_are(
+def test_query_results_equal_sums_over_the_rows(
     rollups: None, make_caller: MakeCaller, rows: list[Any], span: tuple[int, int], late: bool, zone: int
 ) -> None:
     caller = make_caller()

@@ -132,18 +132,18 @@ def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.M
 # -- the lock on each table --------------------------------------------------------------------------------------------
 
 
-def test_every_table_of_ours_names_its_team_or_belongs_to_the_operator(database: None) -> None:
+def test_every_table_has_a_team_or_belongs_to_the_operator(database: None) -> None:
     ours = {model._meta.db_table for model in apps.get_models() if model._meta.app_label in APPS}
     assert ours - {model._meta.db_table for model in MODELS} == GLOBAL
     assert {model._meta.db_table for model in MODELS} == tenant_tables()
 
 
-def test_every_tenant_table_is_locked_for_its_owner_too(database: None) -> None:
+def test_row_security_applies_to_the_owner_of_every_tenant_table(database: None) -> None:
     locked = query("SELECT relname FROM pg_class WHERE relrowsecurity AND relforcerowsecurity")
     assert {name for (name,) in locked} == tenant_tables()
 
 
-def test_every_tenant_table_has_the_one_policy_for_reading_and_writing(database: None) -> None:
+def test_every_tenant_table_has_one_policy_for_reads_and_writes(database: None) -> None:
     policies = query(
         "SELECT tablename, policyname, permissive, roles::text, cmd, qual = with_check, "
         "qual LIKE '%%string_to_array(current_setting(''app.team_ids''%%' FROM pg_policies"
@@ -153,7 +153,7 @@ def test_every_tenant_table_has_the_one_policy_for_reading_and_writing(database:
     assert found == dict.fromkeys(tenant_tables(), ("team", "PERMISSIVE", "{public}", "ALL", True, True))
 
 
-def test_the_role_of_the_application_is_bound_by_the_locks(database: None) -> None:
+def test_row_security_binds_the_role_of_the_application(database: None) -> None:
     assert query(
         "SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb FROM pg_roles WHERE rolname = current_user"
     ) == [(False, False, False, False)]
@@ -166,7 +166,7 @@ def test_the_role_of_the_application_is_bound_by_the_locks(database: None) -> No
 
 
 @each_table
-def test_without_a_team_nothing_is_seen_though_rows_exist(
+def test_no_rows_are_visible_without_a_team(
     database: None, model: Model, rows: tuple[models.Model, models.Model]
 ) -> None:
     with scope.every_team():
@@ -177,7 +177,7 @@ def test_without_a_team_nothing_is_seen_though_rows_exist(
 
 
 @each_table
-def test_a_team_sees_its_own_rows_and_no_others(
+def test_a_team_sees_only_its_own_rows(
     database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
 ) -> None:
     with scope.team(teams[0].pk):
@@ -187,7 +187,7 @@ def test_a_team_sees_its_own_rows_and_no_others(
 
 
 @each_table
-def test_rows_of_others_can_be_neither_changed_nor_deleted(
+def test_rows_of_other_teams_cannot_be_changed_or_deleted(
     database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
 ) -> None:
     table, column = model._meta.db_table, owner_column(model)
@@ -215,7 +215,7 @@ def test_a_row_cannot_be_written_for_another_team(
 
 
 @each_table
-def test_a_row_cannot_be_given_away(
+def test_a_row_cannot_be_moved_to_another_team(
     database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
 ) -> None:
     table, column = model._meta.db_table, owner_column(model)
@@ -250,7 +250,7 @@ def test_a_scope_of_no_team_sees_nothing(database: None, teams: tuple[Team, Team
         assert seen() == set()
 
 
-def test_a_wider_scope_inside_of_a_narrow_one_leaves_it_narrow(database: None, teams: tuple[Team, Team]) -> None:
+def test_a_nested_wider_scope_restores_the_narrow_one(database: None, teams: tuple[Team, Team]) -> None:
     mine, other = teams
     with scope.team(mine.pk):
         with scope.every_team():
@@ -258,7 +258,7 @@ def test_a_wider_scope_inside_of_a_narrow_one_leaves_it_narrow(database: None, t
         assert seen() == {mine.pk}
 
 
-def test_a_narrower_scope_inside_of_a_wide_one_leaves_it_wide(database: None, teams: tuple[Team, Team]) -> None:
+def test_a_nested_narrower_scope_restores_the_wide_one(database: None, teams: tuple[Team, Team]) -> None:
     mine, other = teams
     with scope.every_team():
         with scope.team(mine.pk):
@@ -266,7 +266,7 @@ def test_a_narrower_scope_inside_of_a_wide_one_leaves_it_wide(database: None, te
         assert seen() >= {mine.pk, other.pk}
 
 
-def test_a_scope_that_breaks_leaves_the_outer_one_as_it_was(database: None, teams: tuple[Team, Team]) -> None:
+def test_a_failing_scope_restores_the_outer_one(database: None, teams: tuple[Team, Team]) -> None:
     mine, _ = teams
     with scope.team(mine.pk):
         with pytest.raises(ZeroDivisionError), scope.every_team():
@@ -274,7 +274,7 @@ def test_a_scope_that_breaks_leaves_the_outer_one_as_it_was(database: None, team
         assert seen() == {mine.pk}
 
 
-def test_what_breaks_inside_of_a_scope_is_rolled_back(database: None, teams: tuple[Team, Team]) -> None:
+def test_an_exception_inside_a_scope_rolls_back(database: None, teams: tuple[Team, Team]) -> None:
     mine, _ = teams
 
     def change_and_break() -> None:

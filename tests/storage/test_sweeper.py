@@ -61,7 +61,7 @@ def a_dead_run(caller: Caller, **request: Any) -> Begun:
     return begun
 
 
-def test_a_dead_run_fails_with_what_it_had_finished(database: None, caller: Caller) -> None:
+def test_a_dead_run_fails_and_keeps_its_finished_output(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
     assert sweeper.sweep_dead_runs() >= 1
     body = body_of(begun)
@@ -88,7 +88,7 @@ def test_the_log_of_a_dead_run_is_closed(database: None, caller: Caller) -> None
     assert log[-1]["response"] == body_of(begun)
 
 
-def test_a_run_that_is_alive_is_left_alone(database: None, caller: Caller) -> None:
+def test_a_live_run_is_not_swept(database: None, caller: Caller) -> None:
     begun = begin(caller)
     sweeper.sweep_dead_runs()
     assert response_of(begun).status == Status.IN_PROGRESS
@@ -103,7 +103,7 @@ def test_sweeping_again_changes_nothing(database: None, caller: Caller) -> None:
     assert (response_of(begun).ended_at, len(log_of(begun))) == before
 
 
-def test_sweepers_side_by_side_end_each_run_once(database: None, caller: Caller) -> None:
+def test_concurrent_sweepers_end_each_run_once(database: None, caller: Caller) -> None:
     sweeper.sweep_dead_runs()
     dead = [a_dead_run(caller) for _ in range(6)]
     with ThreadPoolExecutor(3) as sweepers:
@@ -120,7 +120,7 @@ def sweep_in_a_thread() -> int:
         connection.close()
 
 
-def test_a_predecessor_that_was_not_quite_dead_writes_nothing_any_more(database: None, caller: Caller) -> None:
+def test_a_swept_run_that_is_still_alive_writes_nothing(database: None, caller: Caller) -> None:
     begun = begin(caller)
     delta, *rest = made(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
     record(begun, [delta])
@@ -132,7 +132,7 @@ def test_a_predecessor_that_was_not_quite_dead_writes_nothing_any_more(database:
     assert log_of(begun) == before
 
 
-def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, caller: Caller) -> None:
+def test_late_deltas_of_a_swept_run_do_not_reach_the_log(database: None, caller: Caller) -> None:
     begun = begin(caller)
     (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
@@ -144,7 +144,7 @@ def test_late_deltas_of_a_predecessor_do_not_get_into_the_log(database: None, ca
     assert types(log_of(begun)) == ["response.created", "response.in_progress", "error", "response.failed"]
 
 
-def test_nobody_writes_the_same_numbers_twice(database: None, caller: Caller) -> None:
+def test_the_same_event_numbers_cannot_be_written_twice(database: None, caller: Caller) -> None:
     begun = begin(caller)
     (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
@@ -154,14 +154,14 @@ def test_nobody_writes_the_same_numbers_twice(database: None, caller: Caller) ->
         store.apply([again])
 
 
-def test_a_dead_run_without_content_ends_without_a_log(database: None, caller: Caller) -> None:
+def test_a_dead_unstored_run_ends_without_a_log(database: None, caller: Caller) -> None:
     begun = begin(caller, store=False)
     let_die(begun)
     sweeper.sweep_dead_runs()
     assert (response_of(begun).status, log_of(begun)) == (Status.FAILED, [])
 
 
-def test_a_dead_run_that_cannot_be_read_does_not_keep_the_others_from_ending(database: None, caller: Caller) -> None:
+def test_an_unreadable_dead_run_does_not_stop_the_sweep(database: None, caller: Caller) -> None:
     broken, whole = begin(caller), begin(caller)
     with scope.team(caller.team.pk):
         odd = Item.objects.create(team=caller.team, id="x_1", type="nonsense", body={"id": "x_1", "type": "nonsense"})
@@ -174,7 +174,7 @@ def test_a_dead_run_that_cannot_be_read_does_not_keep_the_others_from_ending(dat
     assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
 
 
-def test_what_was_given_back_and_may_not_be_tried_any_more_is_ended(database: None, caller: Caller) -> None:
+def test_a_released_run_without_attempts_left_is_ended(database: None, caller: Caller) -> None:
     """Where fewer attempts are allowed than when the last worker began with it."""
     begun = begin(caller, background=True)
     with scope.team(caller.team.pk):
@@ -197,7 +197,7 @@ def batches(begun: Begun) -> int:
         return EventBatch.objects.filter(response_id=begun.who.response_id).count()
 
 
-def test_logs_are_kept_for_as_long_as_their_team_wants(database: None, make_caller: MakeCaller) -> None:
+def test_logs_are_kept_for_the_retention_of_their_team(database: None, make_caller: MakeCaller) -> None:
     short, long = make_caller(), make_caller()
     with scope.team(short.team.pk):
         short.team.log_retention_hours = 1
@@ -218,7 +218,7 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
     assert batches(begun) == 1
 
 
-def test_what_a_response_said_outlives_its_log(database: None, caller: Caller) -> None:
+def test_a_response_outlives_its_log(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
     sweeper.sweep_dead_runs()
     before = body_of(begun)

@@ -70,7 +70,7 @@ def found_by_sql(given: dict[str, Any], rows: list[dict[str, Any]]) -> list[int]
         return [number for (number,) in cursor.fetchall()]
 
 
-def test_filters_mean_in_sql_what_they_mean_in_python(database: None) -> None:
+def test_filters_select_the_same_rows_in_sql_and_python(database: None) -> None:
     dice = random.Random(20)
     rows = [attributes_of(dice) for _ in range(60)]
     for _ in range(400):

@@ -13,7 +13,7 @@ from tenants import scope
 from tests.support.api import Caller
 
 
-def test_without_the_table_of_vectors_it_says_what_is_missing(database: None) -> None:
+def test_a_missing_vector_table_is_reported(database: None) -> None:
     schema.require_vectors()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path TO pg_catalog")
@@ -22,11 +22,11 @@ def test_without_the_table_of_vectors_it_says_what_is_missing(database: None) ->
 
 
 @pytest.mark.parametrize(("version", "enough"), [("0.4.4", False), ("0.6.0", False), ("0.8.0", True), ("1.0", True)])
-def test_an_old_extension_is_as_good_as_none(version: str, *, enough: bool) -> None:
+def test_an_old_pgvector_extension_is_not_used(version: str, *, enough: bool) -> None:
     assert schema.is_new_enough(version) is enough
 
 
-def test_it_can_be_prepared_again(database: None) -> None:
+def test_preparing_the_schema_twice_is_safe(database: None) -> None:
     schema.prepare("owner")
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'vector_embedding_hnsw_%%'")
@@ -56,7 +56,7 @@ def fill(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
     return entry
 
 
-def test_the_index_finds_what_comparing_all_finds_and_other_stores_do_not_get_between(caller: Caller) -> None:
+def test_the_vector_index_finds_the_same_passages_as_a_full_scan(caller: Caller) -> None:
     dice = random.Random(5)
     query = unit(dice)
     with scope.team(caller.team.pk), connection.cursor() as cursor:
@@ -70,7 +70,7 @@ def test_the_index_finds_what_comparing_all_finds_and_other_stores_do_not_get_be
         assert search.nearest_by_index(field, query, 10) == expected
 
 
-def test_what_is_unlike_a_query_has_an_order_too(caller: Caller) -> None:
+def test_passages_unlike_the_query_are_ranked_too(caller: Caller) -> None:
     unlike = [[-number / 10, (1 - number**2 / 100) ** 0.5, *[0.0] * 254] for number in (7, 3, 9, 1, 5)]
     with scope.team(caller.team.pk):
         entry = fill(caller, unlike)

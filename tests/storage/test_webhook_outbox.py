@@ -38,7 +38,7 @@ def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None
     return store.apply([change])
 
 
-def test_the_end_of_a_background_run_is_told_to_each_endpoint_that_wants_it(caller: Caller) -> None:
+def test_each_subscribed_endpoint_gets_the_end_of_a_background_run(caller: Caller) -> None:
     wanted = [add_endpoint(caller, "https://a.example/"), add_endpoint(caller, "https://b.example/", "response.failed")]
     add_endpoint(caller, "https://c.example/", "response.completed")
     begun = in_background(caller)
@@ -50,13 +50,13 @@ def test_the_end_of_a_background_run_is_told_to_each_endpoint_that_wants_it(call
     assert told[0].created_at == response_of(begun).ended_at
 
 
-def test_foreground_runs_are_told_to_nobody(caller: Caller) -> None:
+def test_foreground_runs_create_no_deliveries(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     assert end(begin(caller)) == [None]
     assert deliveries_of(caller) == []
 
 
-def test_a_run_that_was_lost_tells_nothing(caller: Caller) -> None:
+def test_a_lost_run_creates_no_deliveries(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     begun = in_background(caller)
     assert end(begun) == [None]
@@ -65,7 +65,7 @@ def test_a_run_that_was_lost_tells_nothing(caller: Caller) -> None:
     assert len(deliveries_of(caller)) == 1
 
 
-def test_an_end_that_is_written_again_is_told_once(caller: Caller) -> None:
+def test_an_end_written_twice_creates_one_delivery(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     begun = in_background(caller)
     step = begun.run(ScriptedModel()).end_idle(failed(Failure(code="server_error", message="gone")))
@@ -75,7 +75,7 @@ def test_an_end_that_is_written_again_is_told_once(caller: Caller) -> None:
     assert len(deliveries_of(caller)) == 1
 
 
-def test_endpoints_of_others_and_disabled_ones_hear_nothing(caller: Caller, make_caller: MakeCaller) -> None:
+def test_disabled_endpoints_and_those_of_other_teams_get_nothing(caller: Caller, make_caller: MakeCaller) -> None:
     other = make_caller()
     add_endpoint(other, "https://a.example/")
     add_endpoint(caller, "https://b.example/")
@@ -86,7 +86,7 @@ def test_endpoints_of_others_and_disabled_ones_hear_nothing(caller: Caller, make
     assert announce(caller) == 1
 
 
-def test_what_is_rolled_back_is_not_told(caller: Caller) -> None:
+def test_a_rolled_back_event_is_not_delivered(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     with scope.team(caller.team.pk):
         assert announce(caller) == 1
@@ -94,7 +94,7 @@ def test_what_is_rolled_back_is_not_told(caller: Caller) -> None:
     assert deliveries_of(caller) == []
 
 
-def test_deleting_an_endpoint_takes_its_deliveries_and_hinders_no_run(caller: Caller) -> None:
+def test_deleting_an_endpoint_deletes_its_deliveries_without_blocking_runs(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller)
     begun = in_background(caller)

@@ -41,14 +41,14 @@ def upstream(database: None) -> Upstream:
     return Upstream.objects.get(name=name)
 
 
-def test_a_run_is_loaded_as_one_that_waits_to_begin(caller: Caller, upstream: Upstream) -> None:
+def test_a_queued_run_is_loaded_as_queued(caller: Caller, upstream: Upstream) -> None:
     begun, one = claimed(caller, upstream)
     taken = worker._load(one)
     assert taken is not None
     assert (taken.identity.response_id, taken.identity.background) == (begun.who.response_id, True)
 
 
-def test_without_its_upstream_it_fails_and_says_so(caller: Caller, upstream: Upstream) -> None:
+def test_a_run_whose_upstream_was_deleted_fails_with_a_reason(caller: Caller, upstream: Upstream) -> None:
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         upstream.delete()
@@ -59,7 +59,7 @@ def test_without_its_upstream_it_fails_and_says_so(caller: Caller, upstream: Ups
     assert types(log_of(begun))[-2:] == ["error", "response.failed"]
 
 
-def test_a_revoked_key_ends_it(caller: Caller, upstream: Upstream) -> None:
+def test_a_revoked_key_fails_the_queued_run(caller: Caller, upstream: Upstream) -> None:
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         services.revoke_key(key=caller.key, actor="test")
@@ -67,7 +67,7 @@ def test_a_revoked_key_ends_it(caller: Caller, upstream: Upstream) -> None:
     assert "revoked" in body_of(begun)["error"]["message"]
 
 
-def test_a_key_that_has_expired_meanwhile_does_not(caller: Caller, upstream: Upstream) -> None:
+def test_a_key_that_expired_in_the_queue_does_not_fail_the_run(caller: Caller, upstream: Upstream) -> None:
     _, one = claimed(caller, upstream)
     with scope.every_team():
         caller.key.expires_at = now() - timedelta(minutes=1)
@@ -83,7 +83,7 @@ def test_a_key_that_has_expired_meanwhile_does_not(caller: Caller, upstream: Ups
         {"status": Status.COMPLETED, "ended_at": now(), "completed_at": now()},
     ],
 )
-def test_what_somebody_else_has_taken_or_ended_meanwhile_is_left_alone(
+def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
     caller: Caller, upstream: Upstream, columns: dict[str, Any]
 ) -> None:
     """Its upstream is gone, so that whoever took it for its own would end it."""
@@ -95,7 +95,7 @@ def test_what_somebody_else_has_taken_or_ended_meanwhile_is_left_alone(
     assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
 
 
-def test_a_claim_that_was_overtaken_while_it_was_loaded_can_end_nothing(caller: Caller) -> None:
+def test_a_claim_lost_while_loading_cannot_end_the_run(caller: Caller) -> None:
     begun = begin(caller, input="Hi", background=True)
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=2)
