@@ -1,4 +1,4 @@
-"""What stands behind the files of a run: found again by whoever takes the run over, and looked for once in each run."""
+"""Attachments of a run: loaded once per run, and again by a process that resumes it."""
 
 import base64
 
@@ -24,7 +24,7 @@ WORDS = base64.b64encode(b"Seven apples").decode()
 
 
 def keep(caller: Caller, content: bytes) -> File:
-    """A file of the caller's team, put where its bytes belong."""
+    """Create a file of the caller's team with this content."""
     with scope.team(caller.team.pk):
         file = File.objects.create(
             team=caller.team,

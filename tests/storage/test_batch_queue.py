@@ -1,4 +1,4 @@
-"""Which batches workers take first: however many a team has, those of others have their turn."""
+"""The queue of batches: teams take turns, however many batches one of them has."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,9 +16,9 @@ from tests.support.api import Caller, MakeCaller
 
 @pytest.fixture
 def rolled_back(database: None) -> Iterator[None]:
-    """A transaction that sees every team, and leaves nothing behind."""
+    """A transaction that sees every team and is rolled back."""
     with transaction.atomic(), scope.every_team():
-        # What other tests have left is not of interest.
+        # Hide what other tests have left.
         Batch.objects.filter(status__in=OPEN_BATCHES).update(
             status=BatchStatus.VALIDATING, lease_until=now() + timedelta(hours=1)
         )
@@ -27,7 +27,7 @@ def rolled_back(database: None) -> Iterator[None]:
 
 
 def batches(caller: Caller, number: int, **columns: Any) -> list[str]:
-    """Batches of this caller, one after the other."""
+    """Create batches of this caller, oldest first."""
     at = now()
     rows = [
         Batch(
@@ -46,7 +46,7 @@ def batches(caller: Caller, number: int, **columns: Any) -> list[str]:
 
 
 def begun(caller: Caller, number: int) -> list[str]:
-    """Batches that have begun, with a line each."""
+    """Create batches in progress, each with one line."""
     made = batches(caller, number, status=BatchStatus.IN_PROGRESS, total=1)
     lines = [BatchLine(team=caller.team, batch_id=pk, position=0, custom_id="a", body="{}") for pk in made]
     BatchLine.objects.bulk_create(lines)
@@ -54,7 +54,7 @@ def begun(caller: Caller, number: int) -> list[str]:
 
 
 def taken(most: int) -> set[str]:
-    """The batches that a worker begins or ends now."""
+    """Return the batches that a worker claims now."""
     return {job.batch_id for job in queue.take_batches(most=most, mine=[])}
 
 

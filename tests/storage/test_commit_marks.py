@@ -1,4 +1,4 @@
-"""A connection breaks between a commit and its answer: what was committed is not repeated, and is told as it was."""
+"""A connection breaks between a commit and its confirmation: the commit is not repeated and its outcome is recalled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -18,13 +18,13 @@ from tests.support.api import Caller
 from tests.support.proxies import Proxy, proxied
 from tests.support.stored import Begun, abegin, response_of
 
-# The server's word, and the client's.
+# The code of the server, and that of the client.
 COMMITTED, COMMIT = b"COMMIT\x00Z", b"COMMIT"
 
 
 @asynccontextmanager
 async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
-    """A writer of its own, whose connection leads through a proxy."""
+    """A separate writer, whose connection leads through a proxy."""
     database = settings.DATABASES["default"]
     async with proxied(database["HOST"], int(database["PORT"])) as proxy:
         marker = MarkedWriter()
@@ -41,7 +41,7 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
 
 
 def ending(begun: Begun, *, token: int = 1) -> Change:
-    """A change that ends the response, with an event and a row of the ledger."""
+    """Return a change that ends the response, with an event and a usage record."""
     who, at = begun.who, now()
     event = EventBatch(
         team_id=who.team_id, response_id=who.response_id, first_sequence=2, last_sequence=2, created_at=at, frames="end"
@@ -54,7 +54,7 @@ def ending(begun: Begun, *, token: int = 1) -> Change:
 
 
 def kept(begun: Begun) -> tuple[int, int, str]:
-    """How many events and rows of the ledger there are behind the opening, and the response's status."""
+    """Return the numbers of events after the opening and of usage records, and the response's status."""
     with scope.team(begun.who.team_id):
         events = EventBatch.objects.filter(response_id=begun.who.response_id, first_sequence=2).count()
         spent = UsageRecord.objects.filter(object_id=begun.who.response_id).count()

@@ -1,4 +1,4 @@
-"""A run that compacts is cut after every single step and taken over from what is stored."""
+"""A compacting run is interrupted after every single step and resumed from the database."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -29,13 +29,13 @@ TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "And where is it?"},
 ]
 MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
-# The first piece is longer than the recorder buffers, so that what was announced is in the log when the run is cut.
+# The first piece exceeds the recorder's buffer, so that the announced item is in the log when the run is interrupted.
 NOTES = [chunk(content="Notes."), chunk(content="x" * FLUSH_BYTES), chunk(finish="stop"), usage(prompt_tokens=5)]
 ANSWER = text("In Vienna.")
 
 
 async def begun(caller: Caller, **request: Any) -> Begun:
-    """A response that nobody has run yet, sealed for its team."""
+    """Store a response that no process has run yet, with its team's cipher."""
     made = await abegin(caller, **request)
     options = parameters.compaction_plan((await in_db_thread(lambda: row_of(made))).options)
     given = replace(made.context, cipher=TeamCipher(caller.team.pk), compaction=options)
@@ -48,7 +48,7 @@ def row_of(made: Begun) -> Response:
 
 
 async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
-    """Record so many steps; whether the run has ended."""
+    """Record this many steps. Return whether the run has ended."""
     async with aclosing(run.steps()) as playing:
         async for step in playing:
             if not steps:
@@ -61,14 +61,14 @@ async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
 
 
 def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.ResumedRun, ScriptedModel]:
-    """The run in the hands of another process, whose model is asked for the turns that are left."""
+    """Resume the run in another process, with a model for the remaining turns."""
     with scope.team(made.who.team_id):
         left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])
         return resume.load(response_id=made.who.response_id, model=left), left
 
 
 async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> tuple[dict[str, Any], ScriptedModel]:
-    """The response whose run was cut after so many steps, and the model that its successor asked."""
+    """Interrupt a run after this many steps. Return its response and the model of the process that resumed it."""
     await play(made.run(ScriptedModel(*script)), made.recorder, steps=after)
     made.recorder._flush()
     await everything_written(made)

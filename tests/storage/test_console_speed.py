@@ -1,4 +1,4 @@
-"""The pages of the admin with 200,000 responses: the benchmark of 5,000,000, made small."""
+"""Pages of the console with 200,000 responses: a small version of the benchmark with 5,000,000."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Who holds a conversation, for how long, and what its context costs however long it is."""
+"""The lock of a conversation: owner, expiry and release; and the cost of reading a conversation's context."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
 @pytest.fixture
 def principal(database: None, caller: Caller) -> Principal:
-    """Who writes."""
+    """The principal that writes."""
     return directory.principal(caller.secret)
 
 
@@ -59,7 +59,7 @@ def holder(principal: Principal, conversation_id: str) -> str | None:
 
 
 def store_response(caller: Caller, conversation_id: str, response_id: str | None = None) -> Change:
-    """The change that makes a response which continues the conversation."""
+    """Return the change that stores a response of the conversation."""
     begun, change = prepare(caller)
     row = next(row for row in change.insert if isinstance(row, Response))
     row.conversation_id = conversation_id
@@ -68,13 +68,13 @@ def store_response(caller: Caller, conversation_id: str, response_id: str | None
 
 
 def age(principal: Principal, response_id: str) -> None:
-    """Let the lease of a response run out."""
+    """Expire the lease of a response."""
     with scope.team(principal.team_id):
         Response.objects.filter(pk=response_id).update(lease_until=now() - timedelta(seconds=1))
 
 
 def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
-    """A running response that holds the conversation."""
+    """Store a running response that has locked the conversation."""
     change = store_response(caller, conversation_id)
     assert change.lock is not None
     take(principal, conversation_id, change.lock.response_id)
@@ -82,7 +82,7 @@ def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
     return change.lock.response_id
 
 
-# -- holds -------------------------------------------------------------------------------------------------------------
+# -- locks -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_locked_conversation_cannot_be_locked_again(principal: Principal, conversation_id: str) -> None:
@@ -142,7 +142,7 @@ def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Pr
 
 
 def waiting() -> int:
-    """How many sessions wait for what this one has locked."""
+    """Return the number of sessions that wait for a lock of this one."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
         return int(cursor.fetchone()[0])
@@ -197,7 +197,7 @@ def test_locks_of_responses_that_were_never_stored_are_deleted(principal: Princi
 
 
 def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Caller, conversation_id: str) -> None:
-    """The places of what its predecessor stored are read from the rows, fragments among them."""
+    """The placements of the interrupted run are read from the rows, including fragments."""
     begun, _ = prepare(caller)
     response_id = made(principal, caller, conversation_id)
     with scope.team(principal.team_id):
@@ -241,7 +241,7 @@ def read(principal: Principal, conversation_id: str, holder: str | None = None) 
 
 
 def statements(work: Callable[[], object]) -> list[str]:
-    """What the work asks of the database, transactions themselves apart."""
+    """Return the statements of the work, without those that begin or end transactions."""
     with CaptureQueriesContext(connection) as captured:
         work()
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
@@ -279,7 +279,7 @@ def rows_looked_at(principal: Principal, conversation_id: str) -> int:
 
 
 def touched(node: dict[str, Any]) -> int:
-    """Rows times loops, over the whole tree."""
+    """Return rows times loops, summed over the whole plan."""
     own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
     return int(own) + sum(touched(child) for child in node.get("Plans", ()))
 

@@ -1,4 +1,4 @@
-"""What conversations cost in SQL does not depend on how long they are, and what happens when several write at once."""
+"""Conversations: the number of statements does not depend on their length, and concurrent writes are safe."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def said(text: str) -> InputItem:
 
 
 def begin(principal: Principal, length: int) -> str:
-    """A conversation of this many items; its id."""
+    """Create a conversation with this many items and return its id."""
     made = services.create_conversation(principal=principal, items=[], metadata={})
     for start in range(0, length, 500):
         add(principal, made.pk, *map(str, range(start, min(start + 500, length))))
@@ -44,7 +44,7 @@ def add(principal: Principal, conversation_id: str, *texts: str) -> list[dict[st
 
 
 def statements(work: Callable[[], object]) -> list[str]:
-    """What the work asks of the database, transactions themselves apart."""
+    """Return the statements of the work, without those that begin or end transactions."""
     with CaptureQueriesContext(connection) as captured:
         work()
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
@@ -52,7 +52,7 @@ def statements(work: Callable[[], object]) -> list[str]:
 
 @pytest.fixture
 def principal(database: None, caller: Caller) -> Principal:
-    """Who writes."""
+    """The principal that writes."""
     return directory.principal(caller.secret)
 
 
@@ -64,7 +64,7 @@ def page(principal: Principal, conversation_id: str, cursor: str | None) -> list
 
 
 def middle(principal: Principal, conversation_id: str) -> str:
-    """The id of an item half way through."""
+    """Return the id of an item in the middle."""
     with scope.team(principal.team_id):
         places = Placement.objects.filter(owner=conversation_id).order_by("position").select_related("item")
         return places[places.count() // 2].item.id
@@ -105,11 +105,11 @@ def test_a_new_conversation_with_20_items_takes_as_many_statements_as_with_one(p
     assert len(statements(lambda: create(20))) == len(statements(lambda: create(1))) <= MOST
 
 
-# -- several at once ---------------------------------------------------------------------------------------------------
+# -- concurrent writes -------------------------------------------------------------------------------------------------
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """What each of them returned, or the API's error."""
+    """Run the calls concurrently. Return each result or API error."""
 
     def run(work: Callable[[], Any]) -> Any:
         try:
@@ -165,7 +165,7 @@ def test_an_append_after_the_deletion_finds_no_conversation(principal: Principal
         assert not Item.objects.exists()
 
 
-# -- what the tables hold to -------------------------------------------------------------------------------------------
+# -- constraints -------------------------------------------------------------------------------------------------------
 
 
 def test_two_items_never_have_the_same_position(principal: Principal) -> None:

@@ -1,4 +1,4 @@
-"""Random histories of conversations against plain lists: what stands where, in which order, and what is kept at all."""
+"""Random operations on conversations, compared with plain lists: order, positions, and which items still exist."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from tenants.principal import Principal
 from tests.support.api import Caller
 
 KINDS = ("create", "append", "append", "append", "refer", "delete item", "delete item", "fork", "delete")
-# Which conversation, and which item, count from the beginning again where there are fewer.
+# Indexes of conversations and items wrap around when there are fewer of them.
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), max_size=25)
 
 
@@ -27,13 +27,13 @@ def said(text: str) -> InputItem:
 
 @dataclass
 class World:
-    """The conversations of a team, and what should stand in them: ids in their order."""
+    """The conversations of a team, with the expected item ids in order."""
 
     who: Principal
     lists: dict[str, list[str]] = field(default_factory=dict)
 
     def do(self, kind: str, which: int, where: int) -> None:
-        """One step; those that there is nothing for begin another conversation."""
+        """Do one step. A step without a target creates a conversation instead."""
         names = list(self.lists)
         one = names[which % len(names)] if names else ""
         items = self.lists.get(one, [])
@@ -73,12 +73,12 @@ class World:
             assert self.lists[one].count(item) == 1
 
     def delete(self, one: str) -> None:
-        """The end of a conversation."""
+        """Delete a conversation."""
         services.delete_conversation(team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, request_id="")
         del self.lists[one]
 
     def check(self) -> None:
-        """What is stored is what should be, forwards and backwards, and nothing else."""
+        """Assert that exactly the expected items are stored, in both orders."""
         for one, expected in self.lists.items():
             assert self._pages(one, Order.ASC) == expected
             assert self._pages(one, Order.DESC) == expected[::-1]
@@ -89,7 +89,7 @@ class World:
             assert set(Conversation.objects.values_list("pk", flat=True)) == set(self.lists)
 
     def _pages(self, one: str, order: Order) -> list[str]:
-        """The ids of all pages."""
+        """Return the ids of all pages."""
         found: list[str] = []
         with scope.team(self.who.team_id):
             conversation = access.get_conversation(principal=self.who, conversation_id=one)

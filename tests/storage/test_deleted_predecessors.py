@@ -1,4 +1,4 @@
-"""A response that is deleted while another one is made that follows it: whoever comes first, the chain has no hole."""
+"""A response is deleted while its successor is created: whichever commits first, the chain has no gap."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +23,7 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(p
 
 
 def follower(caller: Caller, previous_id: str) -> tuple[str, Change]:
-    """The id of a response that is to follow, and the change that makes it."""
+    """Return the id of a new successor and the change that stores it."""
     begun, change = prepare(caller, previous_response_id=previous_id)
     response_id = begun.who.response_id
     return response_id, replace(change, predecessor=PredecessorGuard(response_id=response_id, previous_id=previous_id))
@@ -70,14 +70,14 @@ def test_a_deletion_waits_for_a_new_successor_and_links_it(database: None, calle
 
 
 def waiting() -> int:
-    """How many sessions wait for what this one has locked."""
+    """Return the number of sessions that wait for a lock of this one."""
     with connections["default"].cursor() as cursor:
         cursor.execute(_WAITING)
         return int(cursor.fetchone()[0])
 
 
 def test_a_websocket_cannot_continue_a_deleted_response(api: Api, script: Script, web: WebProcess) -> None:
-    """It has the words in memory still; whoever follows the next response on another node would not."""
+    """The connection still has the items in memory, but a later successor on another node would not."""
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")["id"]
     with open_socket(web.url, secret=api.caller.secret) as socket:

@@ -1,4 +1,4 @@
-"""Who a key belongs to and where a model name leads: remembered for a second, and never longer than two."""
+"""The directory: teams of keys and routes of model names, cached for one second and never longer than two."""
 
 import time
 import uuid
@@ -21,7 +21,7 @@ PROMISED_SECONDS = 2.0
 
 
 def seconds_until(happened: Callable[[], bool]) -> float:
-    """How long it took."""
+    """Return the seconds until the condition is true."""
     began = time.monotonic()
     while not happened():
         assert time.monotonic() - began < 2 * PROMISED_SECONDS, "it never happened"
@@ -30,7 +30,7 @@ def seconds_until(happened: Callable[[], bool]) -> float:
 
 
 def is_admitted(secret: str) -> bool:
-    """Whether the key opens the door."""
+    """Return whether the key is accepted."""
     try:
         directory.principal(secret)
     except Unauthorized:
@@ -109,12 +109,12 @@ def test_only_a_digest_of_a_secret_is_stored(database: None, caller: Caller) -> 
 
 @pytest.fixture
 def name() -> str:
-    """A model name that no other test has."""
+    """A model name that no other test uses."""
     return f"model-{uuid.uuid4().hex}"
 
 
 def add(name: str, *teams: Team, default: bool = False, upstream_model: str = "", enabled: bool = True) -> str:
-    """Route a name to an upstream of its own; for these teams, or for everybody. Returns the upstream's id."""
+    """Route a name to a new upstream, for these teams or for all. Return the upstream's id."""
     upstream = Upstream.objects.create(name=uuid.uuid4().hex, base_url="http://x/v1", api_key="k", is_default=default)
     model = Model.objects.create(name=name, upstream=upstream, upstream_model=upstream_model, enabled=enabled)
     for team in teams:
@@ -124,7 +124,7 @@ def add(name: str, *teams: Team, default: bool = False, upstream_model: str = ""
 
 
 async def route(caller: Caller, model: str) -> Route:
-    """Where the caller's requests for a model go."""
+    """Return the route of the caller's requests for a model."""
     principal = await directory.aprincipal(caller.secret)
     return await directory.aroute(principal, model)
 
@@ -169,13 +169,13 @@ async def test_a_model_of_another_team_is_not_found(database: None, make_caller:
     mine, other = await in_db_thread(lambda: (make_caller(), make_caller()))
     theirs = await in_db_thread(lambda: {add(name, other.team), add("*", other.team)})
     assert await upstream_of(other, name) in theirs
-    # Another test may have left a star for everybody.
+    # Another test may have left a wildcard for all teams.
     assert await upstream_of(mine, name) == await upstream_of(mine, f"{name}-unknown")
     assert await upstream_of(mine, name) not in theirs
 
 
 async def upstream_of(caller: Caller, model: str) -> str | None:
-    """The id of the upstream that answers for a model; None: there is none."""
+    """Return the id of the upstream of a model, or None without a route."""
     try:
         return (await route(caller, model)).upstream.id
     except ModelNotFound:

@@ -1,4 +1,4 @@
-"""Followers of background runs: woken when the log grows, served by one reader, told of every end."""
+"""Followers of background runs: notified when the log grows, served by one reader, and released at every end."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ REQUEST = RequestInfo(request_id="req_test", client_request_id="")
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A background run in this process, whose model waits at each of its gates."""
+    """A background run in this process whose model waits at gates."""
 
     begun: Begun
     live: LiveRun
@@ -38,19 +38,19 @@ class Running:
 
     @property
     def response_id(self) -> str:
-        """Its id."""
+        """The id of the response."""
         return self.begun.who.response_id
 
 
 @pytest.fixture
 def principal(database: None, caller: Caller) -> Principal:
-    """Who follows."""
+    """The principal that follows."""
     return directory.principal(caller.secret)
 
 
 @asynccontextmanager
 async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
-    """It says a word, and another one behind each gate."""
+    """A run that sends one word, and another one after each gate."""
     begun = await abegin(caller, background=True)
     events = [asyncio.Event() for _ in range(gates)]
     said = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]
@@ -65,25 +65,25 @@ async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
 
 
 async def followed(principal: Principal, run: Running, *, after: int = -1) -> bytes:
-    """Everything that a follower gets."""
+    """Return all bytes that a follower receives."""
     frames = await follow.follow(principal=principal, response_id=run.response_id, after=after, obfuscation=True)
     return b"".join([data async for data in frames])
 
 
 def numbers(raw: bytes) -> list[int]:
-    """The numbers of the events in these bytes."""
+    """Return the numbers of the events in these bytes."""
     return [int(number) for number in re.findall(rb'"sequence_number":(\d+)', raw)]
 
 
 async def seen(frames: AsyncIterator[bytes], words: bytes) -> None:
-    """Read until these words have come."""
+    """Read until these words were received."""
     async with asyncio.timeout(10):
         while words not in await anext(frames):
             pass
 
 
 async def until(look: Callable[[], bool]) -> None:
-    """Wait until this is so."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(10):
         while not look():
             await asyncio.sleep(0.01)
@@ -100,14 +100,14 @@ async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Calle
                 await asyncio.sleep(0.02)
             raws = await asyncio.gather(*followers)
     reads = [sql for sql in statements if "eventbatch" in sql]
-    # One for each time that the log grew, at most, and one a second.
+    # At most one read each time the log grew, and one per second.
     assert 0 < len(reads) <= DELTAS + 10
     assert len(set(raws)) == 1
     assert numbers(raws[0]) == await in_db_thread(lambda: log_numbers(run))
 
 
 def log_numbers(run: Running) -> list[int]:
-    """The numbers of the events in the log."""
+    """Return the numbers of the events in the log."""
     return [event["sequence_number"] for event in log_of(run.begun)]
 
 
@@ -132,7 +132,7 @@ async def test_followers_of_a_deleted_run_stop_waiting(caller: Caller, principal
 
 
 def delete(run: Running) -> None:
-    """The row is gone, by whatever hand."""
+    """Delete the row, as another process would."""
     with scope.team(run.begun.who.team_id):
         Response.objects.filter(pk=run.response_id).delete()
 
@@ -153,7 +153,7 @@ async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
 
 
 def cancel(principal: Principal, run: Running) -> bool:
-    """Cancel the run from another process, as this one sees it."""
+    """Cancel the run as another process would."""
     return cancelling.cancel_run(
         team_id=principal.team_id, actor=principal.actor, response_id=run.response_id, request=REQUEST
     )

@@ -1,4 +1,4 @@
-"""Group commit: many changes, few transactions, and everybody gets the answer to his own."""
+"""Group commit: many changes in few transactions, each with its own outcome."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MANY = 60
 
 
 def events(begun: Begun, number: int) -> EventBatch:
-    """One batch of the response's log."""
+    """Return one batch of the response's log."""
     who = begun.who
     return EventBatch(
         team_id=who.team_id,
@@ -33,7 +33,7 @@ def events(begun: Begun, number: int) -> EventBatch:
 
 
 def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
-    """A change that appends to the log; with a token it advances the response, too."""
+    """Return a change that appends to the log, and with a token also updates the response."""
     who = begun.who
     update = None
     if token is not None:
@@ -42,7 +42,7 @@ def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
 
 
 def written(*begun: Begun) -> list[tuple[int, int]]:
-    """The batches after the opening: number and transaction, in the order of their rows."""
+    """Return number and transaction of the batches after the opening, in row order."""
     with scope.team(*{one.who.team_id for one in begun}), connection.cursor() as cursor:
         ids = [one.who.response_id for one in begun]
         cursor.execute(
@@ -54,7 +54,7 @@ def written(*begun: Begun) -> list[tuple[int, int]]:
 
 
 async def settled(*futures: "asyncio.Future[None]") -> list[Any]:
-    """What each of them came to."""
+    """Return the outcome of each change."""
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
@@ -69,7 +69,7 @@ async def test_concurrent_changes_are_committed_together_in_order(database: None
 
 async def test_an_invalid_change_does_not_fail_others_in_its_group(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
-    taken = change(begun, 0)  # the opening stands there already
+    taken = change(begun, 0)  # the opening is already stored
     outcomes = await settled(*(writer.submit(one) for one in (change(begun, 2), taken, change(begun, 3))))
     assert (outcomes[0], outcomes[2]) == (None, None)
     assert isinstance(outcomes[1], IntegrityError)
@@ -148,13 +148,13 @@ async def test_an_unavailable_database_is_awaited_up_to_the_limit(
 
 
 def terminate(backend: int) -> None:
-    """What a restart of the database does to its clients; those of the same role may do it to each other."""
+    """Terminate a connection as a restart of the database does; a role may do so to its own connections."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
         assert cursor.fetchone() == (True,)
 
 
-# -- the machinery alone -----------------------------------------------------------------------------------------------
+# -- without a database ------------------------------------------------------------------------------------------------
 
 
 async def test_a_failed_group_is_repeated_change_by_change_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Runs with searches and programs are cut after every step and taken over: no result is lost, no program runs twice."""
+"""Runs with searches and programs are interrupted after every step and resumed: nothing is lost or runs twice."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ SEARCHES: Turns = (
 
 
 class Drawer:
-    """Passages that are found by their words; `asked` is what was looked for."""
+    """A store of passages that are found by their text; `asked` records the queries."""
 
     description = ""
 
@@ -49,14 +49,14 @@ class Drawer:
         self.asked: list[str] = []
 
     async def search(self, queries: Sequence[str]) -> list[Json]:
-        """One passage."""
+        """Return one passage."""
         self.asked += queries
         result = {"file_id": "file-1", "filename": "a.txt", "score": 1.0, "attributes": {}}
         return [{**result, "text": f"All about {query}."} for query in queries]
 
 
 async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Toolbox], cut: int) -> bool:
-    """Make so many steps in one process, and the rest in another; whether there was anything left."""
+    """Execute this many steps in one process and the rest in another. Return whether any were left."""
     run = begun.run(ScriptedModel(*turns), tools())
     if await lived(begun, run, begun.recorder, cut):
         return False
@@ -73,20 +73,20 @@ async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Too
 
 
 async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
-    """Whether the run has ended after so many steps."""
+    """Execute this many steps. Return whether the run has ended."""
     ended = False
     async with aclosing(run.steps()) as made:
         while steps and not ended:
             step = await anext(made)
             await recorder.record(step)
             ended, steps = isinstance(step, RunEnded), steps - 1
-    recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+    recorder._take_batch()  # a process that dies flushes nothing more, but this one lives on
     await everything_written(begun)
     return ended
 
 
 def of(body: Json, kind: str) -> list[Json]:
-    """The items of this type that were not cut."""
+    """Return the items of this type that are complete."""
     return [item for item in body["output"] if item["type"] == kind and item["status"] == "completed"]
 
 
@@ -99,7 +99,7 @@ async def test_searches_are_reported_once_wherever_the_run_stopped(database: Non
         body = await in_db_thread(partial(body_of, begun))
         assert body["status"] == "completed"
         assert [item["queries"] for item in of(body, "file_search_call")] == [["herons"], ["oaks"]]
-        # A search that was under way may be made again; one whose result is stored is not.
+        # An interrupted search may be repeated, but not one whose result is stored.
         assert len(drawer.asked) <= 3
         assert [*dict.fromkeys(drawer.asked)] == ["herons", "oaks"]
     assert cut > 8
@@ -133,6 +133,6 @@ async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, ca
 
 
 def both(shown: Sequence[Json], team_id: str) -> Toolbox:
-    """The code interpreter and the shell, as a run has them."""
+    """Return the code interpreter and the shell, as a run has them."""
     (_, cells), (_, commands) = run_containers(shown, team_id=team_id, key_id=None)
     return combine([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])

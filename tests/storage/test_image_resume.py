@@ -1,4 +1,4 @@
-"""A run that draws is cut after every step and taken over: the picture stands in the output once, and is whole."""
+"""A run that generates an image is interrupted after every step and resumed: the output has one complete image."""
 
 import itertools
 from collections.abc import Callable
@@ -26,20 +26,20 @@ TURNS = (calls(image_generation='{"prompt":"A cat"}'), text("Done."))
 
 
 class FakeImageGenerator:
-    """Tells one partial picture of each order; `drawn` is how many orders it has had."""
+    """Sends one partial image per request; `drawn` counts the requests."""
 
     def __init__(self) -> None:
         self.drawn = 0
 
     async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
-        """A picture."""
+        """Return an image."""
         self.drawn += 1
         partial(0, GeneratedImage(content="SEFMRg=="))
         return GeneratedImage(content="V0hPTEU=")
 
 
 async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
-    """Whether the run has ended after so many steps."""
+    """Execute this many steps. Return whether the run has ended."""
     ended = False
     async with aclosing(run.steps()) as made:
         while steps and not ended:
@@ -52,7 +52,7 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
 
 
 def taken(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
-    """The rest of the run."""
+    """Execute the rest of the run in another process."""
     tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
@@ -72,7 +72,7 @@ async def test_an_image_appears_once_wherever_the_run_stopped(database: None, ca
         body = await in_db_thread(partial(body_of, begun))
         pictures = [item for item in body["output"] if item["type"] == "image_generation_call"]
         assert [item["result"] for item in pictures if item["status"] == "completed"] == ["V0hPTEU="]
-        # One that was being drawn is drawn again; what was cut of it is shown as failed.
+        # An interrupted image is generated again; the interrupted item is listed as failed.
         assert {item["status"] for item in pictures} <= {"completed", "failed"}
         assert generator.drawn <= 2
     assert cut > 4

@@ -1,4 +1,4 @@
-"""Who may write into a response: the holder of its lease, until it ends, is cancelled, or is taken over."""
+"""The lease of a run: only its owner may write, until the run ends, is cancelled, or is resumed elsewhere."""
 
 import asyncio
 import random
@@ -27,30 +27,30 @@ from tests.support.stored import Begun, abegin, begin, body_of, log_of, prepare,
 
 @pytest.fixture
 def short_leases(settings: Settings) -> None:
-    """Leases of three seconds, renewed every second."""
+    """Use leases of three seconds, which are renewed every second."""
     settings.LEASE_SECONDS = 3
 
 
 def change(begun: Begun, **values: Any) -> None:
-    """What somebody else writes into the response's row."""
+    """Change columns of the response's row, as another process would."""
     with scope.team(begun.who.team_id):
         assert Response.objects.filter(pk=begun.who.response_id, status__in=RUNNING).update(**values) == 1
 
 
 def cancel(begun: Begun) -> None:
-    """Cancel the response, as its state has it."""
+    """Set the status of the response to cancelled."""
     change(begun, status=Status.CANCELLED, ended_at=now())
 
 
 async def until(look: Callable[[], bool]) -> None:
-    """Wait until this is so."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(10):
         while not await in_db_thread(look):
             await asyncio.sleep(0.02)
 
 
 async def hanging(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
-    """A live run whose model has said a word and hangs."""
+    """A live run whose model has sent one word and hangs."""
     begun, gate = await abegin(caller), asyncio.Event()
     model = ScriptedModel([chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")])
     live = begun.live(model)
@@ -100,7 +100,7 @@ async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Cal
 
 
 def end_of(begun: Begun) -> RunEnded:
-    """What the run would write as its end."""
+    """Return the change that the run writes at its end."""
 
     async def last() -> RunEnded:
         steps = [step async for step in begun.run(ScriptedModel(text("Hi"))).steps()]
@@ -198,13 +198,13 @@ def test_renewals_and_writes_do_not_deadlock(database: None, caller: Caller) -> 
 
 
 def touch(begun: Begun) -> Change:
-    """A change that locks the response's row."""
+    """Return a change that locks the response's row."""
     update = ResponseUpdate(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
     return Change(team_id=begun.who.team_id, update=update)
 
 
 def renew_often(response_ids: list[str]) -> None:
-    """Renew the leases of all of them again and again, in any order."""
+    """Renew the leases of all responses repeatedly, in random order."""
     try:
         for _ in range(40):
             assert _renew(random.sample(response_ids, len(response_ids))) == []

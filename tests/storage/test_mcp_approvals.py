@@ -1,4 +1,4 @@
-"""An approval is taken by one of several requests that bring it at the same moment, and goes with its response."""
+"""Approvals: only one of several concurrent answers counts, and they are deleted with their response."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +23,7 @@ RIVALS = 4
 
 
 def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
-    """A call of this response that waits for approval."""
+    """Store a call of this response that waits for approval."""
     item = McpApprovalRequest(id=new_id("mcpr"), server_label="box", name="note", arguments="{}")
     with scope.team(caller.team.pk):
         Approval.objects.create(
@@ -38,7 +38,7 @@ def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
 
 
 def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: int) -> bool:
-    """Whether this request's word counted."""
+    """Return whether the answer of this request counted."""
     answer = ApprovalAnswer(request=item, request_id=item.id or "", approve=True)
     together.wait()
     try:

@@ -1,4 +1,4 @@
-"""A run with MCP calls is cut after every step and taken over: its server is called as often as without a cut."""
+"""A run with MCP calls is interrupted after every step and resumed: its server gets no extra calls."""
 
 import itertools
 from collections.abc import AsyncGenerator, Iterator
@@ -37,13 +37,13 @@ OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
 
 @pytest.fixture
 def served() -> Iterator[McpServer]:
-    """An open server."""
+    """A running server."""
     with mcp_server() as running:
         yield running
 
 
 def called(*calls: tuple[str, str]) -> list[Chunk]:
-    """A turn that calls these functions."""
+    """Return a turn that calls these functions."""
     functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
     return [
         *(
@@ -59,7 +59,7 @@ TURNS = [called(("box__add", '{"a":1}'), ("box__add", '{"a":2}')), called(("box_
 
 
 class Life:
-    """All processes that have had a hand in one response. Each knows of the servers what the row says."""
+    """All processes that execute one response, one after the other. Each knows only the servers in the row."""
 
     def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[ApprovedCall, ...] = ()) -> None:
         self.begun = begun
@@ -67,12 +67,12 @@ class Life:
         self.approved = approved
 
     async def first(self, steps: int) -> bool:
-        """The process that created the response makes so many steps; whether the run ended."""
+        """Execute this many steps in the process that created the response. Return whether the run has ended."""
         run = self.begun.run(ScriptedModel(*self.turns), await in_db_thread(self._tools))
         return await self._live(run, self.begun.recorder, steps)
 
     async def next(self) -> bool:
-        """Another process takes over."""
+        """Resume the run in another process."""
         taken = await in_db_thread(self._load)
         return await self._live(taken.run, taken.recorder, 1000)
 
@@ -81,7 +81,7 @@ class Life:
             row = Response.objects.get(pk=self.begun.who.response_id)
         servers = mcp.decrypt_servers(row.secrets, row.parameters["tools"])
         tools = McpToolbox(servers, McpSessions(OPEN), approved=self.approved)
-        # Of calls at the same time one may be under way when another one's step is cut: nobody knows how far it got.
+        # Of concurrent calls, one may be in flight when the run is interrupted at the step of another one.
         tools.concurrency = 1
         return tools
 
@@ -99,13 +99,13 @@ class Life:
                 step = await anext(made)
                 await recorder.record(step)
                 ended, steps = isinstance(step, RunEnded), steps - 1
-        recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+        recorder._take_batch()  # a process that dies flushes nothing more, but this one lives on
         await everything_written(self.begun)
         return ended
 
 
 async def begin(caller: Caller, running: McpServer) -> Begun:
-    """A response whose row keeps the server, as that of a background run would."""
+    """Store a response whose row contains the server, as for a background run."""
     begun = await abegin(caller, input="Go.", tools=[tool(running)])
     secrets = mcp.encrypt_servers([RemoteServer(label="box", url=running.url, headers={"X-Key": "secret-in-row"})])
 
@@ -118,7 +118,7 @@ async def begin(caller: Caller, running: McpServer) -> Begun:
 
 
 async def lives(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Life, int], None]:
-    """A response for each place at which its run can be cut, cut there."""
+    """Yield a response for each step after which its run can be interrupted, interrupted there."""
     for cut in itertools.count():
         life = Life(await begin(caller, running), TURNS)
         running.calls.clear()
@@ -173,7 +173,7 @@ async def test_an_approved_call_is_made_at_most_once(database: None, caller: Cal
             break
         assert await life.next()
         status = (await in_db_thread(partial(body_of, life.begun)))["status"]
-        # A call that writes and may have been made is not repeated.
+        # A call with side effects that may have been made is not repeated.
         assert served.names() == (["note"] if status == "completed" else [])
         outcomes.add(status)
     assert outcomes == {"completed", "failed"}

@@ -1,4 +1,4 @@
-"""What a turn costs in SQL does not depend on how many turns came before it."""
+"""The number of statements of a turn does not depend on the number of turns before it."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
 
 def add_turn(caller: Caller, number: int, previous: str | None) -> str:
-    """A finished response with one message in and one out."""
+    """Store a finished response with one input and one output message."""
     request: dict[str, Any] = {"input": f"question {number}"}
     if previous is not None:
         request["previous_response_id"] = previous
@@ -42,7 +42,7 @@ def add_turn(caller: Caller, number: int, previous: str | None) -> str:
 
 
 def chain(caller: Caller, length: int) -> list[str]:
-    """The ids of so many responses, each following the one before it."""
+    """Store a chain of this many responses and return their ids."""
     ids: list[str] = []
     for number in range(length):
         ids.append(add_turn(caller, number, ids[-1] if ids else None))
@@ -50,7 +50,7 @@ def chain(caller: Caller, length: int) -> list[str]:
 
 
 def read(caller: Caller, previous: str | None) -> tuple[RequestContext, list[str]]:
-    """The context of a new turn, and the statements that reading it took, transactions themselves apart."""
+    """Read the context of a new turn. Return it with the statements, without those of transactions."""
     request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
     principal = directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
@@ -100,7 +100,7 @@ def test_a_page_of_input_items_takes_one_statement(database: None, caller: Calle
 
 
 def test_reading_a_chain_costs_only_its_items(database: None, caller: Caller) -> None:
-    """What other responses of the team there are costs nothing."""
+    """Other responses of the team cost nothing."""
     ids = chain(caller, 20)
     before = rows_looked_at(caller, ids[-1])
     chain(caller, 60)
@@ -108,7 +108,7 @@ def test_reading_a_chain_costs_only_its_items(database: None, caller: Caller) ->
 
 
 def rows_looked_at(caller: Caller, previous: str) -> int:
-    """The rows that all parts of the plan gave or threw away, with the plan of a table too large to be read whole."""
+    """Return the rows that all nodes of the plan returned or removed, with sequential scans disabled."""
     _, statements = read(caller, previous)
     (select,) = (sql for sql in statements if "RECURSIVE" in sql)
     with scope.team(caller.team.pk), connection.cursor() as cursor:
@@ -120,6 +120,6 @@ def rows_looked_at(caller: Caller, previous: str) -> int:
 
 
 def touched(node: dict[str, Any]) -> int:
-    """Rows times loops, over the whole tree."""
+    """Return rows times loops, summed over the whole plan."""
     own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
     return int(own) + sum(touched(child) for child in node.get("Plans", ()))

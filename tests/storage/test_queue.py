@@ -1,6 +1,6 @@
-"""Which background responses a worker claims next: team by team, each at most once, as often as it may be tried.
+"""The queue of background responses: fair between teams, each response claimed once, with a limited number of attempts.
 
-What is claimed here is given up with the test's transaction: nobody else sees it, whatever workers are running.
+Claims are rolled back with the transaction of the test, so that running workers never see them.
 """
 
 from collections import Counter
@@ -23,16 +23,16 @@ HELD_BY_ANOTHER = {"lease_owner": "another", "lease_until": now() + timedelta(ho
 
 @pytest.fixture
 def rolled_back(database: None) -> Iterator[None]:
-    """A transaction that sees every team, and leaves nothing behind."""
+    """A transaction that sees every team and is rolled back."""
     with transaction.atomic(), scope.every_team():
-        # What other tests have left waiting is not of interest.
+        # Hide responses that other tests have left in the queue.
         Response.objects.filter(background=True, ended_at=None).update(attempt=1000)
         yield
         transaction.set_rollback(True)
 
 
 def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
-    """Responses of this caller that wait, oldest first."""
+    """Queue responses of this caller and return their ids, oldest first."""
     rows = [
         Response.objects.create(
             team=caller.team,
@@ -49,7 +49,7 @@ def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
 
 
 def claim(slots: int, **held: int) -> list[str]:
-    """What a worker claims that holds so many runs by team."""
+    """Return the ids that a worker claims with these runs by team."""
     capacity = claims.capacity(slots=slots, held=held)
     return [claimed.response_id for claimed in claims.claim(capacity=capacity, held=held, mine=[])]
 
@@ -136,7 +136,7 @@ def test_a_process_does_not_claim_its_own_runs(rolled_back: None, caller: Caller
 
 
 def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, make_caller: MakeCaller) -> None:
-    """One team's queue is not read to find another's first."""
+    """The queue of one team is not read to find the first response of another."""
     many, few = make_caller(), make_caller()
     queue(many, 300)
     queue(few, 1)

@@ -1,4 +1,4 @@
-"""The recorder: what is stored when, and that nothing is told before it is committed."""
+"""The recorder: what is stored and when, and that nothing is sent before it is committed."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ LONG = "x" * FLUSH_BYTES
 
 
 async def record_all(begun: Begun, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
-    """Run to the end and record every step."""
+    """Execute the run to its end and record every step."""
     steps = []
     async for step in begun.run(ScriptedModel(*turns), tools).steps():
         await begun.recorder.record(step)
@@ -42,7 +42,7 @@ async def record_all(begun: Begun, *turns: Sequence[Piece], tools: ScriptedTools
 
 
 async def first_steps(begun: Begun, turn: list[Chunk], number: int) -> list[Step]:
-    """So many steps of a run, none of them recorded."""
+    """Return this many steps of a run, without recording them."""
     made = begun.run(ScriptedModel(turn)).steps()
     steps = [await anext(made) for _ in range(number)]
     await made.aclose()
@@ -50,13 +50,13 @@ async def first_steps(begun: Begun, turn: list[Chunk], number: int) -> list[Step
 
 
 def rows(begun: Begun, kind: Any, **more: Any) -> list[Any]:
-    """The response's rows of this kind, in the order of their writing."""
+    """Return the response's rows of this model, in the order of their creation."""
     with scope.team(begun.who.team_id):
         return list(kind.objects.filter(response_id=begun.who.response_id, **more).order_by("pk"))
 
 
 def ledger(begun: Begun) -> list[UsageRecord]:
-    """What the response costs."""
+    """Return the usage records of the response."""
     with scope.team(begun.who.team_id):
         return list(UsageRecord.objects.filter(object_id=begun.who.response_id).order_by("turn"))
 
@@ -142,7 +142,7 @@ async def test_the_last_deltas_of_a_lost_run_raise_nothing_after_its_stop(databa
 
 
 def take_over(begun: Begun) -> None:
-    """Somebody else counts the lease up."""
+    """Increment the lease token, as another process would."""
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=begun.who.lease_token + 1)
 

@@ -1,7 +1,7 @@
-"""A run is cut after every single step and taken over from what is stored; nobody can tell from the result.
+"""A run is interrupted after every single step and resumed from the database; the result is the same.
 
-Two things may have happened to the deltas before the cut: they were stored already (then the log shows fragments, which
-the successor closes), or they went down with the process.
+The deltas before the interruption were either stored, so that the log has fragments which the resumed run closes, or
+they were lost with the process.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ PADDING = {"stored": "x" * FLUSH_BYTES, "lost": ""}
 
 
 def turns(padding: str) -> list[list[Chunk]]:
-    """Three turns with everything in them: reasoning, text, parallel hosted calls, text and a call, text."""
+    """Return three turns with reasoning, text, parallel hosted calls, text with a call, and text."""
     argument = f'{{"q":"{padding}"}}'
     return [
         [
@@ -64,7 +64,7 @@ def turns(padding: str) -> list[list[Chunk]]:
 
 
 def hosted(index: int, name: str, arguments: str) -> Chunk:
-    """A whole call of a hosted tool."""
+    """Return a complete call of a hosted tool."""
     return chunk(
         tool_calls=[{"index": index, "id": f"call_{name}", "function": {"name": name, "arguments": arguments}}]
     )
@@ -72,7 +72,7 @@ def hosted(index: int, name: str, arguments: str) -> Chunk:
 
 @dataclass
 class Journal(HostedTools):
-    """Hosted tools that may be repeated; keeps every call that was made, over all processes."""
+    """Hosted tools that may be repeated. Records every call over all processes."""
 
     made: list[str] = field(default_factory=list)
 
@@ -82,14 +82,14 @@ class Journal(HostedTools):
 
     @override
     async def call(self, call: Call) -> ToolResult:
-        """The same output for the same call."""
+        """Return the same output for the same call."""
         self.made.append(call.call_id)
         return ToolResult(output=OUTPUTS[call.call_id])
 
 
 @dataclass
 class Life:
-    """All processes that have had a hand in one response."""
+    """All processes that execute one response, one after the other."""
 
     begun: Begun
     script: list[list[Chunk]]
@@ -98,12 +98,12 @@ class Life:
     """What the model read in each turn, the last time that the turn was sampled."""
 
     async def first(self, steps: int, *, unrecorded: bool = False) -> bool:
-        """The process that created the response makes so many steps. Returns whether the run ended."""
+        """Execute this many steps in the process that created the response. Return whether the run has ended."""
         model = ScriptedModel(*self.script)
         return await self._live(self.begun.run(model, self.tools), self.begun.recorder, model, 0, steps, unrecorded)
 
     async def next(self, steps: int = 1000, *, unrecorded: bool = False) -> bool:
-        """Another process takes over and makes so many steps."""
+        """Resume the run in another process and execute this many steps."""
         taken, turn, model = await in_db_thread(self._load)
         return await self._live(taken.run, taken.recorder, model, turn, steps, unrecorded)
 
@@ -116,7 +116,7 @@ class Life:
     async def _live(
         self, run: Run, recorder: Recorder, model: ScriptedModel, turn: int, steps: int, unrecorded: bool
     ) -> bool:
-        """Record so many steps; `unrecorded`: one more is made, tools called and all, and goes down unrecorded."""
+        """Record this many steps. With `unrecorded`, execute one more without recording it."""
         ended = False
         async with aclosing(run.steps()) as made:
             while steps and not ended:
@@ -125,7 +125,7 @@ class Life:
                 ended, steps = isinstance(step, RunEnded), steps - 1
             if unrecorded and not ended:
                 await anext(made)
-        recorder._take_batch()  # a process that dies flushes nothing any more; this one lives on
+        recorder._take_batch()  # a process that dies flushes nothing more, but this one lives on
         self.reads |= {turn + number: request.items for number, request in enumerate(model.requests)}
         await everything_written(self.begun)
         return ended
@@ -133,7 +133,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Result:
-    """What is left when a run has ended, without generated ids."""
+    """The stored result of a run, without generated ids."""
 
     output: Any
     fragments: Any
@@ -146,7 +146,7 @@ UNDISTURBED: dict[str, Result] = {}
 
 
 def result_of(life: Life) -> Result:
-    """Checks what must hold for every log on the way."""
+    """Return the result, after checking the invariants of the log."""
     log, body = log_of(life.begun), body_of(life.begun)
     assert_well_formed(log)
     assert log[-1]["response"] == body
@@ -165,12 +165,12 @@ def result_of(life: Life) -> Result:
 
 
 async def a_life(caller: Caller, deltas: str) -> Life:
-    """A response that nobody has run yet."""
+    """Store a response that no process has run yet."""
     return Life(await abegin(caller, input="What is new?"), turns(PADDING[deltas]))
 
 
 async def undisturbed(caller: Caller, deltas: str) -> Result:
-    """The result of a run that one process has made to its end; made once."""
+    """The result of a run that a single process executed; computed once."""
     if deltas not in UNDISTURBED:
         life = await a_life(caller, deltas)
         assert await life.first(1000)
@@ -180,7 +180,7 @@ async def undisturbed(caller: Caller, deltas: str) -> Result:
 
 
 def assert_no_output_was_wasted(life: Life, *, again: int = 0) -> None:
-    """Every tool was called once; `again` times a call was made whose output nobody could store."""
+    """Assert that every tool was called once, plus `again` calls whose output could not be stored."""
     assert set(life.tools.made) == set(OUTPUTS)
     assert len(life.tools.made) <= len(OUTPUTS) + again
 
@@ -209,7 +209,7 @@ async def test_a_step_that_was_not_recorded_is_repeated(database: None, caller: 
     assert await life.next()
     found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, "stored")
     assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
-    assert_no_output_was_wasted(life, again=2)  # both calls of a turn may have been under way
+    assert_no_output_was_wasted(life, again=2)  # both calls of a turn may have been in flight
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -262,7 +262,7 @@ async def test_an_unrepeatable_call_in_flight_fails_the_run(database: None, call
 
 
 def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.ResumedRun:
-    """The run as a successor finds it."""
+    """Load the run as another process would."""
     with scope.team(begun.who.team_id):
         return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
 
@@ -285,7 +285,7 @@ async def test_a_resumed_run_knows_the_state_of_its_calls(
 
 
 async def record_until(life: Life, kind: type[Step]) -> None:
-    """The process that created the response gets as far as this step."""
+    """Execute the run up to this step in the process that created the response."""
     async with aclosing(life.begun.run(ScriptedModel(*life.script), life.tools).steps()) as made:
         async for step in made:
             await life.begun.recorder.record(step)

@@ -1,4 +1,4 @@
-"""Sums by the hour: what they count, when, and that they never differ from the rows."""
+"""Hourly sums: what they count and when, and that they never differ from the rows."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -22,23 +22,23 @@ from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_response
 from tests.support.api import Caller, MakeCaller
 
-# Each begins without sums and makes its own: half a second a test.
+# Each test starts without sums and creates its own, which takes half a second.
 pytestmark = pytest.mark.slow
 HOUR = timedelta(hours=1)
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The hour that a moment lies in."""
+    """Return the hour of a time."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def past(hours: float) -> datetime:
-    """The middle of a full hour that is over for long."""
+    """Return the middle of an hour that ended long ago."""
     return hour_of(now()) - timedelta(hours=hours) + timedelta(minutes=30)
 
 
 def sums(caller: Caller, source: RollupSource = RESPONSES, **question: Any) -> list[RollupRow]:
-    """What is read of the caller's team; of the last three days unless told otherwise."""
+    """Query sums of the caller's team, by default of the last three days."""
     span = {"since": hour_of(now()) - timedelta(hours=72), "until": hour_of(now()) + HOUR}
     with scope.team(caller.team.pk):
         return queries.fetch_rows(
@@ -47,13 +47,13 @@ def sums(caller: Caller, source: RollupSource = RESPONSES, **question: Any) -> l
 
 
 def total(caller: Caller, measure: str = "responses", source: RollupSource = RESPONSES, **question: Any) -> Any:
-    """One sum over everything."""
+    """Return one sum over everything."""
     found = sums(caller, source, measures=[measure], **question)
     return found[0].values[measure] if found else 0
 
 
 def end(response: Response, **columns: Any) -> None:
-    """Its run is over."""
+    """End the run of a response."""
     at = now()
     ending = {"status": Status.COMPLETED, "ended_at": at, "completed_at": at, "duration_ms": 9000, **columns}
     with scope.team(response.team_id):

@@ -1,7 +1,7 @@
-"""Row-level security: every tenant table is locked, and opens for the teams that a transaction names and no others.
+"""Row-level security: every tenant table shows only rows of the teams that the transaction names.
 
-The tables are those that the database has, so that a new one is looked at without being listed here. Their rows are
-made by filling the required fields of each model, whatever they are.
+The tables are read from the database, so that a new table is tested without being listed here. Rows are created by
+filling the required fields of each model, whatever these are.
 """
 
 import uuid
@@ -46,7 +46,7 @@ CONSTRAINED: dict[str, dict[str, Any]] = {
 
 
 def owner_column(model: Model) -> str | None:
-    """The column that names the team of a row."""
+    """Return the column that names the team of a row."""
     if model is Team:
         return "id"
     return next((field.column for field in model._meta.concrete_fields if field.column == "team_id"), None)
@@ -57,14 +57,14 @@ each_table = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._m
 
 
 def query(sql: str, *parameters: Any) -> list[Any]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetchall() if cursor.description else []
 
 
 def make(model: Model, team: Team) -> models.Model:
-    """A row of this team's, with values for whatever the model requires."""
+    """Create a row of this team, with values for all required fields."""
     if model is Team:
         return team
     fields = [field for field in model._meta.concrete_fields if needs_value(field)]
@@ -73,13 +73,13 @@ def make(model: Model, team: Team) -> models.Model:
 
 
 def needs_value(field: "models.Field[Any, Any]") -> bool:
-    """Whether a row cannot be made without it."""
+    """Return whether the field is required."""
     given = field.has_default() or isinstance(field, models.AutoField | models.BigAutoField)
     return not (given or field.null) or field.column == "team_id"
 
 
 def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
-    """Some value."""
+    """Return some valid value."""
     if isinstance(field, models.ForeignKey):
         related: Any = field.remote_field.model
         if related is User:
@@ -100,7 +100,7 @@ def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
 
 
 def tenant_tables() -> set[str]:
-    """The tables that have a team in each row, as the database knows them."""
+    """Return the tables with a team in each row, according to the database."""
     columns = query(
         "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'team_id'"
     )
@@ -108,20 +108,20 @@ def tenant_tables() -> set[str]:
 
 
 def written_columns(table: str) -> list[str]:
-    """The columns of a table without those that PostgreSQL makes of others."""
+    """Return the columns of a table, without generated ones."""
     columns = "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND is_generated = 'NEVER'"
     return [name for (name,) in query(columns, table)]
 
 
 @pytest.fixture
 def teams(make_caller: MakeCaller) -> tuple[Team, Team]:
-    """Mine and another one."""
+    """Two teams: the own one and another."""
     return make_caller().team, make_caller().team
 
 
 @pytest.fixture
 def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.Model]:
-    """A row of each team in the table of this test."""
+    """A row of each team in the tested table."""
     made = []
     for team in teams:
         with scope.team(team.pk):
@@ -129,7 +129,7 @@ def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.M
     return made[0], made[1]
 
 
-# -- the lock on each table --------------------------------------------------------------------------------------------
+# -- the policies of each table ----------------------------------------------------------------------------------------
 
 
 def test_every_table_has_a_team_or_belongs_to_the_operator(database: None) -> None:
@@ -162,7 +162,7 @@ def test_row_security_binds_the_role_of_the_application(database: None) -> None:
     assert query("SELECT 1 FROM pg_auth_members WHERE member = current_user::regrole") == []
 
 
-# -- what a transaction sees -------------------------------------------------------------------------------------------
+# -- the rows that a transaction sees ----------------------------------------------------------------------------------
 
 
 @each_table
@@ -225,11 +225,11 @@ def test_a_row_cannot_be_moved_to_another_team(
         query(give, teams[1].pk, teams[0].pk)
 
 
-# -- the door ----------------------------------------------------------------------------------------------------------
+# -- scopes ------------------------------------------------------------------------------------------------------------
 
 
 def seen() -> set[str]:
-    """The teams that the current transaction sees."""
+    """Return the teams that the current transaction sees."""
     return set(Team.objects.values_list("pk", flat=True))
 
 

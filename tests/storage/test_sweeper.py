@@ -1,4 +1,4 @@
-"""Housekeeping: dead runs are ended with what they have stored, logs are dropped when their time is over."""
+"""The sweeper: dead runs end with what they have stored, and expired logs are dropped."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ LONG_AGO = timedelta(minutes=5)
 
 
 def let_die(begun: Begun) -> None:
-    """Its process renews the lease no more."""
+    """Expire the lease, as if the process had died."""
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_until=now() - LONG_AGO)
 
 
 def made(begun: Begun, number: int, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
-    """So many steps of its run."""
+    """Return this many steps of the run."""
 
     async def make() -> list[Step]:
         steps = begun.run(ScriptedModel(*turns), tools).steps()
@@ -46,14 +46,14 @@ def made(begun: Begun, number: int, *turns: Sequence[Piece], tools: ScriptedTool
 
 
 def record(begun: Begun, steps: Sequence[Step]) -> None:
-    """Store every one of these steps, deltas included."""
+    """Store every one of these steps, including deltas."""
     for step in steps:
         _, change = begun.recorder.plan(step)
         assert store.apply([change]) == [None]
 
 
 def a_dead_run(caller: Caller, **request: Any) -> Begun:
-    """One turn with a hosted call is over, the second has said a word."""
+    """A dead run whose first turn had a hosted call, and whose second turn has sent one word."""
     begun = begin(caller, **request)
     turns = [calls(search="{}"), [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")]]
     record(begun, made(begun, 4, *turns, tools=ScriptedTools(search=["a page"])))
@@ -113,7 +113,7 @@ def test_concurrent_sweepers_end_each_run_once(database: None, caller: Caller) -
 
 
 def sweep_in_a_thread() -> int:
-    """Sweep, and give the thread's connection back."""
+    """Sweep and close the connection of the thread."""
     try:
         return sweeper.sweep_dead_runs()
     finally:
@@ -175,7 +175,7 @@ def test_an_unreadable_dead_run_does_not_stop_the_sweep(database: None, caller: 
 
 
 def test_a_released_run_without_attempts_left_is_ended(database: None, caller: Caller) -> None:
-    """Where fewer attempts are allowed than when the last worker began with it."""
+    """The limit was lowered after the last worker started the run."""
     begun = begin(caller, background=True)
     with scope.team(caller.team.pk):
         waiting = Response.objects.filter(pk=begun.who.response_id)
@@ -185,14 +185,14 @@ def test_a_released_run_without_attempts_left_is_ended(database: None, caller: C
 
 
 def ended(begun: Begun, *, hours: float) -> None:
-    """The response ended so long ago."""
+    """Set the end of the response to this long ago."""
     with scope.team(begun.who.team_id):
         at = now() - timedelta(hours=hours)
         Response.objects.filter(pk=begun.who.response_id).update(status=Status.FAILED, ended_at=at)
 
 
 def batches(begun: Begun) -> int:
-    """How much of the log is left."""
+    """Return the number of batches left in the log."""
     with scope.team(begun.who.team_id):
         return EventBatch.objects.filter(response_id=begun.who.response_id).count()
 

@@ -1,4 +1,4 @@
-"""Filters of vector stores: PostgreSQL leaves in what the same filter leaves in in plain Python."""
+"""Filters of vector stores: SQL and a plain Python implementation select the same rows."""
 
 import random
 from typing import Any
@@ -20,7 +20,7 @@ def attributes_of(dice: random.Random) -> dict[str, Any]:
 
 
 def filter_of(dice: random.Random, depth: int = 3) -> dict[str, Any]:
-    """Any filter that a request may bring."""
+    """Return a strategy for all filters that a request may contain."""
     if depth and dice.random() < 0.4:
         several = [filter_of(dice, depth - 1) for _ in range(dice.randrange(1, 4))]
         return {"type": dice.choice(["and", "or"]), "filters": several}
@@ -41,7 +41,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def holds(given: dict[str, Any], attributes: dict[str, Any]) -> bool:
-    """The same in plain Python."""
+    """Return whether attributes match a filter, in plain Python."""
     if given["type"] in {"and", "or"}:
         each = [holds(one, attributes) for one in given["filters"]]
         return all(each) if given["type"] == "and" else any(each)

@@ -1,4 +1,4 @@
-"""The part of the database that needs pgvector: made where it can be, asked for where it is not."""
+"""The part of the schema that needs pgvector: created if possible, and reported as missing otherwise."""
 
 import random
 
@@ -40,7 +40,7 @@ def unit(dice: random.Random) -> list[float]:
 
 
 def fill(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
-    """A file of a store with these vectors."""
+    """Add a file with these vectors to a store."""
     team = {"team_id": caller.team.pk}
     store = VectorStore.objects.create(**team, embedding_model="m", dimensions=256)
     file = File.objects.create(**team, purpose="assistants", size=1, sha256="x", state=FileState.READY)

@@ -1,4 +1,4 @@
-"""What is written into the outbox of webhooks, and by what."""
+"""The webhook outbox: which events create deliveries."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ def in_background(caller: Caller, **request: object) -> Begun:
 
 
 def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None]:
-    """End the run, as somebody does who has taken it over."""
+    """End the run, as a process does that has resumed it."""
     gone = Failure(code="server_error", message="gone")
     step: RunEnded = begun.run(ScriptedModel()).end_idle(ending or failed(gone))
     _, change = begun.recorder.plan(step)
@@ -102,14 +102,14 @@ def test_deleting_an_endpoint_deletes_its_deliveries_without_blocking_runs(calle
         services.delete_endpoint(endpoint=endpoint_of(caller), actor=ACTOR)
         cursor.execute("SELECT count(*) FROM responses_webhookdelivery")
         assert cursor.fetchone() == (0,)
-        # The deletion is not committed yet: the end of a run, on a connection of its own, does not wait for it.
+        # The deletion is not committed yet. The end of a run on another connection does not wait for it.
         assert end_elsewhere(begun) == [None]
     assert deliveries_of(caller) == []
     assert response_of(begun).ended_at is not None
 
 
 def end_elsewhere(begun: Begun) -> Sequence[Exception | None]:
-    """End the run in another thread, whose connection is its own."""
+    """End the run in another thread with its own connection."""
 
     def work() -> Sequence[Exception | None]:
         try:

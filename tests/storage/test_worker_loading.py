@@ -1,4 +1,4 @@
-"""What a worker makes of a claimed response: its run, or an end that says why there is none."""
+"""Loading a claimed response in a worker: either its run, or an end with the reason."""
 
 import uuid
 from datetime import timedelta
@@ -20,7 +20,7 @@ from tests.support.streams import types
 
 
 def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, ClaimedRun]:
-    """A background response that was sent to this upstream, in the hands of this test."""
+    """Store a background response for this upstream, claimed by this test."""
     begun = begin(caller, input="Hi", background=True)
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(
@@ -35,7 +35,7 @@ def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, ClaimedRun]:
 
 @pytest.fixture
 def upstream(database: None) -> Upstream:
-    """An upstream of this test's own."""
+    """An upstream that only this test uses."""
     name = f"gone {uuid.uuid4().hex}"
     services.add_upstream(name=name, base_url="http://127.0.0.1:1/v1", models=["scripted"])
     return Upstream.objects.get(name=name)
@@ -86,7 +86,7 @@ def test_a_key_that_expired_in_the_queue_does_not_fail_the_run(caller: Caller, u
 def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
     caller: Caller, upstream: Upstream, columns: dict[str, Any]
 ) -> None:
-    """Its upstream is gone, so that whoever took it for its own would end it."""
+    """Its upstream is deleted, so that a worker that wrongly considers the run its own would end it."""
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         upstream.delete()
