@@ -26,18 +26,18 @@ _MADE_UP = re.compile(rb'"(msg|fc|rs|resp|call)_[0-9a-f]{36}"|"(created|complete
 
 
 class Ask:
-    """Asks the scripted upstream; what it answers is told as JSON and as a stream."""
+    """Callable that asks the scripted upstream as JSON and as a stream and returns the common response."""
 
     def __init__(self, api: Api, script: Script) -> None:
         self.api = api
         self.script = script
 
     def __call__(self, *pieces: Piece, done: bool = True, **body: Any) -> Event:
-        """The response to these pieces of a stream."""
+        """Return the response to these chunks of a stream."""
         return self.to(stream(*pieces, done=done), **body)
 
     def to(self, answer: Answer, **body: Any) -> Event:
-        """The response to this answer."""
+        """Return the response to this answer."""
         self.script.then(answer, answer)
         asked = {"model": self.script.model, "input": "Hi", **body}
         streamed: Event = self.api.events(**asked)[-1]["response"]
@@ -49,7 +49,7 @@ class Ask:
         return streamed
 
     def events(self, *pieces: Piece, **body: Any) -> list[Event]:
-        """The events of a stream only."""
+        """Return the events of a streamed response to these chunks."""
         self.script.then(stream(*pieces))
         return self.api.events(model=self.script.model, input="Hi", **body)
 
@@ -60,30 +60,30 @@ def ask(api: Api, script: Script) -> Ask:
 
 
 @pytest.fixture
-def impatient(upstream: ScriptedUpstream, http: httpx2.Client, make_caller: MakeCaller) -> Iterator[Api]:
-    """The API of a web process that waits a second for its upstreams."""
+def api_with_short_timeout(upstream: ScriptedUpstream, http: httpx2.Client, make_caller: MakeCaller) -> Iterator[Api]:
+    """The API of a web process that waits one second for its upstreams."""
     with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
         yield Api(http, url=process.url, caller=make_caller())
 
 
-def words(response: Event) -> list[str]:
-    """The text of each message."""
+def message_texts(response: Event) -> list[str]:
+    """Return the text of each message."""
     return ["".join(p["text"] for p in item["content"]) for item in response["output"] if item["type"] == "message"]
 
 
-def kinds(response: Event) -> list[str]:
-    """The types of the items."""
+def item_types(response: Event) -> list[str]:
+    """Return the types of the items."""
     return [item["type"] for item in response["output"]]
 
 
 def call(index: int, name: str, *, id: str | None = None, arguments: str = "{}") -> Chunk:  # noqa: A002 - the wire's name
-    """A whole call in one delta."""
+    """Return a complete call in one delta."""
     head = {"index": index, "id": id or f"call_{name}", "type": "function"}
     return chunk(tool_calls=[{**head, "function": {"name": name, "arguments": arguments}}])
 
 
 def with_choice(given: Chunk, **changes: Any) -> Chunk:
-    """The chunk with other fields in its choice."""
+    """Return the chunk with more fields in its choice."""
     return {**given, "choices": [{**given["choices"][0], **changes}]}
 
 
@@ -93,24 +93,24 @@ def with_choice(given: Chunk, **changes: Any) -> Chunk:
 def test_chunks_without_choices_contribute_only_usage(ask: Ask) -> None:
     preamble = {**usage(prompt_tokens=5, completion_tokens=2), "prompt_filter_results": [{"prompt_index": 0}]}
     response = ask(preamble, chunk(content="Hi"), {"choices": []}, STOP)
-    assert (words(response), response["usage"]["input_tokens"]) == (["Hi"], 5)
+    assert (message_texts(response), response["usage"]["input_tokens"]) == (["Hi"], 5)
 
 
 @pytest.mark.parametrize("delta", [None, {}, {"content": None}, {"content": ""}])
 def test_deltas_without_content_are_ignored(ask: Ask, delta: Any) -> None:
     empty = with_choice(STOP, delta=delta, finish_reason=None)
-    assert words(ask(empty, chunk(content="Hi"), empty, STOP)) == ["Hi"]
+    assert message_texts(ask(empty, chunk(content="Hi"), empty, STOP)) == ["Hi"]
 
 
 def test_only_the_first_choice_is_used(ask: Ask) -> None:
     other = with_choice(chunk(content="no", finish="length"), index=1)
     response = ask(chunk(content="yes"), other, STOP)
-    assert (words(response), response["status"]) == (["yes"], "completed")
+    assert (message_texts(response), response["status"]) == (["yes"], "completed")
 
 
 def test_repeated_roles_and_unknown_fields_are_ignored(ask: Ask) -> None:
     noisy = {**chunk(role="assistant", content="Hi", obfuscation="xyz"), "system_fingerprint": "fp", "x_groq": {"a": 1}}
-    assert words(ask(noisy, noisy, {**STOP, "provider": "somebody"})) == ["HiHi"]
+    assert message_texts(ask(noisy, noisy, {**STOP, "provider": "somebody"})) == ["HiHi"]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_done_or_a_finish_reason_completes_a_turn(ask: Ask) -> None:
 def test_a_stream_without_done_or_finish_reason_fails(ask: Ask) -> None:
     response = ask(chunk(content="Hi"), done=False)
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert (words(response), response["output"][0]["status"]) == (["Hi"], "incomplete")
+    assert (message_texts(response), response["output"][0]["status"]) == (["Hi"], "incomplete")
 
 
 def test_sse_comments_carriage_returns_and_multi_line_data_are_parsed(ask: Ask) -> None:
     spread = orjson.dumps(chunk(content="Hi"), option=orjson.OPT_INDENT_2).split(b"\n")
     raw = b": hello\r\n\r\nevent: x\r\n" + b"".join(b"data: " + line + b"\r\n" for line in spread) + b"\r\n"
-    assert words(ask(raw, STOP)) == ["Hi"]
+    assert message_texts(ask(raw, STOP)) == ["Hi"]
 
 
 BROKEN: dict[str, Answer] = {
@@ -168,7 +168,7 @@ BROKEN: dict[str, Answer] = {
 def test_a_broken_stream_fails_and_keeps_earlier_output(ask: Ask, what: str) -> None:
     response = ask.to(BROKEN[what])
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert words(response) in (["Hel"], [])
+    assert message_texts(response) in (["Hel"], [])
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def test_text_around_tool_calls_becomes_separate_messages(ask: Ask) -> None:
     first, second = call(0, "look"), call(1, "listen")
     said = [chunk(content=word) for word in ("before", "between", "after")]
     response = ask(said[0], first, said[1], second, said[2], STOP, tools=TOOLS)
-    assert kinds(response) == ["message", "function_call"] * 2 + ["message"]
-    assert words(response) == ["before", "between", "after"]
+    assert item_types(response) == ["message", "function_call"] * 2 + ["message"]
+    assert message_texts(response) == ["before", "between", "after"]
 
 
 def test_whitespace_after_reasoning_is_equal_in_deltas_and_final_text(ask: Ask) -> None:
     events = ask.events(chunk(reasoning_content="Hm."), chunk(content="\n\n"), chunk(content="Hi"), STOP)
     said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    assert words(events[-1]["response"]) == [said] == ["\n\nHi"]
+    assert message_texts(events[-1]["response"]) == [said] == ["\n\nHi"]
 
 
 def test_citations_become_text_annotations(ask: Ask) -> None:
@@ -238,7 +238,7 @@ def test_text_and_a_refusal_are_two_parts_of_one_message(ask: Ask) -> None:
 def test_a_content_filter_leaves_the_response_incomplete(ask: Ask, said: str) -> None:
     response = ask(chunk(content=said), chunk(finish="content_filter"))
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
-    assert words(response) == [said][: bool(said)]
+    assert message_texts(response) == [said][: bool(said)]
 
 
 # -- tool calls --------------------------------------------------------------------------------------------------------
@@ -297,8 +297,8 @@ def test_interleaved_calls_are_emitted_one_after_the_other(ask: Ask) -> None:
 
 def test_calls_with_a_wrong_finish_reason_or_legacy_shape_are_accepted(ask: Ask) -> None:
     old = chunk(function_call={"name": "look", "arguments": "{}"})
-    assert kinds(ask(call(0, "look"), STOP, tools=TOOLS)) == ["function_call"]
-    assert kinds(ask(old, chunk(finish="function_call"), tools=TOOLS)) == ["function_call"]
+    assert item_types(ask(call(0, "look"), STOP, tools=TOOLS)) == ["function_call"]
+    assert item_types(ask(old, chunk(finish="function_call"), tools=TOOLS)) == ["function_call"]
 
 
 def test_a_tool_calls_finish_reason_without_calls_fails(ask: Ask) -> None:
@@ -367,9 +367,9 @@ def test_keepalive_comments_are_sent_while_the_upstream_is_silent(api: Api, scri
     assert ": ping" in live.raw
 
 
-def test_an_idle_upstream_times_out(impatient: Api, script: Script) -> None:
+def test_an_idle_upstream_times_out(api_with_short_timeout: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
-    response = impatient.events(model=script.model, input="Hi")[-1]["response"]
+    response = api_with_short_timeout.events(model=script.model, input="Hi")[-1]["response"]
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert script.received[0].was_closed_within(2)
 
@@ -379,14 +379,14 @@ def test_a_json_body_instead_of_a_stream_is_accepted(ask: Ask, content: Any) -> 
     answer = whole(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]}
     )
-    assert words(ask.to(answer)) == ["Hi"]
+    assert message_texts(ask.to(answer)) == ["Hi"]
 
 
 def test_a_json_body_with_calls_and_null_content_is_accepted(ask: Ask) -> None:
     asked = [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     message = {"role": "assistant", "content": None, "tool_calls": asked}
     answer = whole({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
-    assert kinds(ask.to(answer, tools=TOOLS)) == ["function_call"]
+    assert item_types(ask.to(answer, tools=TOOLS)) == ["function_call"]
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": None}, {"error": {"message": "gone"}}])

@@ -1,4 +1,4 @@
-"""`/v1/vector_stores/{id}/files` and `/file_batches`: attached, read, shown, changed and taken out."""
+"""`/v1/vector_stores/{id}/files` and `/file_batches`: adding, ingesting, updating and removing files."""
 
 import json
 from itertools import pairwise
@@ -32,7 +32,7 @@ WORDS = "Herons nest in old oaks."
         ("a.pptx", documents.pptx(WORDS)),
     ],
 )
-def test_files_of_many_kinds_are_read(library: Library, name: str, content: str | bytes) -> None:
+def test_files_of_many_types_are_ingested(library: Library, name: str, content: str | bytes) -> None:
     file_id = library.add(name, content)
     entry = library.entry(file_id)
     assert (entry["status"], entry["last_error"]) == ("completed", None)
@@ -50,15 +50,13 @@ def test_files_of_many_kinds_are_read(library: Library, name: str, content: str 
         ("b.txt", " ", "invalid_file"),
     ],
 )
-def test_what_cannot_be_read_has_failed_and_says_why(
-    library: Library, name: str, content: str | bytes, code: str
-) -> None:
+def test_a_file_without_text_fails_with_a_reason(library: Library, name: str, content: str | bytes, code: str) -> None:
     entry = library.entry(library.add(name, content))
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", code)
     assert ok(library.api.get(library.path))["file_counts"]["failed"] == 1
 
 
-def test_a_long_text_becomes_passages_that_overlap(library: Library) -> None:
+def test_a_long_text_becomes_overlapping_passages(library: Library) -> None:
     text = " ".join(f"Sentence number {number} stands here." for number in range(200))
     static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 20}
     file_id = library.add("a.txt", text, chunking_strategy={"type": "static", "static": static})
@@ -71,7 +69,7 @@ def test_a_long_text_becomes_passages_that_overlap(library: Library) -> None:
     assert text.endswith(passages[-1])
 
 
-def test_attributes_are_kept_and_replaced(library: Library) -> None:
+def test_attributes_are_stored_and_replaced(library: Library) -> None:
     given = {"year": 2024, "draft": False, "kind": "report", "share": 0.5}
     file_id = library.add("a.txt", WORDS, attributes=given)
     assert library.entry(file_id)["attributes"] == given
@@ -94,7 +92,7 @@ def test_attributes_have_limits(library: Library, attributes: dict[str, Any], pa
     assert error(answer) == (400, param, code)
 
 
-def test_lists_can_be_narrowed_by_status(library: Library) -> None:
+def test_lists_can_be_filtered_by_status(library: Library) -> None:
     good, bad = library.add("a.txt", WORDS), library.add("a.bin", bytes(range(256)))
     path = f"{library.path}/files"
     assert [one["id"] for one in ok(library.api.get(path))["data"]] == [bad, good]
@@ -103,7 +101,7 @@ def test_lists_can_be_narrowed_by_status(library: Library) -> None:
     assert error(library.api.get(path, filter="done")) == (400, "filter", "invalid_value")
 
 
-def test_a_file_that_is_taken_out_is_not_found_any_more(library: Library) -> None:
+def test_a_removed_file_is_no_longer_found(library: Library) -> None:
     file_id = library.add("a.txt", WORDS)
     gone = ok(library.api.delete(f"{library.path}/files/{file_id}"))
     assert gone == {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
@@ -111,14 +109,14 @@ def test_a_file_that_is_taken_out_is_not_found_any_more(library: Library) -> Non
     assert ok(library.api.get(f"/files/{file_id}"))["id"] == file_id
 
 
-def test_deleting_a_file_takes_it_out_of_its_stores(library: Library) -> None:
+def test_deleting_a_file_removes_it_from_its_stores(library: Library) -> None:
     file_id = library.add("a.txt", WORDS)
     ok(library.api.delete(f"/files/{file_id}"))
     assert library.search("herons") == []
     assert ok(library.api.get(library.path))["file_counts"]["total"] == 0
 
 
-def test_attaching_a_file_again_reads_it_again(library: Library) -> None:
+def test_attaching_a_file_again_ingests_it_again(library: Library) -> None:
     file_id = library.add("a.txt", WORDS, attributes={"old": True})
     ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
     read_waiting_files()
@@ -126,7 +124,7 @@ def test_attaching_a_file_again_reads_it_again(library: Library) -> None:
     assert len(library.search("herons")) == 1
 
 
-def test_each_call_of_the_embedding_model_is_in_the_ledger(library: Library) -> None:
+def test_each_embedding_call_has_a_usage_record(library: Library) -> None:
     library.add("a.txt", WORDS)
     with scope.team(library.api.caller.team.pk):
         row = UsageRecord.objects.get()
@@ -137,7 +135,7 @@ def test_each_call_of_the_embedding_model_is_in_the_ledger(library: Library) -> 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_gives_all_files_the_same_settings(library: Library) -> None:
+def test_a_batch_applies_its_settings_to_all_files(library: Library) -> None:
     files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
     body = {"file_ids": files, "attributes": {"a": 1}}
     batch = ok(library.api.post(f"{library.path}/file_batches", body))
@@ -152,7 +150,7 @@ def test_a_batch_gives_all_files_the_same_settings(library: Library) -> None:
     assert library.entry(files[0])["attributes"] == {"a": 1}
 
 
-def test_a_batch_may_give_each_file_its_own(library: Library) -> None:
+def test_a_batch_may_set_each_files_settings(library: Library) -> None:
     files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
     each = [{"file_id": file_id, "attributes": {"n": number}} for number, file_id in enumerate(files)]
     ok(library.api.post(f"{library.path}/file_batches", {"files": each}))
@@ -160,7 +158,7 @@ def test_a_batch_may_give_each_file_its_own(library: Library) -> None:
     read_waiting_files()
 
 
-def test_a_cancelled_batch_leaves_out_what_was_not_read(library: Library) -> None:
+def test_cancelling_a_batch_skips_waiting_files(library: Library) -> None:
     file_id = library.upload("a.txt", WORDS)
     batch = ok(library.api.post(f"{library.path}/file_batches", {"file_ids": [file_id]}))
     cancelled = ok(library.api.post(f"{library.path}/file_batches/{batch['id']}/cancel", {}))
@@ -179,28 +177,28 @@ def test_a_cancelled_batch_leaves_out_what_was_not_read(library: Library) -> Non
         ({"files": [{"file_id": "f"}], "attributes": {"a": 1}}, None, "mutually_exclusive_parameters"),
     ],
 )
-def test_a_batch_names_its_files_in_one_way(library: Library, body: Any, param: str | None, code: str) -> None:
+def test_file_ids_and_files_are_mutually_exclusive(library: Library, body: Any, param: str | None, code: str) -> None:
     assert error(library.api.post(f"{library.path}/file_batches", body)) == (400, param, code)
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_whose_worker_died_is_read_by_another(library: Library) -> None:
+def test_another_worker_takes_over_after_the_lease_expires(library: Library) -> None:
     file_id = library.upload("a.txt", WORDS)
     ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
-    claimed = ingestion._claim()  # a worker that dies here leaves exactly this
+    claimed = ingestion._claim()  # the state that a worker leaves if it dies here
     assert claimed is not None
     read_waiting_files()
     assert library.entry(file_id)["status"] == "in_progress"
     change(library, lease_until=claimed.entry.created_at)
     read_waiting_files()
     assert library.entry(file_id)["status"] == "completed"
-    ingestion._finish(claimed, ["late"], [[1.0]])  # the first one was only slow
+    ingestion._finish(claimed, ["late"], [[1.0]])  # the first worker was slow, not dead
     assert [one["content"][0]["text"] for one in library.search("herons")] == [WORDS]
 
 
-def test_a_file_of_which_workers_die_is_given_up(library: Library) -> None:
+def test_a_file_that_kills_workers_fails_after_five_attempts(library: Library) -> None:
     file_id = library.upload("a.txt", WORDS)
     ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
     change(library, attempt=5)
@@ -209,7 +207,7 @@ def test_a_file_of_which_workers_die_is_given_up(library: Library) -> None:
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 
 
-def test_an_upstream_that_is_away_is_asked_again_later(library: Library, api: Api) -> None:
+def test_a_file_fails_if_no_upstream_serves_the_embedding_model(library: Library, api: Api) -> None:
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="nobody-answers-for-this")
     file_id = library.upload("a.txt", WORDS)
@@ -224,7 +222,7 @@ def change(library: Library, **values: Any) -> None:
         assert VectorStoreFile.objects.filter(store_id=library.id).update(**values) == 1
 
 
-def test_files_of_one_team_are_not_those_of_another(library: Library, outsider: Api) -> None:
+def test_another_teams_store_files_are_not_found(library: Library, outsider: Api) -> None:
     foreign = upload(outsider, "a.txt", WORDS)
     body = {"file_ids": [library.upload("b.txt", WORDS), foreign]}
     assert error(library.api.post(f"{library.path}/file_batches", body)) == (404, "file_id", None)

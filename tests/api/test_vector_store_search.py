@@ -1,4 +1,4 @@
-"""`POST /v1/vector_stores/{id}/search`: what is found, in which order, and among which files."""
+"""`POST /v1/vector_stores/{id}/search`: results, ranking and filters."""
 
 import random
 import uuid
@@ -20,14 +20,14 @@ TOPICS = ["herons", "oaks", "rivers", "ferries", "lanterns", "kites", "drums", "
 
 
 def words_of(number: int) -> str:
-    """A text of some topics; which ones depends on the number."""
+    """Return a text about some topics; the number decides which."""
     choice = random.Random(number)
     return " ".join(choice.choices(TOPICS, k=12)) + f" note{number}"
 
 
 @pytest.fixture(scope="module")
 def shared(web: WebProcess, http: httpx2.Client, embedder: str, django_db_blocker: DjangoDbBlocker) -> Library:
-    """A store with thirty files in one batch, and one that came later."""
+    """A store with thirty files in one batch and one added later."""
     with django_db_blocker.unblock():
         team = services.ensure_team(name=f"team {uuid.uuid4().hex}")
         new = services.create_key(team=team, name="test")
@@ -38,7 +38,7 @@ def shared(web: WebProcess, http: httpx2.Client, embedder: str, django_db_blocke
 
 @pytest.fixture
 def filled(shared: Library, database: None) -> Library:
-    """The same; who looks into it leaves it as it is."""
+    """The shared store, for tests that only read it."""
     return shared
 
 
@@ -65,21 +65,21 @@ def names(found: list[dict[str, Any]]) -> list[str]:
     return [one["filename"] for one in found]
 
 
-def test_in_a_small_store_the_nearest_are_exactly_the_nearest(filled: Library) -> None:
+def test_results_of_a_small_store_are_exact(filled: Library) -> None:
     for query in ("herons and oaks", "snow on rivers", "drums bread clocks"):
         found = filled.search(query, ranking_options={"ranker": "none"})
         expected = sorted((cosine(query, words_of(n)) for n in range(31)), reverse=True)[:10]
         assert [one["score"] for one in found] == pytest.approx([max(score, 0) for score in expected], abs=2e-3)
 
 
-def test_words_are_found_whatever_their_likeness(filled: Library) -> None:
+def test_rare_words_outrank_similarity(filled: Library) -> None:
     assert names(filled.search("herons oaks rivers note17", max_num_results=1)) == ["17.txt"]
     only_words = {"hybrid_search": {"embedding_weight": 0, "text_weight": 1}}
     (best, *_) = filled.search("note17", ranking_options=only_words)
     assert (best["filename"], best["score"]) == ("17.txt", 1.0)
 
 
-def test_scores_fall_and_keep_to_the_threshold(filled: Library) -> None:
+def test_scores_decrease_and_respect_the_threshold(filled: Library) -> None:
     scores = [one["score"] for one in filled.search("herons and oaks", max_num_results=50)]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
@@ -88,16 +88,16 @@ def test_scores_fall_and_keep_to_the_threshold(filled: Library) -> None:
     assert [one["score"] for one in kept] == [score for score in scores if score >= threshold]
 
 
-def test_several_queries_are_answered_together(filled: Library) -> None:
+def test_several_queries_share_one_result_list(filled: Library) -> None:
     assert set(names(filled.search(["note3", "note8"], max_num_results=2))) == {"3.txt", "8.txt"}
 
 
-def test_a_query_of_little_words_alone_finds_by_meaning(filled: Library) -> None:
+def test_a_query_of_stop_words_is_ranked_by_similarity(filled: Library) -> None:
     assert len(filled.search("what is it")) == 10
 
 
 @pytest.mark.parametrize("query", ["it's \\ a 'quote'", "a & b | !c:*", "%s %(x)s {}", "日本語", "\N{GRINNING FACE}"])
-def test_any_text_can_be_searched_for(filled: Library, query: str) -> None:
+def test_special_characters_in_queries_are_accepted(filled: Library, query: str) -> None:
     assert len(filled.search(query, max_num_results=3)) == 3
 
 
@@ -129,12 +129,12 @@ def test_any_text_can_be_searched_for(filled: Library, query: str) -> None:
         ({"type": "eq", "key": "a'; --", "value": "x"}, set()),
     ],
 )
-def test_filters_leave_out_files(filled: Library, filters: dict[str, Any], expected: set[int]) -> None:
+def test_filters_exclude_files(filled: Library, filters: dict[str, Any], expected: set[int]) -> None:
     found = filled.search("herons", filters=filters, max_num_results=50)
     assert {one["attributes"]["n"] for one in found} == expected
 
 
-def test_what_has_no_such_attribute_is_unequal(filled: Library) -> None:
+def test_a_missing_attribute_is_not_equal(filled: Library) -> None:
     unequal = {"type": "ne", "key": "even", "value": True}
     assert "last.txt" in names(filled.search("herons", filters=unequal, max_num_results=50))
 
@@ -158,11 +158,11 @@ def test_what_has_no_such_attribute_is_unequal(filled: Library) -> None:
         ),
     ],
 )
-def test_it_refuses_what_makes_no_sense(library: Library, body: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_searches_are_refused(library: Library, body: dict[str, Any], param: str, code: str) -> None:
     assert error(library.api.post(f"{library.path}/search", body)) == (400, param, code)
 
 
-def test_a_worker_reads_the_files_that_wait(library: Library, worker: WorkerProcess) -> None:
+def test_a_worker_ingests_waiting_files(library: Library, worker: WorkerProcess) -> None:
     file_ids = [library.upload(f"{number}.txt", f"Bird number {number}.") for number in range(3)]
     ok(library.api.post(f"{library.path}/file_batches", {"file_ids": file_ids}))
     eventually(lambda: ok(library.api.get(library.path))["file_counts"]["completed"] == 3, seconds=60)

@@ -1,4 +1,4 @@
-"""`/v1/vector_stores`: made, shown, changed, listed and deleted."""
+"""`/v1/vector_stores`: create, retrieve, update, list and delete."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_worker")
 NOTHING = {"in_progress": 0, "completed": 0, "failed": 0, "cancelled": 0, "total": 0}
 
 
-def test_the_sdk_makes_the_round_trip(client: OpenAI, api: Api, library: Library) -> None:
+def test_the_sdk_creates_searches_and_deletes_a_store(client: OpenAI, api: Api, library: Library) -> None:
     file = client.files.create(file=("a.txt", b"Cats purr."), purpose="assistants")
     store = client.vector_stores.create(name="Pets", file_ids=[file.id], metadata={"kind": "test"})
     assert (store.name, store.status, store.file_counts.in_progress) == ("Pets", "in_progress", 1)
@@ -31,7 +31,7 @@ def test_the_sdk_makes_the_round_trip(client: OpenAI, api: Api, library: Library
     assert client.vector_stores.delete(store.id).deleted
 
 
-def test_a_new_store_says_all_that_was_sent(api: Api, library: Library) -> None:
+def test_a_new_store_shows_all_parameters(api: Api, library: Library) -> None:
     sent = {
         "name": "N",
         "description": "D",
@@ -45,13 +45,13 @@ def test_a_new_store_says_all_that_was_sent(api: Api, library: Library) -> None:
     assert ok(api.get(f"/vector_stores/{made['id']}")) == made
 
 
-def test_a_change_leaves_alone_what_was_not_sent(api: Api, library: Library) -> None:
+def test_an_update_changes_only_sent_fields(api: Api, library: Library) -> None:
     changed = ok(api.post(library.path, {"metadata": {"a": "b"}}))
     assert (changed["name"], changed["metadata"]) == ("Library", {"a": "b"})
     assert ok(api.post(library.path, {"name": None, "expires_after": None}))["name"] == ""
 
 
-def test_lists_go_both_ways(api: Api, library: Library) -> None:
+def test_lists_support_both_orders_and_cursors(api: Api, library: Library) -> None:
     ids = [library.id, *(ok(api.post("/vector_stores", {}))["id"] for _ in range(3))]
     first = ok(api.get("/vector_stores", limit=3))
     assert [one["id"] for one in first["data"]] == ids[:0:-1]
@@ -62,7 +62,7 @@ def test_lists_go_both_ways(api: Api, library: Library) -> None:
     assert error(api.get("/vector_stores", after="vs_unknown")) == (404, "after", None)
 
 
-def test_deleting_a_store_takes_all_that_was_made_of_its_files(api: Api, library: Library) -> None:
+def test_deleting_a_store_deletes_its_chunks_but_not_its_files(api: Api, library: Library) -> None:
     file_id = library.add("a.txt", "Cats purr.")
     assert ok(api.delete(library.path)) == {"id": library.id, "object": "vector_store.deleted", "deleted": True}
     assert error(api.get(library.path))[0] == 404
@@ -75,7 +75,7 @@ def test_deleting_a_store_takes_all_that_was_made_of_its_files(api: Api, library
     assert ok(api.get(f"/files/{file_id}"))["id"] == file_id
 
 
-def test_an_expired_store_says_so_and_is_emptied(api: Api, library: Library) -> None:
+def test_an_expired_store_is_reported_and_cleared(api: Api, library: Library) -> None:
     library.add("a.txt", "Cats purr.")
     ok(api.post(library.path, {"expires_after": {"anchor": "last_active_at", "days": 1}}))
     with scope.every_team():
@@ -86,7 +86,7 @@ def test_an_expired_store_says_so_and_is_emptied(api: Api, library: Library) -> 
     assert ok(api.get(library.path))["file_counts"] == NOTHING
 
 
-def test_a_search_keeps_a_store_from_expiring(api: Api, library: Library) -> None:
+def test_a_search_postpones_expiration(api: Api, library: Library) -> None:
     with scope.every_team():
         VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
     before = ok(api.get(library.path))["last_active_at"]
@@ -94,7 +94,7 @@ def test_a_search_keeps_a_store_from_expiring(api: Api, library: Library) -> Non
     assert ok(api.get(library.path))["last_active_at"] > before + 86_400
 
 
-def test_without_an_embedding_model_it_says_what_to_configure(api: Api) -> None:
+def test_the_error_without_an_embedding_model_names_the_settings(api: Api) -> None:
     answer = api.post("/vector_stores", {})
     assert error(answer) == (400, None, "unsupported_value")
     assert "EMBEDDING_MODEL" in answer.json()["error"]["message"]
@@ -122,7 +122,7 @@ def test_without_an_embedding_model_it_says_what_to_configure(api: Api) -> None:
         ),
     ],
 )
-def test_it_refuses_what_makes_no_sense(
+def test_invalid_stores_are_refused(
     api: Api, library: Library, body: dict[str, Any], param: str, code: str | None
 ) -> None:
     assert error(api.post("/vector_stores", body))[1:] == (param, code)
@@ -146,7 +146,7 @@ EVERYTHING: list[Callable[[Api, str], Any]] = [
 ]
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(library: Library, outsider: Api, embedder: str) -> None:
+def test_another_teams_store_is_not_found(library: Library, outsider: Api, embedder: str) -> None:
     equip(outsider.caller.team, url=embedder)
     for call in EVERYTHING:
         foreign, unknown = call(outsider, library.id), call(outsider, "vs_unknown")
@@ -154,13 +154,13 @@ def test_another_team_gets_the_answer_of_an_unknown_id(library: Library, outside
         assert foreign.text.replace(library.id, "…") == unknown.text.replace("vs_unknown", "…")
 
 
-def test_the_file_of_another_team_cannot_be_attached(library: Library, outsider: Api) -> None:
+def test_another_teams_file_cannot_be_attached(library: Library, outsider: Api) -> None:
     foreign = upload(outsider, "a.txt", "Theirs.")
     assert error(library.api.post(f"{library.path}/files", {"file_id": foreign})) == (404, "file_id", None)
 
 
 @pytest.mark.parametrize(("scopes", "allowed"), [(["vector_stores.read"], 2), (["vector_stores.write"], 1), ([], 0)])
-def test_each_call_wants_its_scope(make_api: MakeApi, library: Library, scopes: list[str], allowed: int) -> None:
+def test_each_endpoint_requires_its_scope(make_api: MakeApi, library: Library, scopes: list[str], allowed: int) -> None:
     api = make_api(team=library.api.caller.team, scopes=scopes or ["models.read"])
     answers = [
         api.get(library.path),
@@ -172,7 +172,7 @@ def test_each_call_wants_its_scope(make_api: MakeApi, library: Library, scopes: 
     assert all(answer.status_code in {200, 403} for answer in answers)
 
 
-def test_a_model_that_makes_other_vectors_by_now_is_told(library: Library) -> None:
+def test_a_changed_vector_size_of_the_model_is_reported(library: Library) -> None:
     library.add("a.txt", "Cats purr.")
     with scope.every_team():
         VectorStore.objects.filter(pk=library.id).update(dimensions=128)
@@ -181,14 +181,14 @@ def test_a_model_that_makes_other_vectors_by_now_is_told(library: Library) -> No
     assert "does not match the vectors" in answer.json()["error"]["message"]
 
 
-def test_another_model_of_the_team_leaves_its_stores_their_own(library: Library) -> None:
+def test_existing_stores_keep_their_embedding_model(library: Library) -> None:
     library.add("a.txt", "Cats purr.")
     with scope.every_team():
         Team.objects.filter(pk=library.api.caller.team.pk).update(embedding_model="another")
     assert len(library.search("cats")) == 1
 
 
-def test_the_model_of_a_team_is_that_of_its_stores(library: Library) -> None:
+def test_new_stores_use_the_teams_embedding_model(library: Library) -> None:
     library.add("a.txt", "Cats purr.")
     with scope.every_team():
         store = VectorStore.objects.get(pk=library.id)

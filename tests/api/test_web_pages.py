@@ -1,4 +1,4 @@
-"""Pages of the web as the tool `web_search` reads them: odd encodings, large ones, and those that lead elsewhere."""
+"""Web pages as the `web_search` tool reads them: encodings, size limits and redirects."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,18 +20,18 @@ from tests.support.search_engine import SearchServer, search_server
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[SearchServer]:
-    """The pages of these tests."""
+    """A server with the pages of these tests."""
     with search_server() as running:
         yield running
 
 
-async def here(_: str) -> Sequence[str]:
-    """Every name is this machine's."""
+async def resolve_to_localhost(_: str) -> Sequence[str]:
+    """Resolve every host name to this machine."""
     return ["127.0.0.1"]
 
 
 def egress() -> Egress:
-    return Egress(allow=AllowList.parse(["127.0.0.0/8"]), resolve=here)
+    return Egress(allow=AllowList.parse(["127.0.0.0/8"]), resolve=resolve_to_localhost)
 
 
 def html(words: str, head: str = "") -> str:
@@ -52,7 +52,7 @@ def html(words: str, head: str = "") -> str:
         ("/plain", "gb18030", "text/plain; charset=gb18030", ""),
     ],
 )
-async def test_pages_are_read_in_what_they_are_written_in(
+async def test_pages_are_decoded_with_their_encoding(
     served: SearchServer, path: str, encoding: str, kind: str, head: str
 ) -> None:
     words = {"/header": "Größe", "/windows": "“Größe” €", "/meta": "日本語", "/equiv": "Привет"}.get(path, "Größe 日本")
@@ -63,12 +63,12 @@ async def test_pages_are_read_in_what_they_are_written_in(
         assert page.title == words
 
 
-async def test_a_document_is_read_as_it_is(served: SearchServer) -> None:
+async def test_a_pdf_is_not_decoded(served: SearchServer) -> None:
     served.more["/document"] = (documents.pdf("Herons nest in old oaks."), "application/pdf; charset=utf-8")
     assert "Herons nest" in (await PageReader(egress()).page(f"{served.url}/document")).text
 
 
-async def test_a_page_of_five_megabytes_is_read_and_a_larger_one_is_not(served: SearchServer) -> None:
+async def test_pages_are_limited_to_five_megabytes(served: SearchServer) -> None:
     served.more["/large"] = (f"<html><body>{'words ' * 800_000}</body></html>".encode(), "text/html")
     served.more["/larger"] = (b"x" * 5_000_001, "text/plain")
     assert len((await PageReader(egress()).page(f"{served.url}/large")).text) > 4_700_000
@@ -76,7 +76,7 @@ async def test_a_page_of_five_megabytes_is_read_and_a_larger_one_is_not(served: 
         await PageReader(egress()).page(f"{served.url}/larger")
 
 
-async def test_a_page_that_redirects_for_ever_is_told_so(served: SearchServer) -> None:
+async def test_a_redirect_loop_is_reported(served: SearchServer) -> None:
     served.redirects["/loop"] = "/loop"
     with pytest.raises(UnreadablePage, match="too many redirects"):
         await PageReader(egress()).page(f"{served.url}/loop")
@@ -92,12 +92,12 @@ async def test_a_page_that_redirects_for_ever_is_told_so(served: SearchServer) -
         ("İ" * 400 + "needle", "NEEDLE", ["İ" * 300 + "needle"]),
     ],
 )
-def test_words_are_found_where_they_stand(text: str, pattern: str, found: list[str]) -> None:
+def test_matches_are_found_with_their_context(text: str, pattern: str, found: list[str]) -> None:
     assert find_matches(text, pattern) == found
 
 
-async def opened(served: SearchServer, url: str) -> ToolResult:
-    """What becomes of opening a page where only `cats.example` and what is below it may be read."""
+async def open_page(served: SearchServer, url: str) -> ToolResult:
+    """Open a page with `cats.example` as the only allowed domain, and return the result."""
     shown: dict[str, Any] = {
         "type": "web_search",
         "search_context_size": "low",
@@ -111,12 +111,12 @@ async def opened(served: SearchServer, url: str) -> ToolResult:
     )
 
 
-async def test_a_redirect_does_not_lead_out_of_the_allowed_domains(served: SearchServer) -> None:
+async def test_a_redirect_cannot_leave_the_allowed_domains(served: SearchServer) -> None:
     port = urlsplit(served.url).port
     served.redirects |= {"/out": f"http://dogs.example:{port}/cats", "/in": f"http://www.cats.example:{port}/cats"}
-    out = await opened(served, f"http://cats.example:{port}/out")
+    out = await open_page(served, f"http://cats.example:{port}/out")
     assert (out.error, out.output) == ("failed", "error: this page redirects to a domain that is not allowed")
-    inside = await opened(served, f"http://cats.example:{port}/in")
+    inside = await open_page(served, f"http://cats.example:{port}/in")
     assert "Cats purr" in inside.fields["results"][0]["text"]
 
 
@@ -130,7 +130,7 @@ async def test_a_redirect_does_not_lead_out_of_the_allowed_domains(served: Searc
         "http://notcats.example:{}/cats",
     ],
 )
-async def test_no_spelling_leads_out_of_the_allowed_domains(served: SearchServer, url: str) -> None:
+async def test_no_url_spelling_bypasses_the_allowed_domains(served: SearchServer, url: str) -> None:
     before = len(served.pages)
-    refused = await opened(served, url.format(urlsplit(served.url).port))
+    refused = await open_page(served, url.format(urlsplit(served.url).port))
     assert (refused.error, len(served.pages)) == ("failed", before)

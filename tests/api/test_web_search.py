@@ -1,4 +1,4 @@
-"""The tool `web_search` over a search engine on this machine, and the pages that it finds."""
+"""The `web_search` tool with a search engine on this machine and the pages it finds."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,8 +23,8 @@ Respond = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def found(reaching: Api) -> Iterator[SearchServer]:
-    """A server that the team of `reaching` searches with."""
+def search_engine(reaching: Api) -> Iterator[SearchServer]:
+    """The search engine of the team."""
     with search_server() as running:
         engine(reaching.caller.team, running)
         yield running
@@ -38,35 +38,37 @@ def searching(script: Script, *queries: str) -> Script:
     return script.call(web_search=arguments(queries=queries or ["cats"]))
 
 
-def read(script: Script, turn: int = 1) -> str:
-    """What the model read of the last call."""
+def last_output(script: Script, turn: int = 1) -> str:
+    """Return what the model read about the last call."""
     return str(script.messages[turn][-1]["content"])
 
 
-def test_it_searches(respond: Respond, script: Script, found: SearchServer) -> None:
+def test_search_results_are_shown_to_the_model_and_the_client(
+    respond: Respond, script: Script, search_engine: SearchServer
+) -> None:
     response = respond(model=searching(script).say("They do.").model, **ASKED)
     call, message = response["output"]
     assert (call["status"], call["action"]) == ("completed", {"type": "search", "query": "cats", "queries": ["cats"]})
     assert "results" not in call
     assert message["content"][0] == {"type": "output_text", "text": "They do.", "annotations": [], "logprobs": []}
-    assert found.queries == [{"q": "cats", "format": "json", "safesearch": "1"}]
-    assert read(script).startswith(f"{mark(call['id'], 1)} All about cats\n{found.page}\nThey purr.\n\n")
+    assert search_engine.queries == [{"q": "cats", "format": "json", "safesearch": "1"}]
+    assert last_output(script).startswith(f"{mark(call['id'], 1)} All about cats\n{search_engine.page}\nThey purr.\n\n")
     assert response["tools"] == [
         {"type": "web_search", "filters": None, "search_context_size": "medium", "user_location": None}
     ]
 
 
-def test_sources_and_results_are_shown_to_those_who_ask(reaching: Api, script: Script, found: SearchServer) -> None:
+def test_sources_and_results_are_shown_with_include(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     asked = {"include": ["web_search_call.action.sources"], **ASKED}
     response = reaching.create(model=searching(script).say("They do.").model, **asked)
-    sources = [{"type": "url", "url": found.page}, {"type": "url", "url": f"{found.url}/dogs"}]
+    sources = [{"type": "url", "url": search_engine.page}, {"type": "url", "url": f"{search_engine.url}/dogs"}]
     assert response["output"][0]["action"]["sources"] == sources
     with_results = reaching.get(f"/responses/{response['id']}", include="web_search_call.results").json()
     assert with_results["output"][0]["results"][0]["text"] == "They purr."
 
 
-@pytest.mark.usefixtures("found")
-def test_the_events_of_a_search_are_those_of_the_wire(reaching: Api, script: Script) -> None:
+@pytest.mark.usefixtures("search_engine")
+def test_a_search_has_openais_events(reaching: Api, script: Script) -> None:
     events = reaching.events(model=searching(script).say("They do.").model, **ASKED)
     assert types(events)[2:7] == [
         "response.output_item.added",
@@ -78,7 +80,9 @@ def test_the_events_of_a_search_are_those_of_the_wire(reaching: Api, script: Scr
     assert events[6]["item"]["action"]["queries"] == ["cats"]
 
 
-def test_what_is_cited_is_linked_where_the_annotation_says(reaching: Api, script: Script, found: SearchServer) -> None:
+def test_citations_become_annotations_at_the_right_position(
+    reaching: Api, script: Script, search_engine: SearchServer
+) -> None:
     gate = Gate()
     pieces: list[Piece] = [gate]
     searching(script).then(Answer(pieces=pieces))
@@ -90,32 +94,38 @@ def test_what_is_cited_is_linked_where_the_annotation_says(reaching: Api, script
         *_, last = live.rest()
     part = last["response"]["output"][1]["content"][0]
     (citation,) = part["annotations"]
-    link = f" ([127.0.0.1]({found.page}))"
+    link = f" ([127.0.0.1]({search_engine.page}))"
     assert part["text"] == f"They do{link}, they say."
     assert part["text"][citation["start_index"] : citation["end_index"]] == link
-    assert (citation["type"], citation["url"], citation["title"]) == ("url_citation", found.page, "All about cats")
+    assert (citation["type"], citation["url"], citation["title"]) == (
+        "url_citation",
+        search_engine.page,
+        "All about cats",
+    )
 
 
-def test_a_later_response_cites_what_an_earlier_one_found(reaching: Api, script: Script, found: SearchServer) -> None:
+def test_results_of_earlier_responses_can_be_cited(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     first = reaching.create(model=searching(script).say("They do.").model, **ASKED)
     script.say("As I said" + mark(first["output"][0]["id"], 2))
     later = reaching.create(model=script.model, input="Sure?", previous_response_id=first["id"])
     (citation,) = later["output"][0]["content"][0]["annotations"]
-    assert citation["url"] == f"{found.url}/dogs"
+    assert citation["url"] == f"{search_engine.url}/dogs"
 
 
-def test_it_opens_a_page_and_finds_words_in_it(respond: Respond, script: Script, found: SearchServer) -> None:
-    script.call(open_page=arguments(url=found.page)).call(find_in_page=arguments(url=found.page, pattern="HERTZ"))
+def test_a_page_can_be_opened_and_searched(respond: Respond, script: Script, search_engine: SearchServer) -> None:
+    script.call(open_page=arguments(url=search_engine.page)).call(
+        find_in_page=arguments(url=search_engine.page, pattern="HERTZ")
+    )
     response = respond(model=script.say("25 hertz.").model, **ASKED)
     opened, place, _ = response["output"]
-    assert opened["action"] == {"type": "open_page", "url": found.page}
-    assert place["action"] == {"type": "find_in_page", "url": found.page, "pattern": "HERTZ"}
+    assert opened["action"] == {"type": "open_page", "url": search_engine.page}
+    assert place["action"] == {"type": "find_in_page", "url": search_engine.page, "pattern": "HERTZ"}
     words = "Cats\nCats purr at 25 hertz.\nNobody knows why."
-    assert read(script).startswith(f"{mark(opened['id'], 1)} All about & around cats\n{found.page}\n")
-    assert words in read(script)
-    assert "evil" not in read(script)
-    assert "25 hertz" in read(script, 2)
-    assert found.pages == ["/cats"]
+    assert last_output(script).startswith(f"{mark(opened['id'], 1)} All about & around cats\n{search_engine.page}\n")
+    assert words in last_output(script)
+    assert "evil" not in last_output(script)
+    assert "25 hertz" in last_output(script, 2)
+    assert search_engine.pages == ["/cats"]
 
 
 @pytest.mark.parametrize(
@@ -127,47 +137,47 @@ def test_it_opens_a_page_and_finds_words_in_it(respond: Respond, script: Script,
         ("no address", ""),
     ],
 )
-def test_a_page_that_cannot_be_had_is_a_result(
-    reaching: Api, script: Script, found: SearchServer, url: str, said: str
+def test_the_model_reads_the_error_of_a_page_that_fails(
+    reaching: Api, script: Script, search_engine: SearchServer, url: str, said: str
 ) -> None:
-    script.call(open_page=arguments(url=url.format(found.url))).say("Oh.")
+    script.call(open_page=arguments(url=url.format(search_engine.url))).say("Oh.")
     response = reaching.create(model=script.model, **ASKED)
     assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
-    assert read(script).startswith("error: ")
-    assert said in read(script)
+    assert last_output(script).startswith("error: ")
+    assert said in last_output(script)
 
 
-def test_an_engine_that_fails_is_a_result(respond: Respond, script: Script, found: SearchServer) -> None:
-    found.status = 503
+def test_the_model_reads_the_error_of_a_failing_engine(
+    respond: Respond, script: Script, search_engine: SearchServer
+) -> None:
+    search_engine.status = 503
     response = respond(model=searching(script).say("Oh.").model, **ASKED)
     assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
-    assert "503" in read(script)
+    assert "503" in last_output(script)
 
 
-def test_only_allowed_domains_are_found_and_read(reaching: Api, script: Script, found: SearchServer) -> None:
-    found.results = [
+def test_only_pages_of_allowed_domains_are_used(reaching: Api, script: Script, search_engine: SearchServer) -> None:
+    search_engine.results = [
         {"url": f"https://{host}/", "title": host, "content": "x"}
         for host in ("cats.example", "www.CATS.example", "notcats.example", "cats.example.evil.example")
     ]
     tool = {**TOOL, "filters": {"allowed_domains": ["cats.example"]}}
-    searching(script).call(open_page=arguments(url=found.page)).say("Oh.")
+    searching(script).call(open_page=arguments(url=search_engine.page)).say("Oh.")
     response = reaching.create(model=script.model, input="Hi", tools=[tool], include=["web_search_call.results"])
     search, page, _ = response["output"]
     assert [one["title"] for one in search["results"]] == ["cats.example", "www.CATS.example"]
-    assert found.queries[0]["q"] == "cats (site:cats.example)"
-    assert (page["status"], found.pages) == ("failed", [])
+    assert search_engine.queries[0]["q"] == "cats (site:cats.example)"
+    assert (page["status"], search_engine.pages) == ("failed", [])
 
 
-def test_the_model_hears_where_the_user_is_and_how_much_it_may_read(
-    reaching: Api, script: Script, found: SearchServer
-) -> None:
-    found.results = [{"url": f"https://e.example/{n}", "title": "t", "content": "y" * 900} for n in range(20)]
+def test_location_and_context_size_reach_the_model(reaching: Api, script: Script, search_engine: SearchServer) -> None:
+    search_engine.results = [{"url": f"https://e.example/{n}", "title": "t", "content": "y" * 900} for n in range(20)]
     location = {"type": "approximate", "city": "Bern", "country": "CH"}
     tool = {"type": "web_search_preview", "search_context_size": "low", "user_location": location}
     reaching.create(model=searching(script, "a", "b").say("Hi.").model, input="Hi", tools=[tool])
     (function, *_) = script.bodies[0]["tools"]
     assert "Bern, CH" in function["function"]["description"]
-    assert (read(script).count("https://"), read(script).count("y")) == (5, 5 * 300)
+    assert (last_output(script).count("https://"), last_output(script).count("y")) == (5, 5 * 300)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +187,7 @@ def test_the_model_hears_where_the_user_is_and_how_much_it_may_read(
         ("brave", {"q": "cats", "count": "8", "text_decorations": "false", "country": "CH"}),
     ],
 )
-def test_other_engines_are_asked_in_their_own_words(
+def test_each_engine_gets_its_own_request_format(
     reaching: Api, script: Script, kind: str, asked: dict[str, str]
 ) -> None:
     with search_server() as served:
@@ -192,7 +202,7 @@ def test_other_engines_are_asked_in_their_own_words(
     }
 
 
-@pytest.mark.usefixtures("found")
+@pytest.mark.usefixtures("search_engine")
 @pytest.mark.parametrize(
     ("tool", "param"),
     [
@@ -203,20 +213,20 @@ def test_other_engines_are_asked_in_their_own_words(
         ({**TOOL, "user_location": {"country": "Switzerland"}}, "tools[0].user_location.country"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(reaching: Api, tool: dict[str, Any], param: str) -> None:
+def test_unsupported_options_are_refused_by_name(reaching: Api, tool: dict[str, Any], param: str) -> None:
     status, where, _ = error(reaching.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]}))
     assert (status, where) == (400, param)
 
 
-def test_without_an_engine_it_says_what_to_configure(api: Api) -> None:
+def test_the_error_without_a_search_engine_names_the_settings(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOL]})
     assert error(answer) == (400, "tools[0].type", "unsupported_value")
     assert "SEARXNG_URL" in answer.json()["error"]["message"]
 
 
-@pytest.mark.usefixtures("found")
+@pytest.mark.usefixtures("search_engine")
 @pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
-def test_a_choice_forces_it(reaching: Api, script: Script, kind: str) -> None:
+def test_tool_choice_can_force_a_search(reaching: Api, script: Script, kind: str) -> None:
     searching(script).say("They do.")
     asked = {"tools": [{"type": kind}], "tool_choice": {"type": kind}}
     response = reaching.create(model=script.model, input="Hi", **asked)
@@ -224,8 +234,8 @@ def test_a_choice_forces_it(reaching: Api, script: Script, kind: str) -> None:
     assert (response["status"], len(of(response, "web_search_call"))) == ("completed", 1)
 
 
-def test_each_search_is_a_line_of_the_ledger(reaching: Api, script: Script, found: SearchServer) -> None:
-    script.call(open_page=arguments(url=found.page))
+def test_each_search_has_a_usage_record(reaching: Api, script: Script, search_engine: SearchServer) -> None:
+    script.call(open_page=arguments(url=search_engine.page))
     response = reaching.create(model=searching(script).say("They do.").model, **ASKED)
     with scope.team(reaching.caller.team.pk):
         lines = UsageRecord.objects.filter(object_id=response["id"], endpoint="web_search")
@@ -233,15 +243,17 @@ def test_each_search_is_a_line_of_the_ledger(reaching: Api, script: Script, foun
 
 
 @pytest.mark.usefixtures("worker")
-def test_it_searches_in_the_background(reaching: Api, script: Script, found: SearchServer) -> None:
+def test_a_background_response_can_search(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     queued = reaching.create(model=searching(script).say("They do.").model, background=True, **ASKED)
     done = ended(reaching, queued["id"])
     assert [item["type"] for item in done["output"]] == ["web_search_call", "message"]
-    assert len(found.queries) == 1
+    assert len(search_engine.queries) == 1
 
 
-def test_an_odd_call_is_a_result(reaching: Api, script: Script, found: SearchServer) -> None:
+def test_the_model_reads_an_error_about_invalid_arguments(
+    reaching: Api, script: Script, search_engine: SearchServer
+) -> None:
     script.call(web_search='{"queries":[]}').call(find_in_page='{"url":"x"}').call(open_page="{}").say("Oh.")
     response = reaching.create(model=script.model, **ASKED)
     assert [item["status"] for item in response["output"]] == ["failed", "failed", "failed", "completed"]
-    assert found.queries == []
+    assert search_engine.queries == []

@@ -15,13 +15,13 @@ BODY = {"name": "orders", "url": "https://example.com/hook", "event_types": ["re
 PATH = "/webhook_endpoints"
 
 
-def make(api: Api, **changed: object) -> str:
-    """A new endpoint."""
+def create_endpoint(api: Api, **changed: object) -> str:
+    """Create an endpoint."""
     return str(ok(api.post(PATH, {**BODY, **changed}))["id"])
 
 
-def audited(api: Api) -> list[str]:
-    """What the audit log says of the team's endpoints."""
+def audit_events(api: Api) -> list[str]:
+    """Return the audit events of the team's endpoints."""
     with scope.team(api.caller.team.pk):
         lines = AuditEvent.objects.filter(action__startswith="webhook_endpoint.").order_by("pk")
         return [line.action.partition(".")[2] for line in lines]
@@ -43,27 +43,27 @@ def test_the_sdk_manages_endpoints(client: OpenAI) -> None:
     assert list(client.webhooks.list()) == []
 
 
-def test_every_change_stands_in_the_audit_log_without_the_secret(api: Api) -> None:
+def test_changes_are_audited_without_the_secret(api: Api) -> None:
     made = ok(api.post(PATH, BODY))
     api.post(f"{PATH}/{made['id']}", {"name": "bills"})
     api.post(f"{PATH}/{made['id']}/rotate_secret", {})
     api.delete(f"{PATH}/{made['id']}")
-    assert audited(api) == ["created", "updated", "secret_rotated", "deleted"]
+    assert audit_events(api) == ["created", "updated", "secret_rotated", "deleted"]
     with scope.team(api.caller.team.pk):
         whole = str(list(AuditEvent.objects.values()))
     assert made["signing_secret"] not in whole
 
 
-def test_nothing_new_changes_nothing(api: Api) -> None:
-    mine = make(api)
+def test_an_update_without_changes_is_not_audited(api: Api) -> None:
+    mine = create_endpoint(api)
     before = endpoint_of(api.caller).updated_at
     ok(api.post(f"{PATH}/{mine}", {"name": BODY["name"]}))
     ok(api.post(f"{PATH}/{mine}", {}))
-    assert (endpoint_of(api.caller).updated_at, audited(api)) == (before, ["created"])
+    assert (endpoint_of(api.caller).updated_at, audit_events(api)) == (before, ["created"])
 
 
-def test_pages_are_newest_first(api: Api) -> None:
-    made = [make(api, name=name) for name in ("a", "b", "c")]
+def test_endpoints_are_listed_newest_first_in_pages(api: Api) -> None:
+    made = [create_endpoint(api, name=name) for name in ("a", "b", "c")]
     first = ok(api.get(PATH, limit=2))
     assert ([one["id"] for one in first["data"]], first["has_more"]) == ([made[2], made[1]], True)
     assert [one["id"] for one in ok(api.get(PATH, after=first["last_id"]))["data"]] == [made[0]]
@@ -84,14 +84,14 @@ def test_pages_are_newest_first(api: Api) -> None:
         ({"enabled": True}, "enabled", "unknown_parameter"),
     ],
 )
-def test_it_refuses(api: Api, changed: dict[str, object], param: str, code: str) -> None:
+def test_invalid_endpoints_are_refused(api: Api, changed: dict[str, object], param: str, code: str) -> None:
     assert error(api.post(PATH, {**BODY, **changed})) == (400, param, code)
     if "enabled" not in changed:
-        mine = make(api)
+        mine = create_endpoint(api)
         assert error(api.post(f"{PATH}/{mine}", changed)) == (400, param, code)
 
 
-def test_a_team_has_a_limited_number(api: Api) -> None:
+def test_the_number_of_endpoints_is_limited(api: Api) -> None:
     for number in range(services.MAX_ENDPOINTS):
         add_endpoint(api.caller, f"https://example.com/{number}")
     assert error(api.post(PATH, BODY)) == (400, None, "webhook_endpoint_limit_exceeded")
@@ -107,25 +107,25 @@ def test_a_team_has_a_limited_number(api: Api) -> None:
         ("POST", "/test", {"event_type": "response.completed"}),
     ],
 )
-def test_it_answers_404_to_another_team(api: Api, outsider: Api, method: str, path: str, body: object) -> None:
-    mine = make(api)
+def test_another_teams_endpoint_is_not_found(api: Api, outsider: Api, method: str, path: str, body: object) -> None:
+    mine = create_endpoint(api)
     theirs = outsider.request(method, f"{PATH}/{mine}{path}", json=body)
     unknown = outsider.request(method, f"{PATH}/we_unknown{path}", json=body)
     assert error(theirs) == error(unknown) == (404, None, None)
     assert theirs.text == unknown.text.replace("we_unknown", mine)
-    assert (endpoint_of(api.caller).name, audited(api)) == ("orders", ["created"])
+    assert (endpoint_of(api.caller).name, audit_events(api)) == ("orders", ["created"])
     assert ok(outsider.get(PATH))["data"] == []
 
 
-def test_reading_is_not_writing(api: Api, make_api: MakeApi) -> None:
+def test_reading_and_writing_have_separate_scopes(api: Api, make_api: MakeApi) -> None:
     reader = make_api(team=api.caller.team, scopes=["webhooks.read"])
-    mine = make(api)
+    mine = create_endpoint(api)
     assert ok(reader.get(f"{PATH}/{mine}"))["id"] == mine
     for answer in (reader.post(PATH, BODY), reader.delete(f"{PATH}/{mine}"), reader.post(f"{PATH}/{mine}/test", {})):
         assert error(answer) == (403, None, "insufficient_scope")
 
 
-def test_a_rotated_secret_is_another_one(api: Api) -> None:
+def test_rotation_returns_a_new_secret(api: Api) -> None:
     made = ok(api.post(PATH, BODY))
     plain = ok(api.post(f"{PATH}/{made['id']}/rotate_secret", b""))
     assert plain["signing_secret"] != made["signing_secret"]
@@ -140,12 +140,12 @@ def test_a_rotated_secret_is_another_one(api: Api) -> None:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A receiver that answers."""
+    """A webhook receiver that accepts every delivery."""
     with running_receiver() as running:
         yield running
 
 
-def test_a_test_posts_a_signed_sample_at_once(reaching: Api, receiver: Receiver) -> None:
+def test_sending_a_test_event_posts_a_signed_payload(reaching: Api, receiver: Receiver) -> None:
     receiver.statuses = [202, 500]
     made = ok(reaching.post(PATH, {**BODY, "url": receiver.url}))
     tested = ok(reaching.post(f"{PATH}/{made['id']}/test", {"event_type": "response.failed"}))
@@ -154,11 +154,11 @@ def test_a_test_posts_a_signed_sample_at_once(reaching: Api, receiver: Receiver)
     assert (event.type, event.object, event.id) == ("response.failed", "event", receiver.requests[0].id)
     assert event.data.id.startswith("resp_")
     assert ok(reaching.post(f"{PATH}/{made['id']}/test", {"event_type": "batch.failed"}))["status_code"] == 500
-    assert audited(reaching) == ["created", "tested", "tested"]
+    assert audit_events(reaching) == ["created", "tested", "tested"]
 
 
-def test_a_test_that_nobody_answers_is_an_error(reaching: Api, api: Api) -> None:
-    mine = make(reaching, url="http://127.0.0.1:1/hook")
+def test_a_test_event_without_a_response_is_an_error(reaching: Api, api: Api) -> None:
+    mine = create_endpoint(reaching, url="http://127.0.0.1:1/hook")
     sample = {"event_type": "response.completed"}
     assert error(reaching.post(f"{PATH}/{mine}/test", sample)) == (400, None, "url_not_fetched")
     hidden = add_endpoint(api.caller, "https://127.0.0.1/hook").endpoint

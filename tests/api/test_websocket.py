@@ -1,4 +1,5 @@
-"""`GET /v1/responses` with an upgrade: the stream's events over one connection, in lanes, with a memory of its own."""
+"""WebSocket mode of `GET /v1/responses`: events over one connection, several streams, and responses that are not
+stored."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -38,43 +39,43 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.fixture(params=["web", "uvicorn_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
-    """Both servers."""
+    """The API server, once with each of the two ASGI servers."""
     process: WebProcess = request.getfixturevalue(request.param)
     return process
 
 
 @pytest.fixture
 def connect(server: WebProcess, caller: Caller) -> Connect:
-    """Opens one more connection in the name of `caller`."""
+    """Open another connection of `caller`."""
     return lambda: open_socket(server.url, secret=caller.secret)
 
 
 @pytest.fixture
 def socket(connect: Connect) -> Iterator[Socket]:
-    """The connection of this test."""
+    """The connection of a test."""
     with connect() as socket:
         yield socket
 
 
 @pytest.fixture
 def api(server: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """The API over HTTP, on the same server."""
+    """The HTTP API of the same server."""
     return Api(http, url=server.url, caller=caller)
 
 
-def problem(code: str | None, param: str | None, **more: Any) -> Event:
-    """An error event, without its message."""
+def error_event(code: str | None, param: str | None, **more: Any) -> Event:
+    """Return the error event that a refused message gets, without the text."""
     error = {"type": "invalid_request_error", "code": code, "param": param}
     return {"type": "error", "status": 400, **more, "error": error}
 
 
 def create(**body: Any) -> Event:
-    """A `response.create`."""
+    """Return a `response.create` message."""
     return {"type": "response.create", **body}
 
 
-def contents(script: Script, call: int = -1) -> list[str]:
-    """What the model read in one of its calls."""
+def context_of(script: Script, call: int = -1) -> list[str]:
+    """Return the contents of the messages the model read in a call."""
     return [message["content"] for message in script.messages[call]]
 
 
@@ -82,7 +83,7 @@ def contents(script: Script, call: int = -1) -> list[str]:
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_its_events_are_those_of_a_stream(socket: Socket, api: Api, script: Script, what: str) -> None:
+def test_events_equal_those_of_an_sse_stream(socket: Socket, api: Api, script: Script, what: str) -> None:
     script.then(ANSWERS[what], ANSWERS[what])
     body = {"model": script.model, "input": "Hi", "metadata": {"a": "b"}, "temperature": 0.5}
     over_http, over_socket = api.events(**body), socket.create(**body)
@@ -90,7 +91,7 @@ def test_its_events_are_those_of_a_stream(socket: Socket, api: Api, script: Scri
     assert_stream_equals_stored(over_socket, api.retrieve(over_socket[0]["response"]["id"]))
 
 
-def test_each_delta_leaves_as_it_comes(socket: Socket, script: Script) -> None:
+def test_deltas_are_sent_immediately(socket: Socket, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     socket.ask(model=script.model, input="Hi")
@@ -104,18 +105,18 @@ def test_completed_is_sent_after_it_is_stored(socket: Socket, api: Api, script: 
     assert api.retrieve(response["id"]) == response
 
 
-def test_the_events_of_a_named_lane_carry_its_name(socket: Socket, script: Script) -> None:
+def test_events_of_a_named_stream_have_its_stream_id(socket: Socket, script: Script) -> None:
     events = socket.create(model=script.say("Hel", "lo").model, input="Hi", stream_id="a.B_c-1")
     assert {event["stream_id"] for event in events} == {"a.B_c-1"}
     assert_well_formed(events)
 
 
-def test_the_events_of_the_default_lane_carry_none(socket: Socket, script: Script) -> None:
+def test_events_of_the_default_stream_have_no_stream_id(socket: Socket, script: Script) -> None:
     events = socket.create(model=script.say("Hello").model, input="Hi", stream_id=None)
     assert all("stream_id" not in event for event in events)
 
 
-def test_the_padding_can_be_switched_off(socket: Socket, script: Script) -> None:
+def test_obfuscation_can_be_disabled(socket: Socket, script: Script) -> None:
     script.say("a").say("a")
     padded = socket.create(model=script.model, input="Hi")
     plain = socket.create(model=script.model, input="Hi", stream_options={"include_obfuscation": False})
@@ -123,7 +124,7 @@ def test_the_padding_can_be_switched_off(socket: Socket, script: Script) -> None
     assert all("obfuscation" not in event for event in plain)
 
 
-def test_a_run_that_others_have_ended_is_told_in_an_error(
+def test_a_run_ended_elsewhere_is_reported_as_an_error(
     socket: Socket, script: Script, caller: Caller, database: None
 ) -> None:
     gate = Gate()
@@ -138,10 +139,10 @@ def test_a_run_that_others_have_ended_is_told_in_an_error(
     assert socket.respond(model=script.model, input="Hi", stream_id="a")["status"] == "completed"
 
 
-# -- lanes -------------------------------------------------------------------------------------------------------------
+# -- streams -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lane_takes_one_request_after_the_other(socket: Socket, script: Script) -> None:
+def test_requests_of_one_stream_run_one_after_the_other(socket: Socket, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1"))).say("2")
     socket.ask(model=script.model, input="a")
@@ -155,7 +156,7 @@ def test_a_lane_takes_one_request_after_the_other(socket: Socket, script: Script
     assert_well_formed(second)
 
 
-def test_what_is_wrong_with_a_waiting_request_is_told_in_its_turn(socket: Socket, script: Script) -> None:
+def test_errors_of_waiting_requests_are_sent_in_order(socket: Socket, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1")))
     socket.ask(model=script.model, input="a", stream_id="x")
@@ -165,7 +166,7 @@ def test_what_is_wrong_with_a_waiting_request_is_told_in_its_turn(socket: Socket
     assert socket.next()["error"]["param"] == "input"
 
 
-def test_lanes_run_side_by_side(socket: Socket, script: Script, other_script: Script) -> None:
+def test_streams_run_concurrently(socket: Socket, script: Script, other_script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     socket.ask(model=script.model, input="Hi", stream_id="slow")
@@ -178,7 +179,7 @@ def test_lanes_run_side_by_side(socket: Socket, script: Script, other_script: Sc
         assert_well_formed([event for event in events if event.get("stream_id") == stream_id])
 
 
-def test_sixteen_responses_are_in_flight_and_more_wait(socket: Socket, script: Script) -> None:
+def test_at_most_sixteen_responses_run_at_a_time(socket: Socket, script: Script) -> None:
     gates = [Gate() for _ in range(17)]
     script.then(*(stream(gate, *text("Hello")) for gate in gates))
     for number in range(17):
@@ -193,27 +194,27 @@ def test_sixteen_responses_are_in_flight_and_more_wait(socket: Socket, script: S
     assert {socket.rest()[-1]["type"] for _ in gates} == {"response.completed"}
 
 
-def test_a_connection_has_thirty_two_names(socket: Socket, script: Script) -> None:
+def test_a_connection_may_use_thirty_two_stream_ids(socket: Socket, script: Script) -> None:
     for number in range(32):
         error = socket.refuse(create(model=script.model, stream_id=f"lane-{number}"))
-        assert error == problem("missing_required_parameter", "input", stream_id=f"lane-{number}")
+        assert error == error_event("missing_required_parameter", "input", stream_id=f"lane-{number}")
     error = socket.refuse(create(model=script.model, input="Hi", stream_id="lane-32"))
-    assert error == problem("websocket_stream_limit_reached", "stream_id", stream_id="lane-32")
+    assert error == error_event("websocket_stream_limit_reached", "stream_id", stream_id="lane-32")
     script.say("Hello").say("Hello")
     assert socket.respond(model=script.model, input="Hi", stream_id="lane-0")["status"] == "completed"
     assert socket.respond(model=script.model, input="Hi")["status"] == "completed"
 
 
 @pytest.mark.parametrize("stream_id", ["", "a b", "ä", "a/b", "a\n", "a" * 257])
-def test_it_refuses_names_that_are_none(socket: Socket, stream_id: str) -> None:
-    assert socket.refuse(create(input="Hi", stream_id=stream_id)) == problem("invalid_stream_id", "stream_id")
+def test_invalid_stream_ids_are_refused(socket: Socket, stream_id: str) -> None:
+    assert socket.refuse(create(input="Hi", stream_id=stream_id)) == error_event("invalid_stream_id", "stream_id")
 
 
-def test_it_refuses_a_name_that_is_no_string(socket: Socket) -> None:
-    assert socket.refuse(create(input="Hi", stream_id=1)) == problem("invalid_type", "stream_id")
+def test_a_stream_id_must_be_a_string(socket: Socket) -> None:
+    assert socket.refuse(create(input="Hi", stream_id=1)) == error_event("invalid_type", "stream_id")
 
 
-def test_it_refuses_more_waiting_requests_than_it_would_keep(socket: Socket, script: Script) -> None:
+def test_the_number_of_waiting_requests_is_limited(socket: Socket, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     socket.ask(model=script.model, input="Hi")
@@ -228,59 +229,59 @@ def test_it_refuses_more_waiting_requests_than_it_would_keep(socket: Socket, scr
     assert {socket.next()["error"]["code"] for _ in range(256)} == {"missing_required_parameter"}
 
 
-# -- defects -----------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 DEFECTS: dict[str, tuple[Any, Event]] = {
-    "no JSON": ("{", problem("invalid_json", None)),
-    "no object": ("[]", problem("invalid_type", None)),
-    "nothing": ("", problem("invalid_json", None)),
-    "a binary frame": (b"{}", problem("invalid_type", None)),
-    "an empty binary frame": (b"", problem("invalid_type", None)),
-    "too deep": ("[" * 200 + "]" * 200, problem("invalid_type", None)),
-    "no type": ({}, problem("missing_required_parameter", "type")),
-    "an unknown type": ({"type": "response.cancel"}, problem("invalid_value", "type")),
-    "a type that is no string": ({"type": ["response.create"]}, problem("invalid_value", "type")),
-    "no input": (create(), problem("missing_required_parameter", "input")),
-    "no stream": (create(input="Hi", stream=False), problem("unsupported_parameter", "stream")),
-    "an odd stream": (create(input="Hi", stream=1), problem("unsupported_parameter", "stream")),
-    "background": (create(input="Hi", background=True), problem("unsupported_parameter", "background")),
-    "no background": (create(input="Hi", background=False), problem("unsupported_parameter", "background")),
-    "an odd generate": (create(input="Hi", generate=1), problem("invalid_type", "generate")),
-    "an unknown parameter": (create(input="Hi", inptu="Hi"), problem("unknown_parameter", "inptu")),
-    "an unknown model": (create(input="Hi", model=""), problem("empty_string", "model")),
+    "no JSON": ("{", error_event("invalid_json", None)),
+    "no object": ("[]", error_event("invalid_type", None)),
+    "nothing": ("", error_event("invalid_json", None)),
+    "a binary frame": (b"{}", error_event("invalid_type", None)),
+    "an empty binary frame": (b"", error_event("invalid_type", None)),
+    "too deep": ("[" * 200 + "]" * 200, error_event("invalid_type", None)),
+    "no type": ({}, error_event("missing_required_parameter", "type")),
+    "an unknown type": ({"type": "response.cancel"}, error_event("invalid_value", "type")),
+    "a type that is no string": ({"type": ["response.create"]}, error_event("invalid_value", "type")),
+    "no input": (create(), error_event("missing_required_parameter", "input")),
+    "no stream": (create(input="Hi", stream=False), error_event("unsupported_parameter", "stream")),
+    "an odd stream": (create(input="Hi", stream=1), error_event("unsupported_parameter", "stream")),
+    "background": (create(input="Hi", background=True), error_event("unsupported_parameter", "background")),
+    "no background": (create(input="Hi", background=False), error_event("unsupported_parameter", "background")),
+    "an odd generate": (create(input="Hi", generate=1), error_event("invalid_type", "generate")),
+    "an unknown parameter": (create(input="Hi", inptu="Hi"), error_event("unknown_parameter", "inptu")),
+    "an unknown model": (create(input="Hi", model=""), error_event("empty_string", "model")),
     "an unknown stream option": (
         create(input="Hi", model="m", stream_options={"include_usage": True}),
-        problem("unknown_parameter", "stream_options.include_usage"),
+        error_event("unknown_parameter", "stream_options.include_usage"),
     ),
     "a lone surrogate": (
         '{"type": "response.create", "model": "m", "input": "\\ud800"}',
-        problem("invalid_json", None),
+        error_event("invalid_json", None),
     ),
 }
 
 
 @pytest.mark.parametrize("what", DEFECTS)
-def test_it_says_what_is_wrong_and_goes_on(socket: Socket, script: Script, what: str) -> None:
+def test_an_invalid_message_does_not_close_the_connection(socket: Socket, script: Script, what: str) -> None:
     event, error = DEFECTS[what]
     assert socket.refuse(event) == error
     assert socket.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
 
 
-def test_it_minds_no_stream_that_says_what_happens_anyway(socket: Socket, script: Script) -> None:
+def test_stream_true_is_accepted(socket: Socket, script: Script) -> None:
     response = socket.respond(model=script.say("Hello").model, input="Hi", stream=True, background=None, generate=None)
     assert response["status"] == "completed"
 
 
-def test_it_refuses_a_model_that_the_key_may_not_use(server: WebProcess, make_caller: MakeCaller) -> None:
+def test_a_model_outside_the_keys_models_is_refused(server: WebProcess, make_caller: MakeCaller) -> None:
     caller = make_caller(allowed_models=["another"])
     with open_socket(server.url, secret=caller.secret) as socket:
-        assert socket.refuse(create(input="Hi", model="m")) == problem("model_not_found", "model")
+        assert socket.refuse(create(input="Hi", model="m")) == error_event("model_not_found", "model")
 
 
 # -- steering ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_says_that_it_cannot_be_steered_and_gives_the_input_back(socket: Socket, script: Script) -> None:
+def test_steering_is_refused_and_the_input_returned(socket: Socket, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     socket.ask(model=script.model, input="Hi", stream_id="a")
@@ -311,26 +312,24 @@ def test_it_says_that_it_cannot_be_steered_and_gives_the_input_back(socket: Sock
         ({"previous_response_id": "resp_1", "input": "Stop.", "stream_id": "a"}, "unknown_parameter", "stream_id"),
     ],
 )
-def test_it_says_what_is_wrong_with_a_steer(socket: Socket, steer: Event, code: str, param: str) -> None:
-    assert socket.refuse({"type": "response.steer", **steer}) == problem(code, param)
+def test_an_invalid_steer_names_the_parameter(socket: Socket, steer: Event, code: str, param: str) -> None:
+    assert socket.refuse({"type": "response.steer", **steer}) == error_event(code, param)
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
+# -- continuation ------------------------------------------------------------------------------------------------------
 
-UNKNOWN = problem("previous_response_not_found", "previous_response_id")
+UNKNOWN = error_event("previous_response_not_found", "previous_response_id")
 
 
-def test_what_is_not_stored_can_be_followed_on_its_connection(socket: Socket, script: Script) -> None:
+def test_an_unstored_response_can_be_continued_on_its_connection(socket: Socket, script: Script) -> None:
     script.say("1").say("2").say("3")
     last = None
     for said in "abc":
         last = socket.respond(model=script.model, input=said, store=False, previous_response_id=last)["id"]
-    assert contents(script) == ["a", "1", "b", "2", "c"]
+    assert context_of(script) == ["a", "1", "b", "2", "c"]
 
 
-def test_what_is_not_stored_is_unknown_everywhere_else(
-    connect: Connect, socket: Socket, api: Api, script: Script
-) -> None:
+def test_an_unstored_response_is_unknown_elsewhere(connect: Connect, socket: Socket, api: Api, script: Script) -> None:
     first = socket.respond(model=script.say("1").model, input="a", store=False)["id"]
     follow = {"model": script.model, "input": "b", "previous_response_id": first}
     with connect() as other:
@@ -339,30 +338,30 @@ def test_what_is_not_stored_is_unknown_everywhere_else(
     assert api.get(f"/responses/{first}").status_code == 404
 
 
-def test_a_lane_remembers_its_last_response_only(socket: Socket, script: Script) -> None:
+def test_a_stream_remembers_only_its_last_response(socket: Socket, script: Script) -> None:
     script.say("1").say("2")
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     socket.respond(model=script.model, input="b", store=False, previous_response_id=first)
     assert socket.refuse(create(model=script.model, input="c", previous_response_id=first)) == UNKNOWN
 
 
-def test_a_stored_response_takes_the_place_in_memory(socket: Socket, script: Script) -> None:
+def test_a_stored_response_replaces_the_remembered_one(socket: Socket, script: Script) -> None:
     script.say("1").say("2")
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     socket.respond(model=script.model, input="b")
     assert socket.refuse(create(model=script.model, input="c", previous_response_id=first)) == UNKNOWN
 
 
-def test_another_lane_can_fork_what_a_lane_remembers(socket: Socket, script: Script) -> None:
+def test_another_stream_can_fork_a_remembered_response(socket: Socket, script: Script) -> None:
     script.say("1").say("2").say("3")
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     fork = {"model": script.model, "store": False, "previous_response_id": first}
     socket.respond(input="b", stream_id="fork", **fork)
     socket.respond(input="c", **fork)
-    assert (contents(script, 1), contents(script, 2)) == (["a", "1", "b"], ["a", "1", "c"])
+    assert (context_of(script, 1), context_of(script, 2)) == (["a", "1", "b"], ["a", "1", "c"])
 
 
-def test_functions_can_be_called_without_anything_stored(socket: Socket, script: Script) -> None:
+def test_function_calls_work_without_stored_responses(socket: Socket, script: Script) -> None:
     script.call(look="{}").say("A cat.")
     first = socket.respond(model=script.model, input="Hi", store=False)
     output = {"type": "function_call_output", "call_id": "call_look", "output": "a cat"}
@@ -371,20 +370,20 @@ def test_functions_can_be_called_without_anything_stored(socket: Socket, script:
     assert [message["role"] for message in script.messages[1]] == ["user", "assistant", "tool"]
 
 
-def test_a_call_without_its_output_is_refused_from_memory_too(socket: Socket, script: Script) -> None:
+def test_a_remembered_call_without_its_output_is_refused(socket: Socket, script: Script) -> None:
     first = socket.respond(model=script.call(look="{}").model, input="Hi", store=False)["id"]
     error = socket.refuse(create(model=script.model, input="b", previous_response_id=first))
-    assert error == problem(None, "input")
+    assert error == error_event(None, "input")
 
 
-def test_a_refused_continuation_costs_its_lane_the_parent(socket: Socket, script: Script) -> None:
+def test_a_refused_continuation_forgets_the_parent(socket: Socket, script: Script) -> None:
     first = socket.respond(model=script.say("1").model, input="a", store=False)["id"]
     follow = create(model=script.model, input="b", previous_response_id=first)
     assert socket.refuse({**follow, "temperature": 9})["error"]["param"] == "temperature"
     assert socket.refuse(follow) == UNKNOWN
 
 
-def test_a_failed_continuation_costs_its_lane_the_parent(socket: Socket, script: Script) -> None:
+def test_a_failed_continuation_forgets_the_parent(socket: Socket, script: Script) -> None:
     script.say("1").then(refusal(400))
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     follow = create(model=script.model, input="b", previous_response_id=first, store=False)
@@ -394,7 +393,7 @@ def test_a_failed_continuation_costs_its_lane_the_parent(socket: Socket, script:
     assert socket.refuse({**follow, "previous_response_id": failed["id"]}) == UNKNOWN
 
 
-def test_a_refused_fork_costs_the_other_lane_nothing(socket: Socket, script: Script) -> None:
+def test_a_refused_fork_keeps_the_other_streams_parent(socket: Socket, script: Script) -> None:
     script.say("1").say("2")
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     fork = create(model=script.model, input="b", previous_response_id=first, temperature=9, stream_id="fork")
@@ -402,14 +401,14 @@ def test_a_refused_fork_costs_the_other_lane_nothing(socket: Socket, script: Scr
     assert socket.respond(model=script.model, input="b", store=False, previous_response_id=first)["id"]
 
 
-def test_a_refused_request_costs_nothing_that_it_does_not_name(socket: Socket, script: Script) -> None:
+def test_a_refused_request_keeps_an_unrelated_parent(socket: Socket, script: Script) -> None:
     script.say("1").say("2")
     first = socket.respond(model=script.model, input="a", store=False)["id"]
     assert socket.refuse(create(model=script.model))["error"]["param"] == "input"
     assert socket.respond(model=script.model, input="b", store=False, previous_response_id=first)["id"]
 
 
-def test_stored_responses_are_followed_whoever_made_them(
+def test_any_stored_response_of_the_team_can_be_continued(
     connect: Connect, socket: Socket, api: Api, script: Script
 ) -> None:
     script.say("1").say("2").say("3").say("4")
@@ -418,16 +417,16 @@ def test_stored_responses_are_followed_whoever_made_them(
     with connect() as other:
         third = other.respond(model=script.model, input="c", previous_response_id=second)["id"]
     api.create(model=script.model, input="d", previous_response_id=third)
-    assert contents(script) == ["a", "1", "b", "2", "c", "3", "d"]
+    assert context_of(script) == ["a", "1", "b", "2", "c", "3", "d"]
 
 
-def test_a_deleted_response_is_not_followed(socket: Socket, api: Api, script: Script) -> None:
+def test_a_deleted_response_cannot_be_continued(socket: Socket, api: Api, script: Script) -> None:
     first = socket.respond(model=script.say("1").model, input="a")["id"]
     api.delete(f"/responses/{first}")
     assert socket.refuse(create(model=script.model, input="b", previous_response_id=first)) == UNKNOWN
 
 
-def test_a_stored_response_after_others_has_its_whole_context(socket: Socket, api: Api, script: Script) -> None:
+def test_a_stored_response_includes_its_unstored_context(socket: Socket, api: Api, script: Script) -> None:
     stored = (True, False, False, True, False, True)
     last: Any = None
     for number, store in enumerate(stored):
@@ -438,11 +437,11 @@ def test_a_stored_response_after_others_has_its_whole_context(socket: Socket, ap
         last = response["id"]
     api.create(model=script.say("done").model, input="now", previous_response_id=last)
     said = [f"{number}{mark}" for number in range(len(stored)) for mark in "?!"]
-    assert contents(script) == [*said, "now"]
+    assert context_of(script) == [*said, "now"]
     assert [item["content"][0]["text"] for item in api.input_items(last)] == said[:-1]
 
 
-def test_another_team_gets_the_answer_of_an_unknown_id(
+def test_another_teams_response_is_not_found(
     socket: Socket, server: WebProcess, make_caller: MakeCaller, script: Script
 ) -> None:
     script.say("1").say("2")
@@ -453,65 +452,67 @@ def test_another_team_gets_the_answer_of_an_unknown_id(
             assert outsider.refuse(event) == UNKNOWN
 
 
-# -- warming up --------------------------------------------------------------------------------------------------------
+# -- generate: false ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_warm_up_completes_without_output_and_can_be_followed(socket: Socket, script: Script, store: bool) -> None:
+def test_generate_false_completes_without_output_and_can_be_continued(
+    socket: Socket, script: Script, store: bool
+) -> None:
     warm = socket.create(model=script.model, input="a", generate=False, store=store)
     assert types(warm) == ["response.created", "response.in_progress", "response.completed"]
     assert (warm[-1]["response"]["output"], warm[-1]["response"]["usage"]) == ([], None)
     assert script.received == []
     script.say("1")
     socket.respond(model=script.model, input="b", previous_response_id=warm[-1]["response"]["id"], store=store)
-    assert contents(script) == ["a", "b"]
+    assert context_of(script) == ["a", "b"]
 
 
-def test_a_warm_up_is_stored_and_costs_nothing(socket: Socket, api: Api, script: Script, database: None) -> None:
+def test_generate_false_is_stored_without_usage(socket: Socket, api: Api, script: Script, database: None) -> None:
     warm = socket.create(model=script.model, input="a", generate=False)
     assert_stream_equals_stored(warm, api.retrieve(warm[0]["response"]["id"]))
     with scope.team(api.caller.team.pk):
         assert not UsageRecord.objects.exists()
 
 
-# -- the door ----------------------------------------------------------------------------------------------------------
+# -- upgrade -----------------------------------------------------------------------------------------------------------
 
 
-def refused(server: WebProcess, *, path: str = "/v1/responses", secret: str = "", **headers: str) -> InvalidStatus:
-    """The answer to an upgrade that must be refused."""
+def refusal_of(server: WebProcess, *, path: str = "/v1/responses", secret: str = "", **headers: str) -> InvalidStatus:
+    """Return the response to an upgrade that must be refused."""
     with pytest.raises(InvalidStatus) as caught, open_socket(server.url, path=path, secret=secret, **headers):
         pass
     return caught.value
 
 
 @pytest.mark.parametrize("secret", ["", "sk-wrong"])
-def test_it_lets_nobody_in_without_a_key(server: WebProcess, secret: str) -> None:
-    assert refused(server, secret=secret).response.status_code in (401, 403)
+def test_an_upgrade_without_a_key_is_refused(server: WebProcess, secret: str) -> None:
+    assert refusal_of(server, secret=secret).response.status_code in (401, 403)
 
 
-def test_a_refused_upgrade_is_answered_in_full_where_the_server_can(uvicorn_web: WebProcess) -> None:
-    answer = refused(uvicorn_web, secret="sk-wrong").response
+def test_a_refused_upgrade_has_a_full_error_body_if_supported(uvicorn_web: WebProcess) -> None:
+    answer = refusal_of(uvicorn_web, secret="sk-wrong").response
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
     assert orjson.loads(answer.body or b"")["error"]["code"] == "invalid_api_key"
 
 
-def test_it_lets_nobody_in_who_may_not_write(server: WebProcess, make_caller: MakeCaller) -> None:
+def test_an_upgrade_without_the_write_scope_is_refused(server: WebProcess, make_caller: MakeCaller) -> None:
     reader = make_caller(scopes=["responses.read"])
-    assert refused(server, secret=reader.secret).response.status_code == 403
+    assert refusal_of(server, secret=reader.secret).response.status_code == 403
 
 
-def test_it_lets_nobody_in_elsewhere(server: WebProcess, caller: Caller) -> None:
-    assert refused(server, secret=caller.secret, path="/v1/models").response.status_code in (403, 404)
+def test_an_upgrade_at_another_path_is_refused(server: WebProcess, caller: Caller) -> None:
+    assert refusal_of(server, secret=caller.secret, path="/v1/models").response.status_code in (403, 404)
 
 
-def test_it_refuses_request_ids_that_it_could_not_keep(server: WebProcess, caller: Caller) -> None:
-    answer = refused(server, secret=caller.secret, X_Client_Request_Id="x" * 513).response
+def test_an_invalid_client_request_id_is_refused(server: WebProcess, caller: Caller) -> None:
+    answer = refusal_of(server, secret=caller.secret, X_Client_Request_Id="x" * 513).response
     assert answer.status_code in (400, 403)
 
 
-def test_it_notes_who_asked(server: WebProcess, caller: Caller, script: Script) -> None:
+def test_key_and_request_ids_are_stored(server: WebProcess, caller: Caller, script: Script) -> None:
     with open_socket(server.url, secret=caller.secret, X_Client_Request_Id="mine") as socket:
         socket.respond(model=script.say("Hello").model, input="Hi", safety_identifier="them")
     with scope.team(caller.team.pk):
@@ -519,17 +520,17 @@ def test_it_notes_who_asked(server: WebProcess, caller: Caller, script: Script) 
     assert (row.client_request_id, row.end_user, row.request_id[:4]) == ("mine", "them", "req_")
 
 
-def test_a_key_that_is_revoked_is_refused_on_open_connections_too(socket: Socket, caller: Caller) -> None:
+def test_a_revoked_key_is_refused_on_open_connections(socket: Socket, caller: Caller) -> None:
     assert socket.refuse(create())["status"] == 400
     services.revoke_key(key=caller.key)
     eventually(lambda: socket.refuse(create())["error"]["code"] == "api_key_revoked")
 
 
-# -- the end of a connection -------------------------------------------------------------------------------------------
+# -- end of a connection -----------------------------------------------------------------------------------------------
 
 
-def begin(socket: Socket, script: Script, **more: Any) -> Gate:
-    """Ask for a response, and let its upstream stop in the middle."""
+def start_response(socket: Socket, script: Script, **more: Any) -> Gate:
+    """Request a response whose upstream pauses in the middle."""
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
     socket.ask(model=script.model, input="Hi", **more)
@@ -541,12 +542,12 @@ leave = pytest.mark.parametrize("leave", [Socket.vanish, Socket.close], ids=["va
 
 
 @leave
-def test_what_is_not_stored_is_given_up_when_the_client_goes(
+def test_a_disconnect_cancels_an_unstored_response(
     connect: Connect, script: Script, caller: Caller, leave: Callable[[Socket], None]
 ) -> None:
     with connect() as socket:
         for stream_id in ("a", "b"):
-            begin(socket, script, store=False, stream_id=stream_id)
+            start_response(socket, script, store=False, stream_id=stream_id)
         leave(socket)
         assert all(received.was_closed_within(1) for received in script.received)
     with scope.team(caller.team.pk):
@@ -554,11 +555,11 @@ def test_what_is_not_stored_is_given_up_when_the_client_goes(
 
 
 @leave
-def test_what_is_stored_can_be_followed_when_the_client_has_gone(
+def test_a_stored_response_continues_after_a_disconnect(
     connect: Connect, api: Api, script: Script, leave: Callable[[Socket], None]
 ) -> None:
     with connect() as socket:
-        gate = begin(socket, script)
+        gate = start_response(socket, script)
         response_id = socket.next()["response"]["id"]
         leave(socket)
     with api.follow(response_id) as live:
@@ -566,11 +567,9 @@ def test_what_is_stored_can_be_followed_when_the_client_has_gone(
         assert live.rest()[-1]["type"] == "response.completed"
 
 
-def test_what_was_waiting_is_not_begun_when_the_client_has_gone(
-    connect: Connect, script: Script, caller: Caller
-) -> None:
+def test_a_disconnect_drops_waiting_requests(connect: Connect, script: Script, caller: Caller) -> None:
     with connect() as socket:
-        gate = begin(socket, script, store=False)
+        gate = start_response(socket, script, store=False)
         socket.ask(model=script.model, input="never")
         socket.vanish()
         assert script.received[0].was_closed_within(1)
@@ -579,9 +578,9 @@ def test_what_was_waiting_is_not_begun_when_the_client_has_gone(
         assert Response.objects.count() == 1
 
 
-def test_connections_do_not_hear_of_each_other(connect: Connect, script: Script, other_script: Script) -> None:
+def test_connections_are_isolated_from_each_other(connect: Connect, script: Script, other_script: Script) -> None:
     with connect() as first, connect() as second:
-        gate = begin(first, script, stream_id="a")
+        gate = start_response(first, script, stream_id="a")
         response = second.respond(model=other_script.say("Hello").model, input="Hi", stream_id="a")
         gate.open()
         events = first.rest()
@@ -589,9 +588,9 @@ def test_connections_do_not_hear_of_each_other(connect: Connect, script: Script,
     assert events[0]["response"]["id"] != response["id"]
 
 
-def test_a_connection_ends_when_its_time_is_over(caller: Caller, script: Script) -> None:
+def test_a_connection_ends_after_its_maximum_duration(caller: Caller, script: Script) -> None:
     with short_lived_server(seconds=0.5) as url, open_socket(url, secret=caller.secret) as socket:
-        begin(socket, script, store=False)
+        start_response(socket, script, store=False)
         error = socket.rest()[-1]
         assert (error["status"], error["error"]["code"]) == (400, "websocket_connection_limit_reached")
         with pytest.raises(ConnectionClosed) as closed:
@@ -603,9 +602,9 @@ def test_a_connection_ends_when_its_time_is_over(caller: Caller, script: Script)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["daphne", "uvicorn"])
-def test_nothing_new_begins_when_the_server_stops(server: str, caller: Caller, script: Script) -> None:
+def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, script: Script) -> None:
     with running_web(server=server) as process, open_socket(process.url, secret=caller.secret) as socket:
-        begin(socket, script)
+        start_response(socket, script)
         socket.ask(model=script.model, input="never")
         process.stop()
         last = socket.rest()[-1]
@@ -623,7 +622,7 @@ def test_an_idle_connection_stays_open(
     with ExitStack() as stack:
         servers = (web, uvicorn_web)
         sockets = [stack.enter_context(open_socket(server.url, secret=caller.secret)) for server in servers]
-        # Longer than either server waits for the answer to a ping.
+        # Longer than the ping timeout of either server.
         for socket in sockets:
             socket.stay_silent(60 / len(sockets))
         for socket in sockets:
