@@ -114,7 +114,7 @@ class SendWebhookTestView(AsyncApiView):
         # No database thread is occupied while the endpoint responds.
         outcome = await services.send_test(endpoint=endpoint, event_type=event_type)
         await in_db_thread(
-            lambda: services.note_test(endpoint=endpoint, actor=_actor(request), event_type=event_type, outcome=outcome)
+            lambda: services.audit_test(endpoint=endpoint, actor=_actor(request), event_type=event_type, result=outcome)
         )
         return Response(
             {

@@ -1,4 +1,4 @@
-"""Webhooks: endpoints of teams, the outbox of what they are told, and how it reaches them.
+"""Webhooks: endpoints of teams, the outbox of events, and their delivery.
 
-Stands below everything about responses: a run's end writes into the outbox, in the same statement.
+This package is below all modules about responses: the end of a run writes to the outbox in the same SQL statement.
 """

@@ -1,4 +1,4 @@
-"""The door for endpoints: they enter with the principal that asks for them, or not at all; and their lists."""
+"""Access to endpoints on behalf of a principal: single endpoints and lists of one team."""
 
 from kernel.errors import NotFound
 from kernel.pagination import Page, PageRequest, Position, keyset
@@ -7,7 +7,10 @@ from tenants.principal import Principal
 
 
 def get_endpoint(*, principal: Principal, endpoint_id: str) -> WebhookEndpoint:
-    """An endpoint of the caller's team, or the 404 of an unknown id. Runs inside a scope that sees the team."""
+    """Return an endpoint of the caller's team.
+
+    Must run inside a scope that sees the team. Raises NotFound for an unknown id or another team's id.
+    """
     found = _find(principal.team_id, endpoint_id)
     if found is None:
         raise unknown_endpoint(endpoint_id)
@@ -15,7 +18,7 @@ def get_endpoint(*, principal: Principal, endpoint_id: str) -> WebhookEndpoint:
 
 
 def list_endpoints(*, principal: Principal, page: PageRequest) -> Page[WebhookEndpoint]:
-    """The endpoints of the caller's team, by time."""
+    """Return a page of the endpoints of the caller's team, ordered by creation time."""
 
     def position(endpoint_id: str, param: str) -> Position:
         found = _find(principal.team_id, endpoint_id)
@@ -27,7 +30,7 @@ def list_endpoints(*, principal: Principal, page: PageRequest) -> Page[WebhookEn
 
 
 def unknown_endpoint(endpoint_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for an endpoint that does not exist, or not for the caller."""
+    """Return the 404 error for an endpoint that does not exist or belongs to another team."""
     return NotFound(f"No such webhook endpoint: {endpoint_id}", param=param)
 
 

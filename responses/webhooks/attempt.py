@@ -1,4 +1,4 @@
-"""One attempt: an event is posted to an endpoint, and the outcome is a value, whatever happens."""
+"""One delivery attempt: post an event to an endpoint. Failures are part of the result, not exceptions."""
 
 import time
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SNIPPET_BYTES = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookEvent:
-    """What is told."""
+    """An event to send."""
 
     id: str
     type: str
@@ -31,7 +31,7 @@ class WebhookEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """How an attempt went. `status` None: nobody answered, and `error` says why."""
+    """Result of an attempt. If there was no HTTP response, `status` is None and `error` has the reason."""
 
     at: datetime
     milliseconds: int
@@ -41,11 +41,12 @@ class AttemptResult:
 
     @property
     def succeeded(self) -> bool:
-        """Only a 2xx is a success; a redirect, which nobody follows, is none."""
+        """True for a 2xx status."""
+        # Redirects are not followed: the target could be an internal address, and was not configured by the team.
         return self.status is not None and 200 <= self.status < 300
 
     def entry(self) -> dict[str, Any]:
-        """The attempt, as the history of a delivery keeps it."""
+        """Return the attempt as an entry of a delivery's history."""
         return {
             "at": self.at.isoformat(),
             "status": self.status,
@@ -56,7 +57,7 @@ class AttemptResult:
 
 
 async def send(event: WebhookEvent, *, endpoint: WebhookEndpoint, egress: Egress) -> AttemptResult:
-    """Post the event, signed for this moment."""
+    """Post the event to the endpoint, signed with the current time."""
     at, started = now(), time.monotonic()
     body = payload(event_id=event.id, event_type=event.type, object_id=event.object_id, created_at=event.created_at)
     headers = signed(body, event_id=event.id, secrets=secrets_of(endpoint, at=at), at=at)
@@ -66,6 +67,7 @@ async def send(event: WebhookEvent, *, endpoint: WebhookEndpoint, egress: Egress
             content=body,
             headers=headers,
             timeout=settings.WEBHOOK_TIMEOUT_SECONDS,
+            # The body is only shown to the team for debugging.
             max_bytes=_SNIPPET_BYTES,
             truncate=True,
         )

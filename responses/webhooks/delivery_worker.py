@@ -1,7 +1,7 @@
-"""The courier of a worker process: claims what is due and delivers it, many at a time, on the worker's event loop.
+"""The delivery worker of a worker process: claims due deliveries and attempts them concurrently on the event loop.
 
-It is woken by the outbox's notices, and looks by itself every second: for retries that have become due, and for what a
-lost notice or a dead worker left behind.
+Notifications of the outbox wake it. It also polls every second, for retries that have become due and for deliveries
+whose notification was lost or whose worker died.
 """
 
 import asyncio
@@ -24,56 +24,57 @@ _POLL_SECONDS = 1.0
 
 
 class DeliveryWorker:
-    """Delivers until it is stopped; `slots` deliveries at a time. Belongs to one event loop."""
+    """Attempts deliveries until it is stopped, `slots` at a time. Belongs to one event loop."""
 
     def __init__(self, *, slots: int, egress: Egress) -> None:
         self._slots = slots
         self._egress = egress
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stopped = False
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._attempts: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Deliver what is due, and what becomes due; returns once it was stopped and the last attempt is over."""
-        listener = asyncio.create_task(listen(CHANNEL, self._bell.set))
+        """Attempt due deliveries until `stop` is called; return after the last attempt has finished."""
+        listener = asyncio.create_task(listen(CHANNEL, self._wake.set))
         try:
             while not self._stopped:
-                self._bell.clear()
-                await self._begin()
-                await self._rest()
+                # Cleared before the queue is read: a notification that arrives during the query is not lost.
+                self._wake.clear()
+                await self._start_attempts()
+                await self._wait()
         finally:
             listener.cancel()
-            await asyncio.gather(listener, *self._under_way, return_exceptions=True)
+            await asyncio.gather(listener, *self._attempts, return_exceptions=True)
 
     def stop(self) -> None:
-        """Claim nothing any more. Call it on the loop."""
+        """Stop claiming deliveries. Must be called on the event loop."""
         self._stopped = True
-        self._bell.set()
+        self._wake.set()
 
-    async def _begin(self) -> None:
-        """Begin with as many deliveries as there are slots."""
-        free = self._slots - len(self._under_way)
+    async def _start_attempts(self) -> None:
+        free = self._slots - len(self._attempts)
         if free <= 0:
             return
         try:
             claimed = await in_db_thread(partial(queue.claim, at=now(), slots=free))
         except Exception:
-            # A database that is away comes back; until then there is nothing to deliver.
-            logger.exception("webhooks could not be claimed")
+            # The database may be restarting. The worker must survive that and try again after the poll interval.
+            logger.exception("webhook deliveries could not be claimed")
             return
         for delivery in claimed:
             task = asyncio.create_task(self._deliver(delivery))
-            self._under_way.add(task)
-            task.add_done_callback(self._over)
+            # The event loop holds tasks by weak references only.
+            self._attempts.add(task)
+            task.add_done_callback(self._attempt_done)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        self._under_way.discard(task)
-        self._bell.set()
+    def _attempt_done(self, task: "asyncio.Task[None]") -> None:
+        self._attempts.discard(task)
+        self._wake.set()
 
-    async def _rest(self) -> None:
+    async def _wait(self) -> None:
         try:
             async with asyncio.timeout(_POLL_SECONDS):
-                await self._bell.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
 
@@ -85,34 +86,37 @@ class DeliveryWorker:
             created_at=delivery.created_at,
         )
         try:
-            outcome = await send(event, endpoint=delivery.endpoint, egress=self._egress)
-            await in_db_thread(partial(queue.settle, delivery=delivery, outcome=outcome))
+            result = await send(event, endpoint=delivery.endpoint, egress=self._egress)
+            await in_db_thread(partial(queue.record_attempt, delivery=delivery, result=result))
         except Exception:
-            # The others must not wait for it; once its claim has run out it is attempted again.
+            # One broken delivery must not stop the others. Its claim expires, and then it is attempted again.
             logger.exception("a webhook could not be delivered", extra={"event": delivery.event_id})
 
 
-# -- the one of this process -------------------------------------------------------------------------------------------
+# -- the delivery worker of this process -------------------------------------------------------------------------------
 
 _running: DeliveryWorker | None = None
 _ending: "Future[None] | None" = None
 
 
 def start(*, slots: int) -> None:
-    """Begin to deliver in this process; with no slots it leaves that to others."""
-    global _running, _ending  # noqa: PLW0603 - a process has one courier, and a signal has no other way to it
+    """Start the delivery worker of this process. With `slots` 0, other processes deliver."""
+    global _running, _ending  # noqa: PLW0603 - a process has one delivery worker, which signal handlers must reach
     if slots:
         _running = DeliveryWorker(slots=slots, egress=egress.default())
         _ending = worker_loop.submit(_running.run())
 
 
 def stop() -> "Future[None] | None":
-    """Claim nothing any more. The future: what was under way is over. Nothing is lost where nobody waits for it: what
-    was not written down is attempted again, by another worker."""
+    """Stop claiming deliveries. The returned future is done when the attempts in progress have finished.
+
+    Waiting for it is optional.
+    """
+    # An attempt whose result is not recorded is repeated by another worker as soon as its claim expires.
     if _running is not None:
         worker_loop.submit(_stop(_running))
     return _ending
 
 
-async def _stop(courier: DeliveryWorker) -> None:
-    courier.stop()
+async def _stop(worker: DeliveryWorker) -> None:
+    worker.stop()

@@ -1,4 +1,4 @@
-"""The events that endpoints can be told, and what they are told of one: its id, and where to look."""
+"""Event types of webhooks, and the payload of a delivery: event id, type and id of the object."""
 
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -23,17 +23,18 @@ _PREFIXES = {"response": "resp", "batch": "batch"}
 
 
 def new_event_id() -> str:
-    """A fresh id of an event; deliveries carry it as `webhook-id`."""
+    """Return a new event id, which deliveries carry in the header `webhook-id`."""
     return new_id("evt")
 
 
 def sample_object_id(event_type: str) -> str:
-    """An id that nothing has, of the kind that an event of this type tells of."""
+    """Return an id of a non-existing object of the kind that this event type concerns."""
     return new_id(_PREFIXES[event_type.partition(".")[0]])
 
 
 def payload(*, event_id: str, event_type: str, object_id: str, created_at: datetime) -> bytes:
-    """The body of a delivery, byte for byte the same at every attempt. Thin: receivers retrieve the object itself."""
+    """Return the body of a delivery as JSON. It is identical at every attempt."""
+    # Only the id: receivers retrieve the object, with its current state and their own permissions.
     body: dict[str, Any] = {
         "id": event_id,
         "object": "event",

@@ -1,4 +1,4 @@
-"""The tables of webhooks: endpoints, and the outbox with what became of each delivery."""
+"""Database models of webhooks: endpoints, and deliveries, which form the outbox."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -15,22 +15,23 @@ MAX_URL = 2048
 
 
 def endpoint_id() -> str:
-    """A fresh id of an endpoint."""
+    """Return a new endpoint id."""
     return new_id("we")
 
 
 class DisabledReason(models.TextChoices):
-    """Why an endpoint is told nothing any more."""
+    """Reason why an endpoint receives no more events."""
 
-    GONE = "gone", "It answered 410 Gone"
-    FAILING = "failing", "It failed for five days"
-    BY_HAND = "by_hand", "Switched off"
+    GONE = "gone", "Endpoint returned 410 Gone"
+    FAILING = "failing", "No successful delivery for five days"
+    BY_HAND = "by_hand", "Disabled manually"
 
 
 class WebhookEndpoint(models.Model):
-    """Where a team wants to be told of events. While `previous_until` lasts, both secrets sign."""
+    """A URL that receives events of a team. Until `previous_until`, deliveries are signed with both secrets."""
 
     id = IdField(default=endpoint_id)
+    # No index of its own: the one on team and time below begins with this column.
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=MAX_NAME)
     url = models.CharField(max_length=MAX_URL)
@@ -41,7 +42,7 @@ class WebhookEndpoint(models.Model):
     enabled = models.BooleanField(default=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
     disabled_reason = models.CharField(max_length=10, choices=DisabledReason.choices, blank=True, default="")
-    failing_since = models.DateTimeField(null=True, blank=True, help_text="No delivery has succeeded since.")
+    failing_since = models.DateTimeField(null=True, blank=True, help_text="No delivery has succeeded since then.")
     created_at = models.DateTimeField(default=now, editable=False)
     updated_at = models.DateTimeField(default=now, editable=False)
 
@@ -61,15 +62,15 @@ class WebhookEndpoint(models.Model):
 
 
 class DeliveryState(models.TextChoices):
-    """What became of a delivery."""
+    """State of a delivery. Failed means that no further attempt is made."""
 
     PENDING = "pending", "Pending"
     DELIVERED = "delivered", "Delivered"
-    FAILED = "failed", "Given up"
+    FAILED = "failed", "Failed"
 
 
 class WebhookDelivery(models.Model):
-    """One event for one endpoint. A worker that attempts it holds it until `claimed_until`; then somebody else may."""
+    """One event for one endpoint. Until `claimed_until`, the worker that claimed it may attempt it; then any other."""
 
     event_id = models.CharField(max_length=64, db_collation="C")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -78,15 +79,15 @@ class WebhookDelivery(models.Model):
     object_id = models.CharField(max_length=64, db_collation="C")
     created_at = models.DateTimeField(default=now)
     state = models.CharField(max_length=10, choices=DeliveryState.choices, default=DeliveryState.PENDING)
-    next_attempt_at = models.DateTimeField(null=True, default=now, help_text="Set exactly while it is pending.")
+    next_attempt_at = models.DateTimeField(null=True, default=now, help_text="Set only while the delivery is pending.")
     claimed_until = models.DateTimeField(null=True)
     delivered_at = models.DateTimeField(null=True)
     attempts = models.PositiveIntegerField(default=0)
-    last_status = models.PositiveIntegerField(null=True, help_text="Empty where nobody answered.")
+    last_status = models.PositiveIntegerField(null=True, help_text="Empty if there was no response.")
     last_ms = models.PositiveIntegerField(null=True)
     last_error = models.CharField(max_length=300, default="", blank=True)
-    last_body = models.CharField(max_length=500, default="", blank=True, help_text="How the answer began.")
-    history = models.JSONField(default=list, help_text="The latest attempts, oldest first.")
+    last_body = models.CharField(max_length=500, default="", blank=True, help_text="Start of the response body.")
+    history = models.JSONField(default=list, help_text="Latest attempts, oldest first.")
 
     class Meta:
         verbose_name = "webhook delivery"
@@ -103,6 +104,7 @@ class WebhookDelivery(models.Model):
             models.Index(fields=["team", "created_at", "id"], name="webhook_delivery_by_team"),
             models.Index(fields=["created_at", "id"], name="webhook_delivery_by_time"),
             models.Index(fields=["object_id"], name="webhook_delivery_by_object"),
+            # Partial indexes: few rows of a table that keeps 30 days are pending, and even fewer are claimed.
             models.Index(
                 fields=["endpoint", "next_attempt_at"],
                 condition=Q(state=DeliveryState.PENDING),

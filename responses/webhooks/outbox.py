@@ -1,6 +1,6 @@
-"""The outbox: what endpoints are to be told is written with what happened, in the same statement or transaction.
+"""The transactional outbox: deliveries are inserted in the statement or transaction that causes the event.
 
-The row comes with a notice of PostgreSQL's, which arrives when it is committed and wakes those that deliver.
+Each insert sends a PostgreSQL notification, which arrives with the commit and wakes the delivery workers.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from kernel.clock import now
 from responses.webhooks.events import new_event_id
 
 CHANNEL = "webhooks"
-# An endpoint that is locked is being deleted: whoever ends a run does not wait for that.
+# SKIP LOCKED: an endpoint that is locked against key share is being deleted, and the end of a run must not wait for it.
 _INSERT = f"""
     INSERT INTO responses_webhookdelivery (
         event_id, team_id, endpoint_id, event_type, object_id, created_at, next_attempt_at,
@@ -31,22 +31,22 @@ _INSERT = f"""
     FOR KEY SHARE OF endpoint SKIP LOCKED
     ON CONFLICT DO NOTHING
     RETURNING endpoint_id, pg_notify('{CHANNEL}', '')
-"""  # noqa: S608 - constants of ours
+"""  # noqa: S608 - only constants are inserted
 
 
 def wake() -> None:
-    """Have couriers look, once the caller's transaction is committed."""
+    """Notify delivery workers as soon as the caller's transaction is committed."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
 def announcement(*, guarded: str) -> str:
-    """Return the SQL of an `ExtraWrite` that announces events; `guarded` is the condition of rows that count."""
+    """Return the SQL of an `ExtraWrite` that inserts events; `guarded` is the condition of the rows that count."""
     return f"announced AS ({_INSERT.format(guard=guarded)})"
 
 
 def event_row(*, team_id: str, event_type: str, object_id: str, at: datetime) -> Mapping[str, Any]:
-    """An event, as a row of that part's document."""
+    """Return an event as a row of the JSON document that `announcement` reads."""
     return {
         "event_id": new_event_id(),
         "team_id": team_id,
@@ -57,7 +57,7 @@ def event_row(*, team_id: str, event_type: str, object_id: str, at: datetime) ->
 
 
 def announce(*, team_id: str, event_type: str, object_id: str) -> int:
-    """Write an event for every endpoint of the team that wants it, in the caller's transaction; returns how many.
+    """Insert an event for each subscribed endpoint of the team, in the caller's transaction, and return their number.
 
     The transaction must see the team (`tenants.scope`).
     """

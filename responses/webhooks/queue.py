@@ -1,7 +1,7 @@
-"""The queue that the outbox is: workers claim what is due, and write down how it went.
+"""The delivery queue on top of the outbox: workers claim due deliveries and record the result of each attempt.
 
-A claim lasts a little longer than an attempt can. When the worker dies meanwhile, somebody else claims the delivery
-again: every event is delivered at least once, under the same id.
+A claim lasts a little longer than an attempt can take. If a worker dies, its claims expire and another worker claims
+the deliveries again. Every event is therefore delivered at least once, always under the same id.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from tenants.audit import audit
 PER_ENDPOINT = 4
 _CLAIM_MARGIN = timedelta(seconds=5)
 _ENDPOINTS_AT_ONCE = 100
+# The history is rewritten with each attempt, so it has to stay small.
 _KEPT_ATTEMPTS = 50
-# An endpoint that fails gets one attempt at a time, and comes after those that work: however slow it is, it holds
-# little, and nobody waits for it. Its row is locked so that two workers do not both fill its places.
+# A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies
+# one slot at most and delays no other. The endpoint's row is locked, otherwise two workers could both fill its places.
 _CLAIM = """
 WITH ready AS (
     SELECT endpoint.id,
@@ -60,68 +61,72 @@ RETURNING delivery.id
 
 
 def claim(*, at: datetime, slots: int) -> Sequence[WebhookDelivery]:
-    """Take at most so many deliveries that are due, with their endpoints, of which none gets more than its places."""
+    """Claim up to `slots` due deliveries with their endpoints, at most `PER_ENDPOINT` of each endpoint."""
     until = at + timedelta(seconds=settings.WEBHOOK_TIMEOUT_SECONDS) + _CLAIM_MARGIN
     limits = {"slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
     with scope.every_team():
         with connection.cursor() as cursor:
             cursor.execute(_CLAIM, {"at": at, "until": until, **limits})
-            taken = [row[0] for row in cursor.fetchall()]
-        return list(WebhookDelivery.objects.filter(pk__in=taken).select_related("endpoint")) if taken else []
+            claimed = [row[0] for row in cursor.fetchall()]
+        return list(WebhookDelivery.objects.filter(pk__in=claimed).select_related("endpoint")) if claimed else []
 
 
-def settle(*, delivery: WebhookDelivery, outcome: AttemptResult) -> bool:
-    """Write down how a claimed delivery went; False where somebody else has it, or nobody any more."""
+def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
+    """Store the result of an attempt. Return False if the claim has expired or the delivery no longer exists."""
     with scope.team(delivery.team_id):
-        mine = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
-        if mine.update(**_columns(delivery, outcome)) != 1:
+        # `claimed_until` is the fencing token: it differs as soon as another worker has claimed the delivery.
+        own = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
+        if own.update(**_columns(delivery, result)) != 1:
             return False
         endpoints = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id)
-        if outcome.succeeded:
+        if result.succeeded:
             endpoints.filter(failing_since__isnull=False).update(failing_since=None)
         else:
-            endpoints.filter(failing_since=None).update(failing_since=outcome.at)
-            _disable_if_hopeless(delivery, outcome)
+            # Only the first failure sets the time, so that it marks the start of the outage.
+            endpoints.filter(failing_since=None).update(failing_since=result.at)
+            _disable_if_dead(delivery, result)
     return True
 
 
-def _columns(delivery: WebhookDelivery, outcome: AttemptResult) -> dict[str, Any]:
+def _columns(delivery: WebhookDelivery, result: AttemptResult) -> dict[str, Any]:
     attempts = delivery.attempts + 1
-    following = None
-    if not outcome.succeeded:
-        following = next_attempt(
+    retry_at = None
+    if not result.succeeded:
+        retry_at = next_attempt(
             created_at=delivery.created_at,
             attempts=attempts,
-            at=outcome.at,
+            at=result.at,
             delays=settings.WEBHOOK_RETRY_SECONDS,
             jitter=jitter(),
         )
-    over = DeliveryState.DELIVERED if outcome.succeeded else DeliveryState.FAILED
+    final_state = DeliveryState.DELIVERED if result.succeeded else DeliveryState.FAILED
     return {
-        "state": over if following is None else DeliveryState.PENDING,
-        "next_attempt_at": following,
+        "state": final_state if retry_at is None else DeliveryState.PENDING,
+        "next_attempt_at": retry_at,
         "claimed_until": None,
-        "delivered_at": outcome.at if outcome.succeeded else None,
+        "delivered_at": result.at if result.succeeded else None,
         "attempts": attempts,
-        "last_status": outcome.status,
-        "last_ms": outcome.milliseconds,
-        "last_error": outcome.error[:300],
-        "last_body": outcome.body,
-        "history": [*delivery.history, outcome.entry()][-_KEPT_ATTEMPTS:],
+        "last_status": result.status,
+        "last_ms": result.milliseconds,
+        "last_error": result.error[:300],
+        "last_body": result.body,
+        "history": [*delivery.history, result.entry()][-_KEPT_ATTEMPTS:],
     }
 
 
-def _disable_if_hopeless(delivery: WebhookDelivery, outcome: AttemptResult) -> None:
+def _disable_if_dead(delivery: WebhookDelivery, result: AttemptResult) -> None:
     enabled = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id, enabled=True)
-    if outcome.status == GONE:
-        hopeless, reason = enabled, DisabledReason.GONE
+    if result.status == GONE:
+        # Receivers answer 410 on purpose, to unsubscribe.
+        dead, reason = enabled, DisabledReason.GONE
     else:
-        hopeless, reason = enabled.filter(failing_since__lte=outcome.at - GIVE_UP_ON_ENDPOINT), DisabledReason.FAILING
-    if hopeless.update(enabled=False, disabled_at=outcome.at, disabled_reason=reason) == 1:
+        dead, reason = enabled.filter(failing_since__lte=result.at - GIVE_UP_ON_ENDPOINT), DisabledReason.FAILING
+    # Several attempts can fail at the same time; only the one that disables the endpoint writes to the audit log.
+    if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
         audit(
             team_id=delivery.team_id,
             actor="system",
             action="webhook_endpoint.disabled",
             target=delivery.endpoint_id,
-            after={"reason": reason.value, "status": outcome.status, "error": outcome.error},
+            after={"reason": reason.value, "status": result.status, "error": result.error},
         )

@@ -1,4 +1,4 @@
-"""When a delivery that failed is attempted again."""
+"""The retry schedule of failed deliveries."""
 
 import random
 from collections.abc import Sequence
@@ -7,18 +7,22 @@ from datetime import datetime, timedelta
 LIFETIME = timedelta(hours=72)
 GIVE_UP_ON_ENDPOINT = timedelta(days=5)
 _MAX_JITTER = 0.1
-_chance = random.SystemRandom()
+_random = random.SystemRandom()
 
 
 def jitter() -> float:
-    """How much longer than planned to wait, so that receivers are not asked by everybody at once."""
-    return _chance.uniform(0, _MAX_JITTER)
+    """Return a random fraction between 0 and 0.1 by which to extend a delay."""
+    # A receiver that comes back after an outage must not get all retries at the same moment.
+    return _random.uniform(0, _MAX_JITTER)
 
 
 def next_attempt(
     *, created_at: datetime, attempts: int, at: datetime, delays: Sequence[int], jitter: float
 ) -> datetime | None:
-    """The moment after that many failed attempts; None: it is given up. `delays` in seconds, the last one repeats."""
+    """Return the time of the next attempt after `attempts` failed ones, or None if the delivery has expired.
+
+    `delays` are in seconds; the last one repeats.
+    """
     delay = delays[min(attempts, len(delays)) - 1] * (1 + jitter)
-    following = at + timedelta(seconds=delay)
-    return following if following <= created_at + LIFETIME else None
+    retry_at = at + timedelta(seconds=delay)
+    return retry_at if retry_at <= created_at + LIFETIME else None

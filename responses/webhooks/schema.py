@@ -1,4 +1,4 @@
-"""Bodies of requests about endpoints, and endpoints as the wire shows them."""
+"""Request bodies and response objects of `/v1/webhook_endpoints`."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ class _RequestBody(BaseModel):
 
 
 class CreateWebhookEndpoint(_RequestBody):
-    """A new endpoint."""
+    """Body of a request to create an endpoint."""
 
     name: _Name
     url: _Url
@@ -28,7 +28,7 @@ class CreateWebhookEndpoint(_RequestBody):
 
 
 class UpdateWebhookEndpoint(_RequestBody):
-    """What can be changed about one; `event_types` is the complete set."""
+    """Body of a request to update an endpoint. `event_types` replaces the previous list."""
 
     name: _Name | None = None
     url: _Url | None = None
@@ -36,19 +36,19 @@ class UpdateWebhookEndpoint(_RequestBody):
 
 
 class RotateSecret(_RequestBody):
-    """How to rotate."""
+    """Body of a request to rotate the signing secret."""
 
     keep_old_secret_active_for_24_hours: bool | None = None
 
 
 class SendTest(_RequestBody):
-    """What to send as a sample."""
+    """Body of a request to send a sample event."""
 
     event_type: EventType
 
 
 def public_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
-    """The endpoint object of the wire."""
+    """Return the `webhook_endpoint` object of the API."""
     return {
         "id": endpoint.pk,
         "object": "webhook_endpoint",
@@ -61,6 +61,6 @@ def public_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
     }
 
 
-def with_secret(made: NewSecret) -> dict[str, Any]:
-    """The same with its secret, which only those get who have made it."""
-    return {**public_endpoint(made.endpoint), "signing_secret": made.secret}
+def with_secret(created: NewSecret) -> dict[str, Any]:
+    """Return the object with its secret, for the response to the request that created the secret."""
+    return {**public_endpoint(created.endpoint), "signing_secret": created.secret}

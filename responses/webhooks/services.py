@@ -1,4 +1,4 @@
-"""Writes about endpoints and deliveries, for the API and the admin: each is one transaction with its audit line."""
+"""Writes to endpoints and deliveries, for API and admin. Each is one transaction with its audit event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ OVERLAP = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who does something, as the audit log names it, and in which request."""
+    """Author of a change as recorded in the audit log, with the id of the request."""
 
     name: str
     request_id: str = ""
@@ -32,14 +32,14 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSecret:
-    """An endpoint whose secret was just made. It is shown once, with this."""
+    """An endpoint with its new secret, which is never shown again."""
 
     endpoint: WebhookEndpoint
     secret: str = field(repr=False)
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that no delivery could ever reach."""
+    """Raise EgressRefused for a URL that deliveries are not allowed to reach."""
     try:
         egress.default().check(url)
     except EgressRefused as refused:
@@ -47,10 +47,12 @@ def check_url(url: str) -> None:
 
 
 def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_types: Sequence[str]) -> NewSecret:
-    """Make an endpoint. A team has a limited number of them, since each multiplies every event."""
+    """Create an endpoint. Raises EgressRefused, or TooManyWebhookEndpoints above the limit of a team."""
     check_url(url)
     secret = new_secret()
     with scope.team(team_id):
+        # Locks the team: two simultaneous requests could otherwise both pass the check of the limit. The limit exists
+        # because every event is stored and sent once per endpoint.
         Team.objects.select_for_update(no_key=True).get(pk=team_id)
         if WebhookEndpoint.objects.filter(team_id=team_id).count() >= MAX_ENDPOINTS:
             message = f"A team can have at most {MAX_ENDPOINTS} webhook endpoints."
@@ -77,7 +79,7 @@ def update_endpoint(
     url: str | None = None,
     event_types: Sequence[str] | None = None,
 ) -> WebhookEndpoint:
-    """Change what is given. An endpoint that was disabled because of its URL is enabled by another one."""
+    """Change the given settings. A new URL enables an endpoint that was disabled because of its failures."""
     if url is not None and url != endpoint.url:
         check_url(url)
     with scope.team(endpoint.team_id):
@@ -91,6 +93,7 @@ def update_endpoint(
             return row
         if has_moved:
             row.failing_since = None
+            # An endpoint that a person disabled stays disabled.
             if row.disabled_reason != DisabledReason.BY_HAND:
                 row.enabled, row.disabled_at, row.disabled_reason = True, None, ""
         row.updated_at = now()
@@ -100,7 +103,7 @@ def update_endpoint(
 
 
 def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) -> NewSecret:
-    """Make another secret. The old one signs for another 24 hours, beside the new one, or not at all."""
+    """Create a new secret. With `keep_old`, deliveries carry signatures of both secrets for another 24 hours."""
     secret = new_secret()
     with scope.team(endpoint.team_id):
         row = _locked(endpoint)
@@ -113,8 +116,9 @@ def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) ->
 
 
 def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bool:
-    """Switch an endpoint on or off by hand; False when it was so before. What waits for it goes on, or waits."""
+    """Enable or disable an endpoint. Return False if it was in that state already."""
     with scope.team(endpoint.team_id):
+        # Pending deliveries stay in the outbox while the endpoint is disabled.
         changed = WebhookEndpoint.objects.filter(pk=endpoint.pk, enabled=not enabled).update(
             enabled=enabled,
             disabled_at=None if enabled else now(),
@@ -128,8 +132,9 @@ def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bo
 
 
 def delete_endpoint(*, endpoint: WebhookEndpoint, actor: Actor) -> None:
-    """Delete an endpoint with its deliveries. Its lock keeps new ones from being written meanwhile."""
+    """Delete an endpoint with its deliveries. Raises NotFound if it no longer exists."""
     with scope.team(endpoint.team_id):
+        # The full lock (not NO KEY) makes the outbox skip this endpoint until it is gone.
         row = WebhookEndpoint.objects.select_for_update().filter(pk=endpoint.pk).first()
         if row is None:
             raise unknown_endpoint(endpoint.pk)
@@ -138,27 +143,28 @@ def delete_endpoint(*, endpoint: WebhookEndpoint, actor: Actor) -> None:
 
 
 async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptResult:
-    """Post a sample event now, once; it tells of an object that does not exist. Raises where nobody answered."""
+    """Send a sample event immediately and without retries; its object does not exist.
+
+    Raises EgressFailed if there was no response.
+    """
     event = WebhookEvent(id=new_event_id(), type=event_type, object_id=sample_object_id(event_type), created_at=now())
-    outcome = await send(event, endpoint=endpoint, egress=egress.default())
-    if outcome.status is None:
-        raise EgressFailed(outcome.error)
-    return outcome
+    result = await send(event, endpoint=endpoint, egress=egress.default())
+    if result.status is None:
+        raise EgressFailed(result.error)
+    return result
 
 
-def note_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, outcome: AttemptResult) -> None:
-    """Leave a line in the audit log about a test."""
+def audit_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, result: AttemptResult) -> None:
+    """Record a sample event in the audit log."""
     with scope.team(endpoint.team_id):
-        _audit(endpoint, actor, "tested", after={"event_type": event_type, "status": outcome.status})
+        _audit(endpoint, actor, "tested", after={"event_type": event_type, "status": result.status})
 
 
 def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
-    """Have a delivery attempted at once, whatever became of it; False while an attempt is under way.
-
-    It keeps its id, so that a receiver which has had it can tell.
-    """
+    """Queue a delivery for an immediate attempt, whatever its state. Return False during an attempt."""
     with scope.team(delivery.team_id):
         at = now()
+        # The event keeps its id, by which receivers recognize duplicates.
         idle = WebhookDelivery.objects.filter(pk=delivery.pk).exclude(claimed_until__gt=at)
         changed = idle.update(state=DeliveryState.PENDING, next_attempt_at=at, claimed_until=None, delivered_at=None)
         if changed:

@@ -1,4 +1,4 @@
-"""Signatures of Standard Webhooks, which `client.webhooks.unwrap` of the openai SDK verifies."""
+"""Signatures according to Standard Webhooks, which `client.webhooks.unwrap` of the OpenAI SDK verifies."""
 
 import base64
 import secrets
@@ -14,24 +14,25 @@ _SECRET_BYTES = 32
 
 
 def new_secret() -> str:
-    """A fresh secret, as receivers are given it."""
+    """Return a new signing secret in the form that receivers get."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 def hint(secret: str) -> str:
-    """What may be shown of a secret, so that people can tell which one they have."""
+    """Return the prefix and the last four characters of a secret, enough to recognize it."""
     return f"{_PREFIX}…{secret[-4:]}"
 
 
 def secrets_of(endpoint: WebhookEndpoint, *, at: datetime) -> list[str]:
-    """The secrets that sign at this moment, the current one first."""
+    """Return the secrets that are valid at a time, the current one first."""
     overlaps = endpoint.previous_until is not None and at < endpoint.previous_until
     return [endpoint.secret, endpoint.previous_secret] if overlaps else [endpoint.secret]
 
 
 def signed(body: bytes, *, event_id: str, secrets: list[str], at: datetime) -> Mapping[str, str]:
-    """The headers of one attempt. Receivers refuse old timestamps, so that every attempt is signed anew."""
-    # The library takes the moment for UTC, whatever zone it is in.
+    """Return the headers of one attempt."""
+    # Every attempt is signed again, because receivers reject old timestamps. The library ignores the time zone of a
+    # datetime and treats it as UTC.
     moment = at.astimezone(UTC)
     signatures = [Webhook(secret).sign(event_id, moment, body.decode()) for secret in secrets]
     return {

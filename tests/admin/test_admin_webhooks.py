@@ -103,7 +103,7 @@ def test_a_disabled_endpoint_shows_the_reason(lead: Client, caller: Caller) -> N
     endpoint = add_endpoint(caller, "https://a.example/").endpoint
     change_endpoint(caller, enabled=False, disabled_at=now(), disabled_reason=DisabledReason.GONE)
     assert "the endpoint responded with 410 Gone" in text(lead.get(page_url(endpoint)))
-    assert "It answered 410 Gone" in text(lead.get(ENDPOINTS))
+    assert "Endpoint returned 410 Gone" in text(lead.get(ENDPOINTS))
 
 
 def test_an_unreachable_endpoint_fails_the_test(lead: Client, caller: Caller) -> None:

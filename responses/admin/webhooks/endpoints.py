@@ -304,7 +304,7 @@ class EndpointAdmin(TeamScoped):
             messages.error(request, f"Test failed. {failed.message}")
             return
         # Only a test that reached the endpoint is audited.
-        services.note_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, outcome=outcome)
+        services.audit_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, result=outcome)
         result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
         (messages.success if outcome.succeeded else messages.warning)(request, result)
 
