@@ -1,3 +1,6 @@
-"""`/v1/batches`: what is valid (`requests`), creating and cancelling (`services`), reading (`selectors`), and what
-workers do: take the input in (`intake`), claim what is to be done (`claims`), answer lines (`answering`), write the
-output (`output`), all of it driven by `runner`."""
+"""`/v1/batches`.
+
+For requests: validation (`requests`), writes (`services`) and reads (`selectors`). For workers: `runner` drives the
+batches of a process; it claims batches and lines (`queue`), reads input files (`input_file`), executes lines
+(`execution`) and writes output files (`output_files`).
+"""

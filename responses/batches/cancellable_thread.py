@@ -1,4 +1,7 @@
-"""Long work of a batch in a thread of its own, not in one of the few that all runs share for their queries."""
+"""Long-running work in a separate thread, which stops when its task is cancelled.
+
+The threads for database queries are few and shared by all runs, so minutes of work must not occupy one of them.
+"""
 
 import asyncio
 import threading
@@ -10,42 +13,43 @@ from django.db import connections
 Row = TypeVar("Row")
 
 
-class _Halted(Exception):
-    """Nobody waits for the work any more."""
+class _StopRequested(Exception):
+    """The task that waits for the work was cancelled."""
 
 
 class StopSignal:
-    """Tells the work that nobody waits for it any more: a process that stops does not wait for minutes."""
+    """Request to stop, which the work checks at every row. Threads cannot be cancelled from outside."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def set(self) -> None:
-        """Stop the work at its next row."""
+        """Request to stop."""
         self._event.set()
 
     def unless_set(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows, as long as somebody waits."""
+        """Yield the rows until a stop is requested."""
         for row in rows:
             if self._event.is_set():
-                raise _Halted
+                raise _StopRequested
             yield row
 
 
-async def in_thread(work: Callable[[StopSignal], None]) -> None:
-    """Do the work, and let its database connection go. Cancelled, it stops at the next row that it looks at."""
-    halt = StopSignal()
+async def run_in_thread(work: Callable[[StopSignal], None]) -> None:
+    """Run the work in a thread. If the task is cancelled, the work stops at its next row."""
+    stop = StopSignal()
     try:
-        await asyncio.to_thread(_do, work, halt)
+        await asyncio.to_thread(_run, work, stop)
     except asyncio.CancelledError:
-        halt.set()
+        stop.set()
         raise
 
 
-def _do(work: Callable[[StopSignal], None], halt: StopSignal) -> None:
+def _run(work: Callable[[StopSignal], None], stop: StopSignal) -> None:
     try:
-        work(halt)
-    except _Halted:
+        work(stop)
+    except _StopRequested:
         return
     finally:
+        # Django opens a connection per thread and closes it at the end of a request, which never comes here.
         connections.close_all()

@@ -1,4 +1,4 @@
-"""Answers one line as if it had come by HTTP: through the same services, with the key that created the batch."""
+"""Execution of one line: calls the same services as an HTTP request, with the API key that created the batch."""
 
 import asyncio
 import logging
@@ -26,39 +26,45 @@ from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
 _Body = dict[str, Any]
-_MOST_PATIENCE = 600.0
+# An upstream that asks for more than ten minutes gets another attempt after ten.
+_MAX_RETRY_AFTER = 600.0
 
 
-async def answer(claimed: ClaimedLine, body: bytes) -> LineResult:
-    """What an HTTP client would have got. Cancelled, it closes its upstream's connection first."""
+async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
+    """Execute a line and return the response that an HTTP client would have received.
+
+    When cancelled, it closes the connection to the upstream before it ends.
+    """
     request = RequestInfo(request_id=new_id("req"), client_request_id="")
     try:
+        # Looked up again for each line: a key may be revoked while its batch is running.
         principal = await directory.aprincipal_by_id(claimed.key_id)
         values = parse_json(body)
-        _refuse(values)
-        found = await _ASK[claimed.endpoint](principal, values, request)
+        _reject_unsupported(values)
+        response = await _HANDLERS[claimed.endpoint](principal, values, request)
     except ApiError as error:
-        return _refusal(error, request)
+        return _error_result(error, request)
     except Exception:
-        logger.exception("a line of a batch broke", extra={"line": claimed.line_id})
-        return _refusal(ServerError(), request)
+        # A bug that one line triggers must not end the worker or the other lines of the batch.
+        logger.exception("a batch line failed unexpectedly", extra={"line": claimed.line_id})
+        return _error_result(ServerError(), request)
     return LineResult(
         status_code=200,
-        body=orjson.dumps(found).decode(),
+        body=orjson.dumps(response).decode(),
         request_id=request.request_id,
-        usage=_usage(found),
+        usage=_usage(response),
     )
 
 
-def _refuse(values: _Body) -> None:
-    """A line has nobody who could follow it."""
+def _reject_unsupported(values: _Body) -> None:
+    # No client is connected that could read a stream, and a batch is in the background already.
     for name in ("stream", "background"):
         if values.get(name):
             message = f"The parameter '{name}' is not supported in batches."
             raise InvalidValue(message, param=name)
 
 
-def _refusal(error: ApiError, request: RequestInfo) -> LineResult:
+def _error_result(error: ApiError, request: RequestInfo) -> LineResult:
     return LineResult(
         status_code=error.status,
         body=orjson.dumps(error.envelope()).decode(),
@@ -67,18 +73,18 @@ def _refusal(error: ApiError, request: RequestInfo) -> LineResult:
     )
 
 
-def _seconds(text: str | None) -> float | None:
-    """What `retry-after` says; dates are not looked at."""
+def _seconds(retry_after: str | None) -> float | None:
     try:
-        return min(max(float(text), 0.0), _MOST_PATIENCE) if text else None
+        return min(max(float(retry_after), 0.0), _MAX_RETRY_AFTER) if retry_after else None
     except ValueError:
+        # The header may also be a date, which hardly any upstream uses. The normal pause applies then.
         return None
 
 
 async def _response(principal: Principal, values: _Body, request: RequestInfo) -> _Body:
     run = await create.create_response(principal=principal, body=parse_create(values), mode=Mode.JSON, request=request)
     try:
-        # None: the database was away for so long that the end of the run could not be stored.
+        # None: the database was unavailable for so long that the end of the run could not be stored.
         end: RunEnded | None = await run.finished()
     except asyncio.CancelledError:
         run.cancel()
@@ -101,7 +107,7 @@ async def _embeddings(principal: Principal, values: _Body, request: RequestInfo)
     )
 
 
-_ASK: dict[str, Callable[[Principal, _Body, RequestInfo], Awaitable[_Body]]] = {
+_HANDLERS: dict[str, Callable[[Principal, _Body, RequestInfo], Awaitable[_Body]]] = {
     "/v1/responses": _response,
     "/v1/chat/completions": _completion,
     EMBEDDINGS: _embeddings,
@@ -109,15 +115,16 @@ _ASK: dict[str, Callable[[Principal, _Body, RequestInfo], Awaitable[_Body]]] = {
 
 
 def _usage(body: _Body) -> Usage:
-    """The tokens of an answer, in the words of either API."""
-    said = body.get("usage")
-    if not isinstance(said, dict):
+    """Return the tokens that a response body reports."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
         return Usage()
-    for ours, theirs in (("input", "prompt"), ("output", "completion")):
-        if f"{ours}_tokens" in said:
-            said = {
-                **said,
-                f"{theirs}_tokens": said[f"{ours}_tokens"],
-                f"{theirs}_tokens_details": said.get(f"{ours}_tokens_details"),
+    # Responses report input and output tokens, chat completions and embeddings prompt and completion tokens.
+    for responses_name, chat_name in (("input", "prompt"), ("output", "completion")):
+        if f"{responses_name}_tokens" in usage:
+            usage = {
+                **usage,
+                f"{chat_name}_tokens": usage[f"{responses_name}_tokens"],
+                f"{chat_name}_tokens_details": usage.get(f"{responses_name}_tokens_details"),
             }
-    return read_usage(said)
+    return read_usage(usage)

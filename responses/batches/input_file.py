@@ -1,4 +1,4 @@
-"""Takes the input of a batch in: every line is checked before any is executed, and all are stored at once or none."""
+"""Reading the input file of a batch: all lines are validated before any is executed, and stored in one transaction."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.storable_json import without_nul
 from responses.batches import queue
-from responses.batches.cancellable_thread import StopSignal, in_thread
+from responses.batches.cancellable_thread import StopSignal, run_in_thread
 from responses.batches.queue import Job
 from responses.batches.requests import (
     MAX_BYTES,
@@ -28,20 +28,21 @@ from responses.models.batches import Batch, BatchLine, BatchStatus
 from responses.webhooks.outbox import announce
 from tenants import scope
 
-_MOST_ERRORS = 100
-_AT_ONCE = 500
-_AT_ONCE_BYTES = 8 * 1024 * 1024
-# A line has some words around the body that it holds.
-_MOST_BYTES_OF_A_LINE = settings.MAX_BODY_BYTES + 4096
+_MAX_ERRORS = 100
+# Rows per INSERT. Bodies vary from bytes to megabytes, so their size is limited as well.
+_CHUNK_ROWS = 500
+_CHUNK_BYTES = 8 * 1024 * 1024
+# The margin is for the other fields of a line, around its body.
+_MAX_LINE_BYTES = settings.MAX_BODY_BYTES + 4096
 
 
-class _Lost(Exception):
-    """The batch is not this worker's any more, or was cancelled."""
+class _LeaseLost(Exception):
+    """The lease was lost or the batch was cancelled; raised to roll the transaction back."""
 
 
 @dataclass(slots=True)
-class _Intake:
-    """What is known of the lines that were read so far."""
+class _Summary:
+    """Errors and totals of the lines read so far."""
 
     errors: list[dict[str, Any]] = field(default_factory=list)
     custom_ids: set[str] = field(default_factory=set)
@@ -49,36 +50,36 @@ class _Intake:
     lines: int = 0
     inputs: int = 0
 
-    def refuse(self, error: InvalidLine, number: int | None = None) -> None:
-        """Note what is wrong."""
-        found = {"code": error.code, "message": error.message, "param": error.param, "line": number}
-        self.errors.append(without_nul(found))
+    def add_error(self, error: InvalidLine, number: int | None = None) -> None:
+        """Record the error of a line. Line numbers start at 1."""
+        entry = {"code": error.code, "message": error.message, "param": error.param, "line": number}
+        self.errors.append(without_nul(entry))
 
     def add(self, line: BatchInputLine) -> None:
-        """Count a line; raises `InvalidLine` for what is wrong with it among the others."""
+        """Count a valid line. Raises InvalidLine if it conflicts with the other lines of the batch."""
         if line.custom_id in self.custom_ids:
-            message = "The 'custom_id' of this line is that of another one; each must be unique within the batch."
+            message = "The 'custom_id' of this line is already used by another line. It must be unique in the batch."
             raise InvalidLine("duplicate_custom_id", message, param="custom_id")
         self.custom_ids.add(line.custom_id)
         self.models.add(line.model)
         self.inputs += line.inputs
         if self.inputs > MAX_EMBEDDING_INPUTS:
-            message = f"The batch has more than {MAX_EMBEDDING_INPUTS} inputs to embed."
+            message = f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs."
             raise InvalidLine("too_many_tasks", message, param="body.input")
 
 
 async def read_input(job: Job) -> None:
-    """Read and check the input; the batch is then in progress, or has failed."""
+    """Read and validate the input file of a batch, which is in progress or failed afterwards."""
     batch, file = await in_db_thread(lambda: _find(job))
     if file is None:
-        message = f"The input file '{batch.input_file_id}' does not exist any more."
+        message = f"The input file '{batch.input_file_id}' no longer exists."
         await in_db_thread(lambda: _fail(job, [_error(InvalidLine("invalid_request", message, param="input_file_id"))]))
     elif file.size > MAX_BYTES:
         message = f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
         await in_db_thread(lambda: _fail(job, [_error(InvalidLine("file_too_large", message, param="input_file_id"))]))
     else:
         content = await storage.open_content(file)
-        await in_thread(partial(_read, job, batch, content))
+        await run_in_thread(partial(_read, job, batch, content))
 
 
 def _find(job: Job) -> tuple[Batch, File | None]:
@@ -87,94 +88,96 @@ def _find(job: Job) -> tuple[Batch, File | None]:
         return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
 
-def _read(job: Job, batch: Batch, content: "Content[bytes]", halt: StopSignal) -> None:
-    """Twice: what is not valid costs no rows."""
-    intake = _Intake()
+def _read(job: Job, batch: Batch, content: "Content[bytes]", stop: StopSignal) -> None:
+    # The file is read twice: first only to validate it, so that an invalid file does not cause any inserts.
+    summary = _Summary()
     with content:
-        for _ in halt.unless_set(_lines(batch.endpoint, intake, content)):
+        for _ in stop.unless_set(_valid_lines(batch.endpoint, summary, content)):
             pass
-        if intake.errors:
-            _fail(job, intake.errors)
+        if summary.errors:
+            _fail(job, summary.errors)
             return
         content.seek(0)
         try:
-            _store(job, batch, intake, halt.unless_set(_chunks(batch, content)))
-        except _Lost:
+            _store(job, batch, summary, stop.unless_set(_chunks(batch, content)))
+        except _LeaseLost:
             return
 
 
-def _store(job: Job, batch: Batch, intake: _Intake, chunks: Iterator[list[BatchLine]]) -> None:
+def _store(job: Job, batch: Batch, summary: _Summary, chunks: Iterator[list[BatchLine]]) -> None:
     with scope.team(batch.team_id):
         for rows in chunks:
             BatchLine.objects.bulk_create(rows)
-        _begin(job, intake)
+        _start(job, summary)
 
 
 def _chunks(batch: Batch, content: "Content[bytes]") -> Iterator[list[BatchLine]]:
-    """The lines as rows, a bounded number at once."""
+    """Yield the lines as unsaved rows in chunks of bounded size."""
     rows: list[BatchLine] = []
     size = 0
-    for position, line in enumerate(_lines(batch.endpoint, _Intake(), content)):
+    for position, line in enumerate(_valid_lines(batch.endpoint, _Summary(), content)):
         given = {"position": position, "custom_id": line.custom_id, "body": line.body}
         rows.append(BatchLine(team_id=batch.team_id, batch=batch, **given))
         size += len(line.body)
-        if len(rows) >= _AT_ONCE or size >= _AT_ONCE_BYTES:
+        if len(rows) >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
             yield rows
             rows, size = [], 0
     yield rows
 
 
-def _lines(endpoint: str, intake: _Intake, content: "Content[bytes]") -> Iterator[BatchInputLine]:
-    """The valid lines; what is wrong with the others is noted."""
+def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") -> Iterator[BatchInputLine]:
+    """Yield the valid lines and add the errors of all others to the summary."""
     number = 0
-    while raw := content.readline(_MOST_BYTES_OF_A_LINE):
+    while raw := content.readline(_MAX_LINE_BYTES):
         number += 1
+        # Blank lines are allowed, but counted in line numbers.
         if not raw.strip():
             continue
-        intake.lines += 1
-        if (stop := _stop(intake, raw)) is not None:
-            intake.refuse(stop, number)
+        summary.lines += 1
+        if (fatal := _fatal_error(summary, raw)) is not None:
+            summary.add_error(fatal, number)
             return
         try:
             line = parse_line(raw, endpoint=endpoint)
-            intake.add(line)
+            summary.add(line)
         except InvalidLine as error:
-            intake.refuse(error, number)
+            summary.add_error(error, number)
         else:
             yield line
-        if len(intake.errors) >= _MOST_ERRORS:
+        if len(summary.errors) >= _MAX_ERRORS:
             return
-    if not intake.lines:
-        intake.refuse(InvalidLine("empty_batch", "The input file has no lines."))
+    if not summary.lines:
+        summary.add_error(InvalidLine("empty_batch", "The input file has no lines."))
 
 
-def _stop(intake: _Intake, raw: bytes) -> InvalidLine | None:
-    """Why there is no use in reading on."""
-    if intake.lines > MAX_LINES:
+def _fatal_error(summary: _Summary, raw: bytes) -> InvalidLine | None:
+    """Return an error after which reading on is pointless."""
+    if summary.lines > MAX_LINES:
         return InvalidLine("too_many_tasks", f"The input file has more than {MAX_LINES} lines.")
-    if len(raw) >= _MOST_BYTES_OF_A_LINE:
-        return InvalidLine("invalid_request", "This line is larger than the body of a request may be.")
+    # `readline` stopped at its limit, so the next one would start in the middle of this line.
+    if len(raw) >= _MAX_LINE_BYTES:
+        return InvalidLine("invalid_request", "This line exceeds the maximum size of a request body.")
     return None
 
 
-def _begin(job: Job, intake: _Intake) -> None:
-    [*models] = intake.models
-    found = queue.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
-    begun = found.update(
+def _start(job: Job, summary: _Summary) -> None:
+    [*models] = summary.models
+    batches = queue.claimed_batch(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
+    started = batches.update(
         status=BatchStatus.IN_PROGRESS,
-        total=intake.lines,
+        total=summary.lines,
         model=models[0] if len(models) == 1 else None,
         in_progress_at=now(),
         lease_until=None,
     )
-    if not begun:
-        raise _Lost
+    if not started:
+        raise _LeaseLost
 
 
 def _fail(job: Job, errors: list[dict[str, Any]]) -> None:
     with scope.team(job.team_id):
-        found = queue.held(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
-        failed = found.update(
+        batches = queue.claimed_batch(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
+        failed = batches.update(
             status=BatchStatus.FAILED, ending=BatchStatus.FAILED, errors=errors, ended_at=now(), lease_until=None
         )
         if failed:

@@ -1,4 +1,7 @@
-"""Ends a batch: what its lines came to becomes two files, and then they go, in the transaction that ends the batch."""
+"""Writing the output and error files of a batch, and ending it.
+
+The lines are deleted in the transaction that ends the batch.
+"""
 
 import tempfile
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from conversations.models import File, Purpose
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from responses.batches import queue
-from responses.batches.cancellable_thread import StopSignal, in_thread
+from responses.batches.cancellable_thread import StopSignal, run_in_thread
 from responses.batches.queue import Job
 from responses.models.batches import Batch, BatchLine, LineState
 from responses.webhooks.outbox import announce
@@ -26,27 +29,30 @@ _REASONS = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "The batch was cancelled before this request was executed.",
 }
-_AT_ONCE = 50
-_IN_MEMORY = 1024 * 1024
+# Answers can be megabytes each, so few are held in memory at a time.
+_CHUNK_ROWS = 50
+_MAX_IN_MEMORY = 1024 * 1024
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """The two files, on a temporary disk."""
+class _Files:
+    """The two temporary files of a batch."""
 
     output: IO[bytes]
     errors: IO[bytes]
 
 
-async def close(job: Job) -> None:
-    """Write the files of a batch whose lines are all over, and end it."""
+async def write_output(job: Job) -> None:
+    """Write the files of a batch whose lines have all ended, and end the batch."""
     batch = await in_db_thread(lambda: _find(job))
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as output, tempfile.SpooledTemporaryFile(_IN_MEMORY) as errors:
-        written = _Written(output=output, errors=errors)
-        await in_thread(partial(_write, batch, written))
-        kept = await _kept(batch, output, "output"), await _kept(batch, errors, "error")
-    await in_db_thread(lambda: _end(job, batch, *kept))
+    with (
+        tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY) as output,
+        tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY) as errors,
+    ):
+        await run_in_thread(partial(_write, batch, _Files(output=output, errors=errors)))
+        stored = await _store(batch, output, "output"), await _store(batch, errors, "error")
+    await in_db_thread(lambda: _end(job, batch, *stored))
 
 
 def _find(job: Job) -> Batch:
@@ -54,29 +60,28 @@ def _find(job: Job) -> Batch:
         return Batch.objects.get(pk=job.batch_id)
 
 
-def _write(batch: Batch, written: _Written, halt: StopSignal) -> None:
-    """Line by line, in the order of the input; successes here, everything else there."""
+def _write(batch: Batch, files: _Files, stop: StopSignal) -> None:
     with scope.team(batch.team_id):
         lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
-        for line in halt.unless_set(lines.iterator(chunk_size=_AT_ONCE)):
-            into = written.output if line.state == LineState.COMPLETED else written.errors
-            into.write(_record(line))
+        for line in stop.unless_set(lines.iterator(chunk_size=_CHUNK_ROWS)):
+            target = files.output if line.state == LineState.COMPLETED else files.errors
+            target.write(_record(line))
 
 
 def _record(line: BatchLine) -> bytes:
-    """A line of a file."""
     response = error = None
     if line.error_code is not None:
         error = {"code": line.error_code, "message": _REASONS[line.error_code]}
     else:
+        # The stored answer is JSON already; parsing it again would only cost time.
         body = orjson.Fragment(line.answer)
         response = {"status_code": line.status_code, "request_id": line.request_id, "body": body}
     record = {"id": line.pk, "custom_id": line.custom_id, "response": response, "error": error}
     return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
-async def _kept(batch: Batch, content: IO[bytes], name: str) -> File | None:
-    """The file in the storage, for nobody to see yet; None: there is nothing in it."""
+async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:
+    """Upload a file without publishing it; return None if it is empty."""
     size = content.tell()
     if size == 0:
         return None
@@ -93,13 +98,13 @@ async def _kept(batch: Batch, content: IO[bytes], name: str) -> File | None:
 
 
 def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> None:
-    """All at once, or nothing where another worker has taken over: files that nobody publishes are swept."""
+    # If the lease was lost, nothing is published, and the retention of files deletes what was uploaded.
     with scope.team(job.team_id):
         lines = BatchLine.objects.filter(batch=batch)
         done = Q(state=LineState.COMPLETED)
         sums = {name: Sum(name, default=0) for name in _TOKENS}
         totals = lines.aggregate(completed=Count("id", filter=done), failed=Count("id", filter=~done), **sums)
-        ended = queue.held(job).update(
+        ended = queue.claimed_batch(job).update(
             status=batch.ending,
             ended_at=now(),
             output_file_id=output.pk if output else None,

@@ -1,7 +1,7 @@
-"""Who does what of which batch: workers take batches to begin or to end, and lines to answer, from the database.
+"""The queue of batches and lines in the database: claim, renew and release.
 
-Taking counts up the lease token, and whoever commits something names it: a worker that is not quite dead changes
-nothing any more once somebody else has taken over. A crash costs the lines that were under way, and no others.
+Each claim increments the lease token, which serves as a fencing token: every write names it, so a worker that lost its
+lease without noticing cannot change anything. If a worker crashes, only its running lines are repeated.
 """
 
 from collections import Counter
@@ -21,14 +21,15 @@ from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine,
 from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
-MOST_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
-_MOST_BATCHES = 500
+# Bounds the rows that one query locks. Batches beyond it get their turn when earlier ones end.
+_MAX_BATCHES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A batch whose input is to be read (`is_new`) or whose output is to be written."""
+    """A claimed batch, whose input file is to be read (`is_new`) or whose output files are to be written."""
 
     batch_id: str
     team_id: str
@@ -38,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedLine:
-    """A line that this process is to answer, for the `attempt`th time."""
+    """A line claimed by this process. `attempt` starts at 1."""
 
     line_id: str
     batch_id: str
@@ -51,8 +52,7 @@ class ClaimedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineResult:
-    """What became of a line: the status and the body that an HTTP client would have got. `retry_after`: seconds that
-    the upstream wants to be left alone."""
+    """HTTP status and body of an executed line. `retry_after` is the pause in seconds that the upstream asks for."""
 
     status_code: int
     body: str
@@ -62,18 +62,18 @@ class LineResult:
 
     @property
     def is_success(self) -> bool:
-        """Whether it belongs into the output, not among the errors."""
+        """True if the line belongs in the output file, False if in the error file."""
         return self.status_code < 400
 
     @property
-    def may_pass(self) -> bool:
-        """Whether another attempt may do better."""
+    def is_retryable(self) -> bool:
+        """True for rate limits and server errors, which may not occur again."""
         return self.status_code == 429 or self.status_code >= 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLoad:
-    """A batch that has lines to answer, and how many of them are under way."""
+    """A batch with lines to execute, and the number of its lines that are running."""
 
     batch_id: str
     team_id: str
@@ -81,7 +81,8 @@ class BatchLoad:
 
 
 def is_idle() -> bool:
-    """Whether there is no batch that goes on."""
+    """Return whether there are no unfinished batches."""
+    # While there are none, this query replaces all others of a poll.
     with scope.every_team():
         return not Batch.objects.filter(status__in=OPEN_BATCHES).exists()
 
@@ -89,19 +90,21 @@ def is_idle() -> bool:
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def take_batches(*, most: int, mine: Collection[Job]) -> list[Job]:
-    """Take batches that begin, and those whose lines are all over; each for as long as the lease is renewed. `mine` are
-    those that this process is at, whoever may hold their lease."""
+def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
+    """Claim new batches and those whose lines have all ended.
+
+    `own` are the jobs that this process is working on. They are skipped even if their leases have expired.
+    """
     at = now()
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
-        is_over = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
+        has_ended = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
         free = Q(lease_until__isnull=True) | Q(lease_until__lt=at)
-        due_ones = Batch.objects.filter(free, is_new | is_over, status__in=OPEN_BATCHES)
-        due = _first(due_ones.exclude(pk__in=[job.batch_id for job in mine]), most=most, at=at)
-        taken = Batch.objects.filter(pk__in=[batch.pk for batch in due])
-        taken.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until())
-        taken.filter(status=BatchStatus.IN_PROGRESS).update(status=BatchStatus.FINALIZING, finalizing_at=at)
+        candidates = Batch.objects.filter(free, is_new | has_ended, status__in=OPEN_BATCHES)
+        due = _lock_first(candidates.exclude(pk__in=[job.batch_id for job in own]), limit=limit, at=at)
+        claimed = Batch.objects.filter(pk__in=[batch.pk for batch in due])
+        claimed.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until())
+        claimed.filter(status=BatchStatus.IN_PROGRESS).update(status=BatchStatus.FINALIZING, finalizing_at=at)
     return [
         Job(
             batch_id=batch.pk,
@@ -113,84 +116,92 @@ def take_batches(*, most: int, mine: Collection[Job]) -> list[Job]:
     ]
 
 
-def held(job: Job) -> "QuerySet[Batch]":
-    """The batch of a job, if it is still this worker's to change."""
+def claimed_batch(job: Job) -> "QuerySet[Batch]":
+    """Return a query of the job's batch, empty if the lease was lost or the batch has ended."""
     return Batch.objects.filter(pk=job.batch_id, lease_token=job.lease_token, status__in=OPEN_BATCHES)
 
 
 def release(job: Job) -> None:
-    """Let others take the batch at once."""
+    """Release a batch, so that another worker can claim it immediately."""
     with scope.team(job.team_id):
-        held(job).update(lease_until=None)
+        claimed_batch(job).update(lease_until=None)
 
 
-def end_early() -> None:
-    """Let batches expire, and end the lines that nobody shall begin any more."""
+def expire() -> None:
+    """Mark overdue batches as expiring, and end the waiting lines of expiring and cancelled batches."""
     at = now()
     with scope.every_team():
         late = Batch.objects.filter(status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS], expires_at__lte=at)
         late.filter(ending=BatchStatus.COMPLETED).update(ending=BatchStatus.EXPIRED, lease_until=None)
         left = Q(state=LineState.QUEUED) | Q(state=LineState.RUNNING, lease_until__lt=at)
         lines = BatchLine.objects.filter(left)
-        ending = _locked().filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
+        # The lock on the batch keeps workers from claiming its lines at the same time.
+        ending = _unlocked().filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
         for batch in ending.filter(ending__in=_REASONS):
             reason = _REASONS[BatchStatus(batch.ending)]
             lines.filter(batch=batch).update(state=LineState.FAILED, error_code=reason, body="")
 
 
-def _locked() -> "QuerySet[Batch]":
-    """Batches that nobody else is just taking something of."""
+def _unlocked() -> "QuerySet[Batch]":
     return Batch.objects.select_for_update(skip_locked=True, no_key=True)
 
 
-def _first(found: "QuerySet[Batch]", *, most: int, at: datetime) -> list[Batch]:
-    """The first of these that nobody else is just taking something of, in the order in which they came. Teams take
-    turns, and what is being read or written for a team counts as turns: thousands of its batches delay nobody else's.
-    """
-    held = Batch.objects.filter(team=OuterRef("team"), status__in=OPEN_BATCHES, lease_until__gte=at)
-    counted = held.order_by().values("team").annotate(n=Count("id")).values("n")
+def _lock_first(candidates: "QuerySet[Batch]", *, limit: int, at: datetime) -> list[Batch]:
+    """Lock and return the first candidates that no other worker has locked, oldest first, teams taking turns."""
+    # Batches being read or written count as turns that the team has had already. Without this, thousands of batches of
+    # one team would delay those of all other teams.
+    leased = Batch.objects.filter(team=OuterRef("team"), status__in=OPEN_BATCHES, lease_until__gte=at)
+    counted = leased.order_by().values("team").annotate(n=Count("id")).values("n")
     turn = Window(RowNumber(), partition_by=[F("team")], order_by=[F("created_at"), F("pk")])
-    ranked = found.annotate(turn=turn + Coalesce(Subquery(counted), 0)).order_by("turn", "created_at")
-    # PostgreSQL locks no rows that it numbers, so they are found before they are locked.
-    chosen = list(ranked.values_list("pk", flat=True)[:most])
-    return list(found.filter(pk__in=chosen).select_for_update(skip_locked=True, no_key=True).order_by("created_at"))
+    ranked = candidates.annotate(turn=turn + Coalesce(Subquery(counted), 0)).order_by("turn", "created_at")
+    # PostgreSQL does not allow FOR UPDATE in a query with window functions, so the rows are selected first.
+    chosen = list(ranked.values_list("pk", flat=True)[:limit])
+    return list(
+        candidates.filter(pk__in=chosen).select_for_update(skip_locked=True, no_key=True).order_by("created_at")
+    )
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def take_lines(*, room: int, mine: Collection[ClaimedLine]) -> list[ClaimedLine]:
-    """Take lines that are due, fairly: the next one goes to the team that has fewest under way, and no batch has more
-    under way than `BATCH_CONCURRENCY`, in however many workers. `mine` are those that this process is at."""
+def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine]:
+    """Claim due lines: each slot goes to the team with the fewest running lines.
+
+    A batch has at most `BATCH_CONCURRENCY` running lines in all workers together. `own` are the lines that this process
+    is executing.
+    """
     at = now()
-    left_behind = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.line_id for line in mine])
+    abandoned = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.line_id for line in own])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
-        has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(left_behind))
-        going_on = Batch.objects.filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
-        batches = {batch.pk: batch for batch in _first(going_on, most=_MOST_BATCHES, at=at)}
+        has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(abandoned))
+        active = Batch.objects.filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
+        # The locks on the batches keep two workers from exceeding BATCH_CONCURRENCY together.
+        batches = {batch.pk: batch for batch in _lock_first(active, limit=_MAX_BATCHES, at=at)}
         running = _running(batches, at)
-        waiting = [BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
-        share = shares(waiting, room=room, most=settings.BATCH_CONCURRENCY)
+        loads = [BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
+        counts = allot(loads, slots=slots, batch_limit=settings.BATCH_CONCURRENCY)
         return [
-            claimed for pk, count in share.items() for claimed in _take(batches[pk], left_behind, most=count, at=at)
+            claimed
+            for pk, count in counts.items()
+            for claimed in _claim_lines_of(batches[pk], abandoned, limit=count, at=at)
         ]
 
 
-def shares(waiting: Sequence[BatchLoad], *, room: int, most: int) -> Mapping[str, int]:
-    """How many lines of each batch may be taken. `waiting` are in the order in which they came."""
-    share: Counter[str] = Counter()
-    of_team: Counter[str] = Counter()
-    for batch in waiting:
-        of_team[batch.team_id] += batch.running
-    for _ in range(room):
-        open_ones = [batch for batch in waiting if batch.running + share[batch.batch_id] < most]
-        if not open_ones:
+def allot(loads: Sequence[BatchLoad], *, slots: int, batch_limit: int) -> Mapping[str, int]:
+    """Return the number of lines to claim of each batch. `loads` are ordered by age, which decides ties."""
+    counts: Counter[str] = Counter()
+    running_of_team: Counter[str] = Counter()
+    for batch in loads:
+        running_of_team[batch.team_id] += batch.running
+    for _ in range(slots):
+        below_limit = [batch for batch in loads if batch.running + counts[batch.batch_id] < batch_limit]
+        if not below_limit:
             break
-        chosen = min(open_ones, key=lambda batch: of_team[batch.team_id])
-        share[chosen.batch_id] += 1
-        of_team[chosen.team_id] += 1
-    return share
+        chosen = min(below_limit, key=lambda batch: running_of_team[batch.team_id])
+        counts[chosen.batch_id] += 1
+        running_of_team[chosen.team_id] += 1
+    return counts
 
 
 def _due(at: datetime) -> Q:
@@ -202,15 +213,16 @@ def _running(batch_ids: Collection[str], at: datetime) -> Mapping[str, int]:
     return Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
 
 
-def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[ClaimedLine]:
+def _claim_lines_of(batch: Batch, abandoned: Q, *, limit: int, at: datetime) -> list[ClaimedLine]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
-    orphans = list(lines.filter(left_behind)[:most])
-    hopeless = [line.pk for line in orphans if line.attempt >= MOST_ATTEMPTS]
-    _give_up(hopeless)
-    found = [line for line in orphans if line.pk not in hopeless]
-    found += lines.filter(_due(at))[: most - len(found)]
-    BatchLine.objects.filter(pk__in=[line.pk for line in found]).update(
+    orphans = list(lines.filter(abandoned)[:limit])
+    # A line that kills its worker each time must not go on doing so.
+    exhausted = [line.pk for line in orphans if line.attempt >= MAX_ATTEMPTS]
+    _fail_exhausted(exhausted)
+    claimed = [line for line in orphans if line.pk not in exhausted]
+    claimed += lines.filter(_due(at))[: limit - len(claimed)]
+    BatchLine.objects.filter(pk__in=[line.pk for line in claimed]).update(
         state=LineState.RUNNING,
         attempt=F("attempt") + 1,
         lease_token=F("lease_token") + 1,
@@ -227,35 +239,36 @@ def _take(batch: Batch, left_behind: Q, *, most: int, at: datetime) -> list[Clai
             attempt=line.attempt + 1,
             lease_token=line.lease_token + 1,
         )
-        for line in found
+        for line in claimed
     ]
 
 
-def _give_up(line_ids: Sequence[str]) -> None:
-    """End lines whose workers have died again and again."""
-    answer = orjson.dumps(ServerError("The workers that were executing this request stopped.").envelope()).decode()
+def _fail_exhausted(line_ids: Sequence[str]) -> None:
+    message = "The workers that executed this request stopped unexpectedly."
+    answer = orjson.dumps(ServerError(message).envelope()).decode()
     BatchLine.objects.filter(pk__in=line_ids).update(
         state=LineState.FAILED, status_code=ServerError.status, answer=answer, body=""
     )
 
 
 def body_of(claimed: ClaimedLine) -> bytes | None:
-    """What the line asks; None: it is not this worker's any more."""
+    """Return the request body of a line, or None if the lease was lost."""
+    # Not part of the claim: bodies can be megabytes, and a claim reads many lines in one transaction.
     with scope.team(claimed.team_id):
-        body = _held_line(claimed).values_list("body", flat=True).first()
+        body = _claimed_line(claimed).values_list("body", flat=True).first()
     return None if body is None else body.encode()
 
 
-def end_line(claimed: ClaimedLine, answered: LineResult) -> None:
-    """Keep the answer; the request goes."""
-    usage = answered.usage
+def store_result(claimed: ClaimedLine, result: LineResult) -> None:
+    """Store the result of a line and drop its request body."""
+    usage = result.usage
     with scope.team(claimed.team_id):
-        _held_line(claimed).update(
-            state=LineState.COMPLETED if answered.is_success else LineState.FAILED,
+        _claimed_line(claimed).update(
+            state=LineState.COMPLETED if result.is_success else LineState.FAILED,
             body="",
-            answer=answered.body,
-            status_code=answered.status_code,
-            request_id=answered.request_id,
+            answer=result.body,
+            status_code=result.status_code,
+            request_id=result.request_id,
             lease_until=None,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
@@ -264,30 +277,30 @@ def end_line(claimed: ClaimedLine, answered: LineResult) -> None:
         )
 
 
-def put_off(claimed: ClaimedLine, *, seconds: float) -> None:
-    """Have the line tried again later, by whoever has room then."""
+def retry_later(claimed: ClaimedLine, *, seconds: float) -> None:
+    """Put a line back into the queue for another attempt, by any worker, after a pause."""
     with scope.team(claimed.team_id):
-        _held_line(claimed).update(
+        _claimed_line(claimed).update(
             state=LineState.QUEUED, lease_until=None, not_before=now() + timedelta(seconds=seconds)
         )
 
 
-def give_back(claimed: ClaimedLine) -> None:
-    """Let another worker take the line at once, as if this one had never begun with it."""
+def requeue(claimed: ClaimedLine) -> None:
+    """Put a line back into the queue immediately, without counting the attempt."""
     with scope.team(claimed.team_id):
-        _held_line(claimed).update(state=LineState.QUEUED, lease_until=None, attempt=F("attempt") - 1)
+        _claimed_line(claimed).update(state=LineState.QUEUED, lease_until=None, attempt=F("attempt") - 1)
 
 
-def end_unanswered(claimed: ClaimedLine) -> None:
-    """End a line that was stopped because its batch has been cancelled or has expired."""
+def end_stopped(claimed: ClaimedLine) -> None:
+    """End a line whose execution was stopped because its batch was cancelled or has expired."""
     with scope.team(claimed.team_id):
         batch = Batch.objects.filter(pk=claimed.batch_id).only("ending").first()
         reason = _REASONS.get(BatchStatus(batch.ending)) if batch else None
         if reason is not None:
-            _held_line(claimed).update(state=LineState.FAILED, error_code=reason, body="", lease_until=None)
+            _claimed_line(claimed).update(state=LineState.FAILED, error_code=reason, body="", lease_until=None)
 
 
-def _held_line(claimed: ClaimedLine) -> "QuerySet[BatchLine]":
+def _claimed_line(claimed: ClaimedLine) -> "QuerySet[BatchLine]":
     return BatchLine.objects.filter(pk=claimed.line_id, lease_token=claimed.lease_token, state=LineState.RUNNING)
 
 
@@ -295,17 +308,17 @@ def _held_line(claimed: ClaimedLine) -> "QuerySet[BatchLine]":
 
 
 def renew(*, lines: Collection[ClaimedLine], jobs: Collection[Job]) -> None:
-    """Hold what this process is at for another lease."""
+    """Renew the leases of the lines and batches that this process is working on."""
     with scope.every_team():
-        mine = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
-        mine.filter(lease_owner=PROCESS).update(lease_until=lease_until())
+        own = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
+        own.filter(lease_owner=PROCESS).update(lease_until=lease_until())
         for job in jobs:
-            held(job).update(lease_until=lease_until())
+            claimed_batch(job).update(lease_until=lease_until())
 
 
-def to_stop(lines: Collection[ClaimedLine]) -> list[ClaimedLine]:
-    """Those of the lines that somebody else has taken over, or whose batch has been cancelled or has expired."""
+def lines_to_stop(lines: Collection[ClaimedLine]) -> list[ClaimedLine]:
+    """Return the lines whose lease was lost, or whose batch was cancelled or has expired."""
     with scope.every_team():
         running = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
-        wanted = dict(running.filter(batch__ending=BatchStatus.COMPLETED).values_list("pk", "lease_token"))
-    return [line for line in lines if wanted.get(line.line_id) != line.lease_token]
+        valid = dict(running.filter(batch__ending=BatchStatus.COMPLETED).values_list("pk", "lease_token"))
+    return [line for line in lines if valid.get(line.line_id) != line.lease_token]

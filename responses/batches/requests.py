@@ -1,7 +1,4 @@
-"""What `POST /v1/batches` may say, and what the lines of its input have to be like.
-
-Sources: sections 1.5 and 1.7 of the API surface specification. Codes of bad lines are those that OpenAI's hosts use.
-"""
+"""Validation of `POST /v1/batches` and of the lines of input files. The error codes of lines are OpenAI's."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -25,19 +22,19 @@ SCOPES = {
     "/v1/chat/completions": Scope.CHAT_WRITE,
     EMBEDDINGS: Scope.EMBEDDINGS_WRITE,
 }
-"""The endpoints of lines, and what a key needs for them."""
+"""The endpoints that lines may call, with the scope that the API key needs."""
 _KEYS = ("custom_id", "method", "url", "body")
 
 
 class OutputExpiresAfter(Wire):
-    """How long the files of the output are kept, from when they are written."""
+    """Expiration of the output files, in seconds after they were written."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
 
 
 class CreateBatch(Wire):
-    """A request for a batch."""
+    """Body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(min_length=1)]
     endpoint: Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
@@ -48,7 +45,7 @@ class CreateBatch(Wire):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchInputLine:
-    """A line of the input. `inputs` are what embeddings are made of."""
+    """A valid line of an input file. `inputs` is the number of embedding inputs, 0 for other endpoints."""
 
     custom_id: str
     body: str
@@ -57,7 +54,7 @@ class BatchInputLine:
 
 
 class InvalidLine(Exception):
-    """What is wrong with a line of the input."""
+    """A line of an input file is invalid."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
         self.code = code
@@ -67,7 +64,7 @@ class InvalidLine(Exception):
 
 
 def parse_batch(values: dict[str, Any]) -> CreateBatch:
-    """Check a body; the first defect is raised as OpenAI words it."""
+    """Validate a request body. Raises the ApiError of its first defect."""
     try:
         return validate_without_nulls(CreateBatch, values)
     except ValidationError as error:
@@ -75,14 +72,15 @@ def parse_batch(values: dict[str, Any]) -> CreateBatch:
 
 
 def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
-    """Check one line as a whole. What its body asks for is checked when it is executed, and fails it alone."""
+    """Parse one line. Raises InvalidLine."""
+    # The body is validated when the line is executed: an invalid body fails only its line, not the whole batch.
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as broken:
         message = "This line is not parseable as valid JSON."
         raise InvalidLine("invalid_json_line", message) from broken
     if not isinstance(values, dict) or is_too_deep(values, raw):
-        raise InvalidLine("invalid_json_line", "This line is not a JSON object that can be read.")
+        raise InvalidLine("invalid_json_line", "This line is not a JSON object, or is nested too deeply.")
     for name in _KEYS:
         if values.get(name) is None:
             raise InvalidLine("invalid_request", f"Missing required parameter: '{name}'.", param=name)
@@ -100,11 +98,12 @@ def _line(values: dict[str, Any], endpoint: str) -> BatchInputLine:
     if values["method"] != "POST":
         raise InvalidLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
     if values["url"] != endpoint:
-        message = f"The URL of this line is not the endpoint of the batch, '{endpoint}'."
+        message = f"The 'url' of this line does not match the endpoint of the batch, '{endpoint}'."
         raise InvalidLine("url_mismatch", message, param="url")
     if not isinstance(body, dict):
         raise InvalidLine("invalid_request", "Invalid 'body': expected an object.", param="body")
     model, given = body.get("model"), body.get("input")
+    # An embedding input is a text or a list of token numbers, or a list of either.
     several = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
     return BatchInputLine(
         custom_id=custom_id,

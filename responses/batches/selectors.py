@@ -1,4 +1,4 @@
-"""Reads: a team's batches, and how the wire shows them."""
+"""Reads: the batches of a team, and their representation in the API."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,8 +15,8 @@ from tenants.principal import Principal
 
 
 def _counted(team_id: str) -> "QuerySet[Batch]":
-    """A team's batches with the counts of their lines, in one look: a moment later the lines may be gone, and counted
-    in the row."""
+    # One query for the row and the counts: when a batch ends, its lines are deleted and counted in the row instead, and
+    # two queries could miss or count them twice.
     rows: QuerySet[Batch] = Batch.objects.filter(team_id=team_id)
     return rows.annotate(lines_completed=_count(LineState.COMPLETED), lines_failed=_count(LineState.FAILED))
 
@@ -27,7 +27,7 @@ def _count(state: LineState) -> Coalesce:
 
 
 def get_batch(*, principal: Principal, batch_id: str) -> Batch:
-    """A batch of the caller's team, or the 404 of an unknown id."""
+    """Return a batch of the caller's team. Raises NotFound for an unknown id or another team's id."""
     found = find_batch(team_id=principal.team_id, batch_id=batch_id)
     if found is None:
         raise unknown_batch(batch_id)
@@ -35,18 +35,18 @@ def get_batch(*, principal: Principal, batch_id: str) -> Batch:
 
 
 def find_batch(*, team_id: str, batch_id: str) -> Batch | None:
-    """A team's batch."""
+    """Return a team's batch, or None."""
     # PostgreSQL refuses NUL in a parameter; no id has one.
     return None if "\x00" in batch_id else _counted(team_id).filter(pk=batch_id).first()
 
 
 def unknown_batch(batch_id: str, *, param: str | None = None) -> NotFound:
-    """The 404 for a batch that does not exist, or not for the caller."""
+    """Return the 404 error for a batch that does not exist or belongs to another team."""
     return NotFound(f"No batch found with id '{batch_id}'.", param=param)
 
 
 def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
-    """A team's batches, newest first."""
+    """Return a page of the team's batches."""
 
     def position(batch_id: str, param: str) -> Position:
         found = find_batch(team_id=team_id, batch_id=batch_id)
@@ -58,7 +58,7 @@ def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
 
 
 def public_batch(batch: Batch) -> dict[str, Any]:
-    """The batch object of the wire. Of one that has just been made nobody need count the lines."""
+    """Return the `batch` object of the API."""
     return {
         "id": batch.pk,
         "object": "batch",
@@ -81,6 +81,7 @@ def public_batch(batch: Batch) -> dict[str, Any]:
         "cancelled_at": _ended(batch, BatchStatus.CANCELLED),
         "request_counts": {
             "total": batch.total,
+            # A batch that was just created does not come from a query with counts, and has no lines yet.
             "completed": batch.completed + getattr(batch, "lines_completed", 0),
             "failed": batch.failed + getattr(batch, "lines_failed", 0),
         },
@@ -98,7 +99,7 @@ def _unix(moment: datetime | None) -> int | None:
 
 
 def _usage(batch: Batch) -> Mapping[str, Any] | None:
-    """The tokens of all lines, once they are over."""
+    # The totals are written when the batch ends.
     if batch.ended_at is None:
         return None
     return {

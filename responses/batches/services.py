@@ -1,4 +1,4 @@
-"""Writes of callers: creating and cancelling batches. What becomes of them is the workers' business."""
+"""Writes on behalf of clients: creating and cancelling batches. Workers do the rest."""
 
 from datetime import timedelta
 
@@ -19,8 +19,9 @@ _WINDOW = timedelta(hours=24)
 
 
 def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInfo) -> Batch:
-    """A batch that waits for a worker. Its lines run with the key that it was created with."""
+    """Create a batch, which waits for a worker. Its lines are executed with the caller's API key."""
     principal.require(Scope.BATCHES_WRITE)
+    # Checked now as well as per line: a batch of 50,000 lines that all fail would help no one.
     principal.require(SCOPES[body.endpoint])
     at = now()
     with scope.team(principal.team_id):
@@ -46,19 +47,21 @@ def _check_input(principal: Principal, file_id: str) -> None:
     if file is None:
         raise storage.unknown_file(file_id, param="input_file_id")
     if file.purpose != Purpose.BATCH:
-        message = (
-            f"The input of a batch must be a file with the purpose 'batch', but '{file_id}' is for something else."
-        )
+        message = f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'."
         raise InvalidValue(message, param="input_file_id")
 
 
 def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -> Batch:
-    """Begin nothing more of a batch and stop what is under way; what has an answer stays. 409 where it has ended."""
+    """Cancel a batch: no more lines start, running ones are stopped, results that exist are kept.
+
+    Raises NotFound, or Conflict if the batch has ended.
+    """
     principal.require(Scope.BATCHES_WRITE)
     with scope.team(principal.team_id):
         batch = get_batch(principal=principal, batch_id=batch_id)
-        going_on = Batch.objects.filter(pk=batch.pk, status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS])
-        cancelled = going_on.update(
+        active = Batch.objects.filter(pk=batch.pk, status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS])
+        # Without a lease, any worker can end the batch immediately; one that reads the input file fails to commit.
+        cancelled = active.update(
             status=BatchStatus.CANCELLING, ending=BatchStatus.CANCELLED, cancelling_at=now(), lease_until=None
         )
         if cancelled:

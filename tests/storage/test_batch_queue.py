@@ -55,7 +55,7 @@ def begun(caller: Caller, number: int) -> list[str]:
 
 def taken(most: int) -> set[str]:
     """Return the batches that a worker claims now."""
-    return {job.batch_id for job in queue.take_batches(most=most, mine=[])}
+    return {job.batch_id for job in queue.claim_batches(limit=most, own=[])}
 
 
 def test_teams_take_turns_with_their_oldest_batch_first(rolled_back: None, make_caller: MakeCaller) -> None:
@@ -76,6 +76,6 @@ def test_a_team_with_active_batches_waits_for_other_teams(rolled_back: None, mak
 
 def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
-    begun(many, queue._MOST_BATCHES + 1)
+    begun(many, queue._MAX_BATCHES + 1)
     (second,) = begun(late, 1)
-    assert second in {line.batch_id for line in queue.take_lines(room=4, mine=[])}
+    assert second in {line.batch_id for line in queue.claim_lines(slots=4, own=[])}

@@ -51,7 +51,7 @@ class Command(BaseCommand):
         worker_shutting_down.connect(_stop, weak=False)
         signal.signal(signal.SIGTERM, _exit)
         try:
-            worker.start(slots=slots, components=[partial(BatchRunner, most_lines=max(1, slots // 2))])
+            worker.start(slots=slots, components=[partial(BatchRunner, max_lines=max(1, slots // 2))])
             delivery_worker.start(slots=settings.WEBHOOK_CONCURRENCY)
             heartbeats.start("worker", name=PROCESS, facts=worker.load)
             freeze_startup_objects()
