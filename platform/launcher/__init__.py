@@ -1,1 +1,1 @@
-"""Starts the platform on a bare machine: environment, embedded PostgreSQL and Valkey, migrations, processes."""
+"""Launcher of the platform on a bare machine: environment, embedded PostgreSQL and Valkey, migrations, processes."""

@@ -1,4 +1,4 @@
-"""The account that the embedded servers run under: PostgreSQL refuses to run as root."""
+"""The system account of the embedded servers. PostgreSQL refuses to run as root."""
 
 import os
 import pwd
@@ -22,13 +22,14 @@ class SystemAccount:
 
 
 def server_account(*, data: Path) -> SystemAccount | None:
-    """Say who runs the embedded servers: None means us, and an existing unprivileged account when we are root.
+    """Return the account to run the embedded servers as, or None for the current user.
 
-    Whoever owns ``data`` already stays its owner: PostgreSQL refuses data of another account, and an account `postgres`
-    may have come to the system since. Raises LaunchError when the system has no account that is made for this.
+    Raises LaunchError if the current user is root and the system has no unprivileged account.
     """
     if os.geteuid() != 0:
         return None
+    # The owner of existing data stays the owner: PostgreSQL refuses data of another account, and the account `postgres`
+    # may have been created after the data.
     if data.exists() and (owner := data.stat()).st_uid != 0:
         return SystemAccount(name=str(owner.st_uid), uid=owner.st_uid, gid=owner.st_gid)
     for name in UNPRIVILEGED:
@@ -37,11 +38,14 @@ def server_account(*, data: Path) -> SystemAccount | None:
         except KeyError:
             continue
         return SystemAccount(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
-    raise LaunchError("PostgreSQL does not run as root and there is neither an account `postgres` nor `nobody` here.")
+    raise LaunchError(
+        "PostgreSQL does not run as root, and this system has neither a `postgres` nor a `nobody` account."
+    )
 
 
 def may_enter(*, directory: Path, account: SystemAccount | None) -> bool:
-    """Ask the kernel, as that account: this sees the mode bits of every parent, ACLs and mounts."""
+    """Return whether the account can enter a directory."""
+    # Running `test` as that account covers the mode bits of all parents, ACLs and mount options.
     return _test("-x", path=directory, account=account)
 
 
@@ -56,7 +60,7 @@ def _test(flag: str, *, path: Path, account: SystemAccount | None) -> bool:
 def run(
     argv: Sequence[str], *, account: SystemAccount | None, directory: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end as that account, from a directory that the account can enter, and keep its output."""
+    """Run a program as the account, in a directory that it can enter, and return exit code and output."""
     return subprocess.run(
         argv,
         cwd=directory,
@@ -68,6 +72,6 @@ def run(
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
-        # A terminal's Ctrl-C goes to our whole group; what it ended would look like a program that does not work.
+        # Ctrl-C goes to the whole process group of the terminal. A program that it ends would look like a broken one.
         start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""Where web listens."""
+"""The address that the web server listens on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from launcher.options import Options
 
 DEFAULT_PORT = 8000
 LOOPBACK = "127.0.0.1"
-HERE = {"localhost": "localhost", LOOPBACK: LOOPBACK, "::1": "[::1]"}
-EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - what the user may ask for, and how to reach it
+LOCAL_HOSTS = {"localhost": "localhost", LOOPBACK: LOOPBACK, "::1": "[::1]"}
+# All interfaces, and the address by which a client on this machine reaches them.
+WILDCARD_HOSTS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - the user may ask for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Address:
 
     @property
     def client_host(self) -> str:
-        return EVERYWHERE.get(self.host, self.host)
+        return WILDCARD_HOSTS.get(self.host, self.host)
 
     @property
     def url(self) -> str:
@@ -31,25 +32,26 @@ class Address:
 
 
 def allowed_hosts(*, host: str) -> str | None:
-    """ALLOWED_HOSTS for an address that was asked for; None when the default serves or only a person can say."""
-    if host in EVERYWHERE or host in HERE:
+    """Return ALLOWED_HOSTS for a host to listen on, or None if the default applies or cannot be derived."""
+    # On all interfaces, the names by which others reach this machine are unknown.
+    if host in WILDCARD_HOSTS or host in LOCAL_HOSTS:
         return None
-    return ",".join((*HERE.values(), f"[{host}]" if ":" in host else host))
+    return ",".join((*LOCAL_HOSTS.values(), f"[{host}]" if ":" in host else host))
 
 
 def choose(*, options: Options, environment: Mapping[str, str]) -> Address:
-    """The port that was asked for, by option or PORT; when none was, the usual one or a free one near it.
+    """Return the address with the port of the option or of PORT; by default 8000 or the next free port.
 
-    Raises LaunchError when the port that was asked for is taken or no number.
+    Raises LaunchError if the requested port is in use or not a number.
     """
-    asked = options.port or _port_of(environment)
-    if asked is None:
+    requested = options.port or _port_of(environment)
+    if requested is None:
         return Address(host=options.host, port=ports.prefer(host=options.host, port=DEFAULT_PORT))
-    if not ports.is_free(host=options.host, port=asked):
+    if not ports.is_free(host=options.host, port=requested):
         raise LaunchError(
-            f"Port {asked} on {options.host} is in use; stop what listens there or choose another --port."
+            f"Port {requested} on {options.host} is in use. Stop the process that uses it or choose another --port."
         )
-    return Address(host=options.host, port=asked)
+    return Address(host=options.host, port=requested)
 
 
 def _port_of(environment: Mapping[str, str]) -> int | None:

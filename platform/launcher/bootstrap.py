@@ -1,8 +1,7 @@
-"""Prepares `.venv` from the locked, hashed requirements and goes on in it. Standard library only.
+"""Creation of the virtual environment from the locked, hashed requirements. Uses the standard library only.
 
-It works with whatever a Python comes with: uv where there is one, else the environment's own pip (ensurepip), else
-a pip of the system that installs into the environment from outside. A stamp in the environment says which requirements
-are in it, so that a later start asks nobody.
+It installs with uv if available, else with the environment's own pip (ensurepip), else with a pip of the system from
+outside. A stamp file in the environment records the installed requirements, so later starts run no installer.
 """
 
 import fcntl
@@ -27,8 +26,8 @@ RUNTIME = "requirements.txt"
 DEVELOPMENT = "requirements-dev.txt"  # a superset of the above
 STAMP = "requirements-stamp.json"
 OLDEST = (3, 11)
-# Two that nobody has by chance: a Django that the system has for itself is not this platform's environment.
-TELLING = ("django", "channels", "unfold")
+# Django alone may be a system package; all three together exist only in an environment made for this platform.
+REQUIRED_PACKAGES = ("django", "channels", "unfold")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,46 +45,51 @@ class Environment:
         return self.directory / "bin" / "python"
 
     @property
-    def is_ours(self) -> bool:
-        """Whether we run in it already."""
+    def is_active(self) -> bool:
+        """True if this process runs in the environment."""
         return Path(sys.prefix).resolve() == self.directory.resolve()
 
 
 def enter(*, root: Path, requirements: str, argv: Sequence[str], report: Report) -> None:
-    """Make sure that the environment holds the requirements, and go on in it: returns only when we run in it.
+    """Install the requirements if necessary and restart this process in the environment.
 
-    Raises LaunchError when it cannot be made or filled.
+    Returns only if the process runs in the environment already. Raises LaunchError if the installation fails.
     """
     environment = Environment(root=root)
     if not is_prepared(environment=environment, requirements=requirements):
-        with _alone(root):
-            # Another start may have done it while we waited.
+        with _installation_lock(root):
+            # Another process may have installed them while this one waited for the lock.
             if not is_prepared(environment=environment, requirements=requirements):
                 prepare(environment=environment, requirements=requirements, report=report)
-    if not environment.is_ours:
-        _go_on(environment, argv)
+    if not environment.is_active:
+        _restart_in(environment, argv)
 
 
 def enter_existing(*, root: Path, argv: Sequence[str]) -> None:
-    """For the commands that do not install: go on in the environment, unless this Python has what is needed itself."""
-    if all(find_spec(name) for name in TELLING):
+    """Restart this process in the environment, unless this Python has the packages. Never installs anything.
+
+    Raises LaunchError if there is no environment.
+    """
+    # An installation may also do without a virtual environment.
+    if all(find_spec(name) for name in REQUIRED_PACKAGES):
         return
     environment = Environment(root=root)
-    if environment.is_ours or not environment.python.exists():
+    if environment.is_active or not environment.python.exists():
         raise LaunchError(
-            "The environment is not prepared yet: run `python3 manage.py up` or `python3 manage.py test`."
+            "The virtual environment does not exist yet. Run `python3 manage.py up` or `python3 manage.py test` first."
         )
-    _go_on(environment, argv)
+    _restart_in(environment, argv)
 
 
-def _go_on(environment: Environment, argv: Sequence[str]) -> NoReturn:
+def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
+    # execv drops buffered output.
     sys.stdout.flush()
-    os.execv(environment.python, [str(environment.python), *argv])  # noqa: S606 - we become it
+    os.execv(environment.python, [str(environment.python), *argv])  # noqa: S606 - replaces this process
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """One start at a time installs; the lock is on the checkout's directory itself and leaves no file."""
+def _installation_lock(root: Path) -> Iterator[None]:
+    # The lock is on the directory of the checkout, so no lock file is left behind.
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -95,7 +99,7 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def is_prepared(*, environment: Environment, requirements: str) -> bool:
-    """Whether the stamp speaks of these requirements and of the Python that the environment has now."""
+    """Return whether the stamp matches the requirements file and the Python version of the environment."""
     version = _version(environment)
     return version is not None and _stamp(environment).get(requirements) == _fingerprint(
         environment.root / requirements, version=version
@@ -115,43 +119,44 @@ def _fingerprint(requirements: Path, *, version: tuple[int, int]) -> str:
 
 
 def _version(environment: Environment) -> tuple[int, int] | None:
-    """Ask the environment's Python, whose base may have been upgraded or removed; None when it does not run."""
+    """Return the version of the environment's Python, or None if it does not run."""
+    # It has to be executed: the interpreter that it links to may have been upgraded or removed.
     try:
-        asked = _quietly([str(environment.python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"])
-        major, minor = (int(word) for word in asked.stdout.split())
+        result = _run_quietly([str(environment.python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"])
+        major, minor = (int(word) for word in result.stdout.split())
     except (OSError, ValueError):
         return None
     return major, minor
 
 
 def prepare(*, environment: Environment, requirements: str, report: Report) -> None:
-    """Make the environment where there is none that works, install, and stamp it."""
+    """Create the environment if necessary, install the requirements and write the stamp."""
     uv = _find_uv()
-    report.step(f"Preparing {environment.directory} from {requirements} (only now and when it changes)")
+    report.step(f"Installing {requirements} in {environment.directory} (only now and when the file changes)")
     if not _works(environment):
         shutil.rmtree(environment.directory, ignore_errors=True)
         _create(environment, uv=uv, report=report)
     version = _version(environment)
     if version is None:
-        raise LaunchError(f"The virtual environment {environment.directory} was made, but its Python does not run.")
+        raise LaunchError(f"The virtual environment {environment.directory} was created, but its Python does not run.")
     _install(environment, requirements, uv=uv, report=report)
     names = (RUNTIME, DEVELOPMENT) if requirements == DEVELOPMENT else (requirements,)
     stamps = {name: _fingerprint(environment.root / name, version=version) for name in names}
     (environment.directory / STAMP).write_text(json.dumps({**_stamp(environment), **stamps}, indent=2))
-    report.step("The environment is ready")
+    report.step("Virtual environment ready")
 
 
 def _works(environment: Environment) -> bool:
-    """An interpreter that was replaced by the next minor version runs, but does not see what was installed."""
     version = _version(environment)
     if version is None or version < OLDEST:
         return False
+    # After an upgrade to the next minor version, the interpreter runs but searches another directory for packages.
     return (environment.directory / "lib" / f"python{version[0]}.{version[1]}" / "site-packages").is_dir()
 
 
 def _find_uv() -> str | None:
-    """A uv that runs: what is on the PATH may be the shim of a version manager that has none."""
     uv = shutil.which("uv")
+    # Executed once: it may be the shim of a version manager that has no uv installed.
     return uv if uv and _succeeds([uv, "--version"]) else None
 
 
@@ -159,35 +164,35 @@ def _create(environment: Environment, *, uv: str | None, report: Report) -> None
     target = str(environment.directory)
     commands = [[sys.executable, "-m", "venv", "--without-pip", target]]
     if uv:
-        # This very interpreter: left to choose, uv may try to download one.
+        # Without an explicit interpreter, uv may try to download one.
         commands.insert(0, [uv, "venv", "--no-project", "--python", sys.executable, target])
-    _first_that_works(commands, report=report, otherwise=f"The virtual environment {target} could not be made")
+    _run_first_working(commands, report=report, failure=f"The virtual environment {target} could not be created")
 
 
 def _install(environment: Environment, requirements: str, *, uv: str | None, report: Report) -> None:
-    # The lock is complete, so there is nothing to resolve.
-    what = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
-    commands = [[uv, "pip", "install", "--python", str(environment.python), *what]] if uv else []
-    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *what]
-    _first_that_works(
+    # The lock file lists all dependencies, so there is nothing to resolve.
+    packages = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
+    commands = [[uv, "pip", "install", "--python", str(environment.python), *packages]] if uv else []
+    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *packages]
+    _run_first_working(
         _chain(commands, ([*pip, *tail] for pip in _pips(environment, report=report))),
         report=report,
-        otherwise=(
-            "The requirements could not be installed; where there is neither uv nor pip nor ensurepip, install one of "
-            "them first (on Debian and Ubuntu: apt install python3-venv)"
+        failure=(
+            "The requirements could not be installed. If there is no uv, pip or ensurepip, install one of them first "
+            "(on Debian and Ubuntu: apt install python3-venv)"
         ),
     )
 
 
 def _chain(first: list[list[str]], second: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Lazily: looking for a pip may install one."""
+    # Lazy, because searching for a pip may install one.
     yield from first
     yield from second
 
 
 def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:
-    """Ways to call a pip for the environment, the nearest first."""
-    report.status("Looking for pip")
+    """Yield commands that run a pip for the environment, the most specific first."""
+    report.status("Searching for pip")
     inside = [str(environment.python), "-m", "pip"]
     if _succeeds([*inside, "--version"]) or _succeeds([str(environment.python), "-m", "ensurepip", "--default-pip"]):
         yield inside
@@ -197,20 +202,20 @@ def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:
             yield [*pip, "--python", str(environment.python)]
 
 
-def _first_that_works(commands: Iterator[list[str]] | list[list[str]], *, report: Report, otherwise: str) -> None:
-    said: list[str] = []
+def _run_first_working(commands: Iterator[list[str]] | list[list[str]], *, report: Report, failure: str) -> None:
+    output: list[str] = []
     for command in commands:
-        code, said = _run_visibly(command, report=report)
+        code, output = _run_with_progress(command, report=report)
         if code == 0:
             return
-    for line in said[-15:]:
+    for line in output[-15:]:
         report.line(f"          {line}")
-    raise LaunchError(f"{otherwise}.")
+    raise LaunchError(f"{failure}.")
 
 
-def _run_visibly(command: list[str], *, report: Report) -> tuple[int, list[str]]:
-    """Run it with its latest line of output as a sign of life; returns exit code and output."""
-    said: list[str] = []
+def _run_with_progress(command: list[str], *, report: Report) -> tuple[int, list[str]]:
+    """Run a command, show its latest output line as progress, and return its exit code and output lines."""
+    lines_so_far: list[str] = []
     pending = b""
     with (
         subprocess.Popen(
@@ -218,26 +223,26 @@ def _run_visibly(command: list[str], *, report: Report) -> tuple[int, list[str]]
         ) as process,
         selectors.DefaultSelector() as selector,
     ):
-        output = cast("IO[bytes]", process.stdout)  # a pipe was asked for
+        output = cast("IO[bytes]", process.stdout)  # not None, because of stdout=PIPE
         selector.register(output, selectors.EVENT_READ)
         while True:
-            report.status(said[-1] if said else f"{Path(command[0]).name} …")
+            report.status(lines_so_far[-1] if lines_so_far else f"{Path(command[0]).name} …")
             if not selector.select(timeout=0.5):
                 continue
             piece = output.read(65536)
             if not piece:
                 break
             *lines, pending = (pending + piece).split(b"\n")
-            said += [text for line in lines if (text := line.decode(errors="replace").strip())]
-    return process.returncode, said
+            lines_so_far += [text for line in lines if (text := line.decode(errors="replace").strip())]
+    return process.returncode, lines_so_far
 
 
-def _quietly(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run_quietly(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def _succeeds(command: list[str]) -> bool:
     try:
-        return _quietly(command).returncode == 0
+        return _run_quietly(command).returncode == 0
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Secrets that are made once per state directory and kept in ``secrets.json``, mode 0600; the environment wins."""
+"""Secrets of an instance, generated once and stored in ``secrets.json`` (mode 0600). Environment variables override."""
 
 import base64
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from launcher.errors import LaunchError
 
-# What the platform reads from the environment.
+# Read by the platform from environment variables.
 APPLICATION = ("SECRET_KEY", "API_KEY_PEPPER", "ENCRYPTION_KEYS")
-# What opens the servers that `up` starts.
+# For the servers that `up` starts.
 SERVERS = (
     "POSTGRES_SUPERUSER_PASSWORD",
     "POSTGRES_OWNER_PASSWORD",
@@ -22,20 +22,21 @@ SERVERS = (
 
 
 def generate() -> dict[str, str]:
-    """A fresh value for every secret. Encryption keys are Fernet's: 32 bytes, URL-safe base64."""
-    made = {name: secrets.token_urlsafe(32) for name in (*APPLICATION, *SERVERS)}
-    return {**made, "ENCRYPTION_KEYS": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
+    """Return a new value for every secret."""
+    generated = {name: secrets.token_urlsafe(32) for name in (*APPLICATION, *SERVERS)}
+    # Fernet requires exactly 32 bytes in URL-safe base64.
+    return {**generated, "ENCRYPTION_KEYS": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
 
 
 def load(*, state_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the kept secrets, make and keep those that are missing; a value in the environment is used and not kept.
+    """Return all secrets, generating and storing those that are missing.
 
-    Raises LaunchError when the file cannot be read: new secrets could not read what the old ones encrypted.
+    Values from the environment take precedence and are not stored. Raises LaunchError if the file cannot be read.
     """
     path = state_dir / "secrets.json"
-    kept = _read(path)
-    complete = {**generate(), **kept}
-    if complete != kept:
+    stored = _read(path)
+    complete = {**generate(), **stored}
+    if complete != stored:
         write_private(path=path, text=json.dumps(complete, indent=2))
     return {name: environment.get(name) or value for name, value in complete.items()}
 
@@ -46,18 +47,20 @@ def _read(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as unreadable:
+        # Never replaced: data encrypted with the old keys would be lost.
         raise LaunchError(
-            f"{path} cannot be read ({unreadable}); restore it, it holds the keys of the stored data."
+            f"{path} cannot be read ({unreadable}). Restore it: it contains the encryption keys of the stored data."
         ) from (unreadable)
     return parsed
 
 
 def write_private(*, path: Path, text: str) -> None:
-    """Replace a file at once and never readable by others, not even for the moment of writing."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    """Replace a file atomically with one that only its owner can read."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    # Created with this mode: changing it afterwards would leave a moment in which others could open the file.
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(path)
+    temporary.replace(path)

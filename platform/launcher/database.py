@@ -1,7 +1,7 @@
-"""What the superuser prepares once in a cluster: two roles, a database, its extensions.
+"""Preparation of a PostgreSQL cluster by its superuser: two roles, a database and its extensions.
 
-The owner role migrates and owns every table; the application role, which web and worker use, can neither bypass
-row-level security nor create anything. What it may do with a table is granted by the migrations.
+The owner role runs migrations and owns all tables. The application role, used by web and worker, can neither bypass
+row-level security nor create objects; migrations grant its permissions on tables.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ EXTENSIONS = ("vector", "pg_trgm")
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseRole:
-    """A database role that logs in by password."""
+    """A database role with a password login."""
 
     name: str
     password: str = field(repr=False)
@@ -29,11 +29,11 @@ class DatabaseRole:
 
 
 def prepare(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
-    """Create or correct roles and database; safe to repeat. ``admin`` is a superuser's connection string."""
+    """Create or update roles and database. Idempotent. ``admin`` is the connection string of a superuser."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _ensure_role(connection, owner, attributes="LOGIN NOSUPERUSER CREATEDB NOCREATEROLE NOBYPASSRLS")
         _ensure_role(connection, app, attributes="LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS")
-        # So that the owner can act as the application, in tests and in migrations that check themselves.
+        # Lets the owner act as the application in tests and in migrations that check row-level security.
         _execute(connection, "GRANT {app} TO {owner}", app=app.name, owner=owner.name)
         known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone()
         if known is None:
@@ -51,9 +51,9 @@ def _prepare_inside(*, admin: str, database: str, owner: DatabaseRole, app: Data
             offered = "SELECT 1 FROM pg_available_extensions WHERE name = %s AND installed_version IS NULL"
             if connection.execute(offered, [extension]).fetchone():
                 _execute(connection, "CREATE EXTENSION IF NOT EXISTS {extension}", extension=extension)
-        # Behind row-level security no index is used for a comparison that might tell of rows that nobody may see; these
-        # tell nothing, and without their indexes every row of a large store would be read, or of all responses whose
-        # metadata are asked for.
+        # Under row-level security, PostgreSQL evaluates a function before the policies only if it is leakproof, and
+        # otherwise does not use its index. These functions do not reveal their arguments; without them, full-text and
+        # metadata searches would read every row.
         connection.execute("ALTER FUNCTION ts_match_vq(tsvector, tsquery) LEAKPROOF")
         connection.execute("ALTER FUNCTION jsonb_contains(jsonb, jsonb) LEAKPROOF")
 
@@ -63,7 +63,7 @@ def _ensure_role(
 ) -> None:
     known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role.name]).fetchone()
     verb = sql.SQL("ALTER ROLE" if known else "CREATE ROLE")
-    # Only the verifier travels: a statement that fails is written to the server's log.
+    # Sends only the SCRAM verifier: the server writes failed statements to its log.
     verifier = connection.pgconn.encrypt_password(role.password.encode(), role.name.encode(), b"scram-sha-256")
     statement = sql.SQL("{verb} {name} {attributes} PASSWORD {verifier}").format(
         verb=verb,
@@ -80,7 +80,7 @@ def _execute(connection: psycopg.Connection[tuple[object, ...]], statement: Lite
 
 
 def databases(*, admin: str, prefix: str) -> list[str]:
-    """Names of the databases that start with a prefix."""
+    """Return the names of the databases that start with a prefix."""
     with psycopg.connect(admin, autocommit=True) as connection:
         rows = connection.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [prefix]).fetchall()
     return [str(name) for (name,) in rows]
@@ -92,26 +92,26 @@ def drop(*, admin: str, database: str) -> None:
 
 
 def drop_role(*, admin: str, role: DatabaseRole) -> None:
-    """Needs the databases that it owns to be gone."""
+    """Drop a role. The databases that it owns must have been dropped before."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _execute(connection, "DROP ROLE IF EXISTS {role}", role=role.name)
 
 
 def address(*, admin: str) -> tuple[str, int]:
-    """Host and port that a connection string leads to."""
+    """Return the host and port of a connection string."""
     parts = conninfo_to_dict(admin)
     return str(parts.get("host") or "127.0.0.1"), int(parts.get("port") or 5432)
 
 
 def is_ready(*, admin: str) -> bool:
-    """Whether the server lets its superuser in now. Raises LaunchError when it never will."""
+    """Return whether the superuser can connect now. Raises LaunchError if the password is wrong."""
     try:
         psycopg.connect(admin, connect_timeout=5).close()
     except psycopg.OperationalError as refused:
         if "password authentication failed" not in str(refused):
             return False
         raise LaunchError(
-            "The PostgreSQL data was made with other passwords than those in secrets.json; restore that file, or move "
-            "the data away to start empty."
+            "The PostgreSQL data was created with other passwords than those in secrets.json. Restore that file, or "
+            "move the data away to start with an empty database."
         ) from refused
     return True

@@ -1,5 +1,5 @@
-"""The one error of the launcher."""
+"""Errors of the launcher."""
 
 
 class LaunchError(Exception):
-    """The platform cannot start or go on; the message is one sentence for the person at the terminal."""
+    """The platform cannot start or continue. The message is shown in the terminal."""

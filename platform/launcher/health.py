@@ -1,4 +1,4 @@
-"""Asks web whether it serves."""
+"""Readiness probe of the web process."""
 
 import http.client
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from launcher.address import Address
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One question to ``/readyz``; ``host_header`` is a name that web answers to."""
+    """A request to ``/readyz``. ``host_header`` is a name in ALLOWED_HOSTS, or None."""
 
     address: Address
     host_header: str | None
 
     def is_ready(self) -> bool:
-        # As a proxy that ended TLS would say: where TLS is demanded, plain questions are redirected.
+        # As sent by a proxy that terminates TLS: with SECURE_TLS, plain requests would be redirected.
         headers = {"X-Forwarded-Proto": "https", **({"Host": self.host_header} if self.host_header else {})}
         try:
             with closing(
@@ -29,6 +29,7 @@ class Probe:
 
 
 def host_header(environment: Mapping[str, str]) -> str | None:
-    """A name out of ALLOWED_HOSTS: where it is set, web may refuse to be asked by its address."""
+    """Return a name from ALLOWED_HOSTS, or None if it is not set."""
+    # With ALLOWED_HOSTS set, web may reject requests that use its IP address.
     names = [name.strip() for name in environment.get("ALLOWED_HOSTS", "").split(",") if name.strip(" *")]
     return names[0].lstrip(".") if names else None

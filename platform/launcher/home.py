@@ -1,8 +1,8 @@
-"""Where the embedded servers keep their data and find their programs.
+"""Directories with the data and programs of the embedded servers.
 
-Usually that is the state directory and the virtual environment. As root we start the servers under an unprivileged
-account, and that account may be unable to enter a checkout below /root: then data and a copy of the programs live under
-/var/lib, where nothing has to be opened up and no cleaner of temporary files removes what it thinks is old.
+Usually these are the state directory and the virtual environment. If the launcher runs as root, the servers run under
+an unprivileged account, which may be unable to enter a checkout below /root. Data and a copy of the programs are then
+stored below /var/lib, where no permissions have to be widened and no cleanup of temporary files removes them.
 """
 
 import os
@@ -19,14 +19,14 @@ SHARED = Path("/var/lib/responses-platform")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerHome:
-    """A directory that ``account`` (None: our own) can enter, and where programs are copied to if it must be so."""
+    """Data directory of the servers, which ``account`` (None: current user) can enter; programs go to ``shared``."""
 
     directory: Path
     account: SystemAccount | None
     shared: Path = SHARED
 
     def make(self, name: str) -> Path:
-        """Create a private directory of the servers' account."""
+        """Create a subdirectory that only the servers' account can access."""
         path = self.directory / name
         path.mkdir(mode=0o700, exist_ok=True)
         self.own(path)
@@ -37,13 +37,13 @@ class ServerHome:
             os.chown(path, self.account.uid, self.account.gid)
 
     def reachable(self, *, program: Path, packages: tuple[Path, ...], version: str) -> Path:
-        """The program itself, or its copy when the account cannot execute the original.
+        """Return the program, or a copy of it if the account cannot execute the original.
 
-        ``packages`` are sibling directories that must stay siblings, because the program finds its libraries by
-        relative paths. A copy is kept per version and shared by all checkouts.
+        ``packages`` are the directories to copy. Copies are kept per version and shared by all checkouts.
         """
         if may_execute(file=program, account=self.account):
             return program
+        # The packages stay siblings: the program finds its libraries by relative paths.
         target = self.shared / f"{packages[0].name}-{version}"
         if not target.is_dir():
             _copy_packages(packages=packages, target=target)
@@ -51,7 +51,7 @@ class ServerHome:
 
 
 def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
-    """Find the home for a state directory, which exists already."""
+    """Return the home for an existing state directory."""
     account = server_account(data=state_dir / "postgres")
     if account is None:
         return ServerHome(directory=state_dir, account=None, shared=shared)
@@ -63,7 +63,8 @@ def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
 
 
 def _shared_home(*, state_dir: Path, shared: Path) -> Path:
-    """The name is kept in the state directory: who deletes that starts afresh, who moves it takes the data along."""
+    # The name of the home is stored in the state directory: deleting that directory means a fresh start, and moving it
+    # keeps the data.
     name_file = state_dir / "server-home"
     if not name_file.exists():
         name_file.write_text(uuid.uuid4().hex)
@@ -76,7 +77,7 @@ def _shared_home(*, state_dir: Path, shared: Path) -> Path:
 
 
 def abandoned_homes(*, state_dir: Path, shared: Path = SHARED) -> list[Path]:
-    """Data of state directories that stood at the same place and were deleted or moved since."""
+    """Return the homes of earlier state directories with the same path that have been deleted or moved."""
     name_file = state_dir / "server-home"
     ours = name_file.read_text().strip() if name_file.exists() else ""
     found = []
@@ -88,7 +89,7 @@ def abandoned_homes(*, state_dir: Path, shared: Path = SHARED) -> list[Path]:
 
 
 def _copy_packages(*, packages: tuple[Path, ...], target: Path) -> None:
-    """Copy next to the target, then rename: a copy that was interrupted is never taken for a whole one."""
+    # Copied next to the target and renamed at the end, so that an interrupted copy is never used.
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     for package in packages:

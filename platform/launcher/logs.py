@@ -1,4 +1,4 @@
-"""The children's log files: their tail for a failure, their errors for the terminal, their size kept bounded."""
+"""Log files of child processes: tail after a failure, errors for the terminal, limit of size."""
 
 import os
 import re
@@ -8,7 +8,8 @@ from pathlib import Path
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_PIECE = 256 * 1024
-# Plain and JSON lines. PostgreSQL's ERROR is a refused statement and everyday life: constraints decide races.
+# Matches plain and JSON lines. PostgreSQL's ERROR (two spaces after the colon) is excluded: it reports a rejected
+# statement, which is normal here because constraints decide races.
 SERIOUS = re.compile(
     r"\b(CRITICAL|PANIC)\b|\bERROR\b(?!:  )|\bFATAL\b(?!:  the database system is)"
     r'|"level": ?"(error|critical)"'
@@ -16,7 +17,7 @@ SERIOUS = re.compile(
 
 
 def tail(path: Path, *, lines: int = 20) -> list[str]:
-    """The last lines of a log; empty when there is none."""
+    """Return the last lines of a log, or an empty list if it does not exist."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 65536))
@@ -26,7 +27,7 @@ def tail(path: Path, *, lines: int = 20) -> list[str]:
 
 
 class LogWatch:
-    """Follows one log from its present end."""
+    """Follows a log from its current end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +35,7 @@ class LogWatch:
         self._in_traceback = False
 
     def serious_lines(self) -> Iterator[str]:
-        """Lines since the last call that a person should see; of a traceback the one that names the error."""
+        """Yield the new lines that an operator should see; of a traceback only the line with the error."""
         for line in self._new_lines():
             if line.startswith("Traceback "):
                 self._in_traceback = True
@@ -51,13 +52,15 @@ class LogWatch:
                 piece = log.read(MAX_PIECE)
         except FileNotFoundError:
             return []
+        # An incomplete last line is left for the next call, unless it alone fills the buffer.
         whole = piece[: piece.rfind(b"\n") + 1] if len(piece) < MAX_PIECE else piece
         self._position += len(whole)
         return whole.decode(errors="replace").splitlines()
 
-    def keep_small(self) -> None:
-        """Move an overgrown log aside. The child keeps the file open for appending, so it is copied and emptied."""
+    def rotate(self) -> None:
+        """Rotate the log if it exceeds its maximum size."""
         if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
+            # Copied and truncated instead of renamed, because the child keeps the file open for appending.
             shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
             os.truncate(self._path, 0)
             self._position = 0

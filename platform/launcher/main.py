@@ -1,4 +1,4 @@
-"""What `manage.py` does with its arguments. Standard library only, until the environment is entered."""
+"""Dispatch of `manage.py` commands. Uses only the standard library until the virtual environment is active."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ DESCRIPTION = "Start the whole platform: database, broker, web, worker and beat.
 
 
 def main(*, root: Path, argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Run the command and return the exit code."""
     try:
         match list(argv[1:]):
             case ["up", *arguments]:
@@ -29,12 +29,13 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
     except LaunchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before the supervisor takes care of it: while installing
+    except KeyboardInterrupt:
+        # During the installation; later the supervisor handles Ctrl-C. 128 + SIGINT, as shells report it.
         return 130
 
 
 def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
-    # Parsed first: a wrong option is not worth half a minute of installing.
+    # Parsed first, so that a wrong option is reported before the installation, which may take half a minute.
     options = _parse(arguments)
     bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.plain))
     from launcher import up
@@ -46,10 +47,10 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv, report=Report())
     os.chdir(root)
     sys.stdout.flush()
-    # Who names tests waits for few; the whole suite is shared among the cores. The last -m wins, so that `test -m slow`
-    # means what it says.
-    shared = [] if arguments else ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *shared, *arguments])  # noqa: S606
+    # Only the whole suite runs in parallel; for a few tests, starting the workers takes longer. pytest uses the last
+    # -m, so `test -m slow` overrides the default.
+    parallel = [] if arguments else ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments])  # noqa: S606
 
 
 def _django(*, root: Path, argv: Sequence[str]) -> int:
@@ -73,9 +74,11 @@ def _running_environment(root: Path) -> dict[str, str]:
         return state.read_environment(state=here)
     try:
         running = state.read_environment(state=here)
-    except LaunchError:  # another user's, and a database is named
+    except LaunchError:
+        # The instance belongs to another user, which does not matter: this command has a database of its own.
         return {}
-    running.pop("DATABASE_OWNER_URL", None)  # the owner of another database
+    # The owner role of the instance's database must not be used for the database that the caller named.
+    running.pop("DATABASE_OWNER_URL", None)
     return running
 
 
@@ -84,7 +87,7 @@ def _parse(arguments: list[str]) -> Options:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
     parser.add_argument(
-        "--no-input", action="store_true", help="for scripts: plain lines, nothing that expects a person at a terminal"
+        "--no-input", action="store_true", help="for scripts: plain output without colors or progress lines"
     )
     parsed = parser.parse_args(arguments)
     return Options(host=parsed.host, port=parsed.port, plain=parsed.no_input)

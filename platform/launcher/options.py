@@ -1,11 +1,11 @@
-"""What `up` was asked for on its command line."""
+"""Command line options of `manage.py up`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``port`` None: not asked for. ``plain``: whole lines only, even on a terminal."""
+    """``port`` is None if not given. ``plain`` disables progress lines and colors, even on a terminal."""
 
     host: str
     port: int | None

@@ -1,4 +1,4 @@
-"""Free ports on this machine."""
+"""Selection of free TCP ports."""
 
 import errno
 import socket
@@ -10,14 +10,14 @@ NEIGHBOURS = 20
 
 
 def is_free(*, host: str, port: int) -> bool:
-    """Whether a server could listen there now.
+    """Return whether a server could listen on the port now.
 
-    Raises LaunchError when no server of ours ever could: the address is not this machine's, or the port is privileged.
+    Raises LaunchError if it never could, because the address is not local or the port is privileged.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # Without it a connection of a server that just stopped (TIME_WAIT) would make the port look taken.
+            # Otherwise connections of a server that has just stopped (TIME_WAIT) would make the port appear in use.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except socket.gaierror as unknown:
@@ -30,22 +30,20 @@ def is_free(*, host: str, port: int) -> bool:
 
 
 def any_free(*, host: str = "127.0.0.1") -> int:
-    """A port that the kernel says is free; the race until it is used is small, and callers retry."""
+    """Return a port that is free at the moment. Another process may take it before the caller does."""
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def usual(*, base: int, key: str) -> int:
-    """A port between ``base`` and ``base`` + 2,500 that is always the same for one key.
-
-    Instances in different directories so start at the same moment without choosing the same port.
-    """
+    """Return a port between ``base`` and ``base`` + 2,500 that depends only on the key."""
+    # Instances in different directories can start at the same time without choosing the same port.
     return base + zlib.crc32(key.encode()) % 2500
 
 
 def prefer(*, host: str, port: int) -> int:
-    """That port, else one of the next few, else any free one."""
+    """Return the port if it is free, else one of the next 20, else any free port."""
     for candidate in range(port, min(port + NEIGHBOURS, 65536)):
         if is_free(host=host, port=candidate):
             return candidate

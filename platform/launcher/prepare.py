@@ -1,6 +1,6 @@
-"""Migrates and makes the demo objects, in one process: starting Django twice would cost every start another second.
+"""Migrations and demo objects: `python -m launcher.prepare FILE [--demo-upstream URL]`.
 
-`python -m launcher.prepare FILE [--demo-upstream URL]` leaves in FILE (0600) the JSON object of `prepare_demo`.
+Writes the JSON object of `prepare_demo` to FILE (mode 0600).
 """
 
 import os
@@ -16,11 +16,12 @@ from launcher.credentials import write_private
 
 def main(file: str, *arguments: str) -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    # Both commands run in one process: starting Django twice would make every start a second longer.
     django.setup()
     call_command("migrate", "--noinput")
-    said = StringIO()
-    call_command("prepare_demo", "--json", *arguments, stdout=said)
-    write_private(path=Path(file), text=said.getvalue())
+    output = StringIO()
+    call_command("prepare_demo", "--json", *arguments, stdout=output)
+    write_private(path=Path(file), text=output.getvalue())
 
 
 if __name__ == "__main__":

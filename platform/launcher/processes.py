@@ -1,8 +1,8 @@
-"""Child processes that cannot outlive us unnoticed.
+"""Child processes that cannot outlive the launcher unnoticed.
 
-Each child leads its own session, so that a terminal's Ctrl-C reaches only the supervisor and the whole family of a
-child can be ended by its process group. On Linux the kernel signals it when we die; everywhere a record on disk lets
-the next start recognise and end what a killed supervisor left behind.
+Each child leads its own session: Ctrl-C in the terminal reaches only the supervisor, and a child can be ended with all
+its descendants through its process group. On Linux the kernel signals the children when the launcher dies. On all
+systems, records on disk let the next start find and end the children of a launcher that was killed.
 """
 
 import ctypes
@@ -22,17 +22,17 @@ from launcher.accounts import SystemAccount
 from launcher.errors import LaunchError
 
 PR_SET_PDEATHSIG = 1
-# Loaded before any fork: between fork and exec nothing may be imported or allocated needlessly.
+# Loaded before any fork: between fork and exec, imports and allocations can deadlock.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildCommand:
-    """What to run and how to end it.
+    """Command line, environment and signals of a child process.
 
-    ``stdin`` is written once and closed, for what must not be seen in a process list. Output is appended to ``log``.
-    ``stop_signal`` asks for an orderly end and ``last_signal`` for an end at once; ``death_signal`` is what the kernel
-    sends when the supervisor is gone.
+    ``stdin`` is written once and closed; it is for input that must not appear in a process list. Output is appended to
+    ``log``. ``stop_signal`` requests an orderly shutdown, ``last_signal`` an immediate one; the kernel sends
+    ``death_signal`` if the launcher dies.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ChildCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who a process is: a pid alone may have been given to another one since. ``started`` has no fixed unit."""
+    """Identity of a process, because pids are reused. ``started`` is its start time in a system-specific format."""
 
     pid: int
     started: str
@@ -57,7 +57,8 @@ class Identity:
 
 
 def start(command: ChildCommand) -> subprocess.Popen[bytes]:
-    """Start a child. Call it from the main thread only: the death signal fires when the *thread* that forked ends."""
+    """Start a child process. Must be called from the main thread."""
+    # The kernel sends the death signal when the *thread* that forked ends, not the process.
     account = command.account
     with command.log.open("ab") as log:
         process = subprocess.Popen(
@@ -71,7 +72,7 @@ def start(command: ChildCommand) -> subprocess.Popen[bytes]:
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=[] if account else None,
-            # Runs after the change of user, which would clear the setting; the launcher has no second thread.
+            # Runs after the change of user, which would reset the setting. Safe here: the launcher has one thread.
             preexec_fn=partial(_tie_to_parent, os.getpid(), command.death_signal),  # noqa: PLW1509
         )
     if process.stdin:
@@ -84,12 +85,13 @@ def _tie_to_parent(parent: int, death_signal: int) -> None:
     if _libc is None:
         return
     _libc.prctl(PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:  # it died before the line above
+    # The parent may have died before the line above.
+    if os.getppid() != parent:
         os._exit(1)
 
 
 def end(process: subprocess.Popen[bytes], *, asking: signal.Signals, patience: float) -> bool:
-    """Ask for the end, wait ``patience`` seconds, then kill the process group. True when asking was enough."""
+    """Send the signal, wait ``patience`` seconds, then kill the process group. Return whether the signal sufficed."""
     if process.poll() is None:
         process.send_signal(asking)
     try:
@@ -98,7 +100,7 @@ def end(process: subprocess.Popen[bytes], *, asking: signal.Signals, patience: f
         signal_group(process.pid, signal.SIGKILL)
         process.wait()
         return False
-    # The leader is gone; what it started and left behind goes with it.
+    # The leader has ended, but processes that it started may still run.
     signal_group(process.pid, signal.SIGKILL)
     return True
 
@@ -109,21 +111,21 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def identify(pid: int) -> Identity | None:
-    """Who runs under that pid now; None when nobody does, or only a zombie whose parent has not looked."""
+    """Return the identity of the process with this pid, or None if there is none or only a zombie."""
     return _identify_by_proc(pid) if sys.platform == "linux" else _identify_by_ps(pid)
 
 
 def current() -> Identity:
-    """Who we are, for a record that others check."""
-    us = identify(os.getpid())
-    if us is None:
-        raise LaunchError("This system does not say which processes run (no /proc, no ps).")
-    return us
+    """Return the identity of this process. Raises LaunchError if the system has neither /proc nor ps."""
+    own = identify(os.getpid())
+    if own is None:
+        raise LaunchError("Processes cannot be identified on this system: it has neither /proc nor ps.")
+    return own
 
 
 def _identify_by_proc(pid: int) -> Identity | None:
     try:
-        # The name, second and in parentheses, may itself hold spaces and parentheses.
+        # The second field is the name in parentheses, which may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -133,21 +135,21 @@ def _identify_by_proc(pid: int) -> Identity | None:
 
 
 def _identify_by_ps(pid: int) -> Identity | None:
-    asked = subprocess.run(
+    listing = subprocess.run(
         ["ps", "-ww", "-o", "stat=", "-o", "lstart=", "-o", "command=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "LC_ALL": "C"},
     )
-    words = asked.stdout.split(maxsplit=6)
+    words = listing.stdout.split(maxsplit=6)
     if len(words) < 7 or words[0].startswith("Z"):
         return None
     return Identity(pid=pid, started=" ".join(words[1:6]), command=words[6])
 
 
 class Records:
-    """The children of this state directory on disk, one JSON file each, so that the next start knows them."""
+    """Records of the child processes in a state directory, one JSON file each, for the next start."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -157,7 +159,7 @@ class Records:
         identity = identify(process.pid)
         if identity is not None:
             record = {"stop_signal": int(command.stop_signal), **asdict(identity)}
-            # Renamed into place: whoever reads meanwhile gets the old record or the new one, never half of one.
+            # Renamed into place, so that a reader never sees half a record.
             unfinished = self._directory / f"{command.name}.new"
             unfinished.write_text(json.dumps(record))
             unfinished.replace(self._path(command.name))
@@ -166,19 +168,20 @@ class Records:
         self._path(name).unlink(missing_ok=True)
 
     def _leftovers(self) -> Iterator[tuple[str, Identity, signal.Signals]]:
-        """Recorded children that still run. A pid that someone else has by now is not one of them."""
+        """Yield the recorded children that are still running."""
         for path in sorted(self._directory.glob("*.json")):
             try:
                 record = json.loads(path.read_text())
                 stop_signal = signal.Signals(record.pop("stop_signal"))
                 recorded = Identity(**record)
             except (ValueError, TypeError, KeyError):
-                continue  # written by a release that kept other records, or by nobody of ours
+                # Written by another release with a different format.
+                continue
             if is_same(recorded, identify(recorded.pid)):
                 yield path.stem, recorded, stop_signal
 
     def end_leftovers(self, *, patience: float = 5.0) -> list[str]:
-        """End what an earlier supervisor left running, and forget all records; returns the names of what was ended."""
+        """End the children of an earlier launcher, delete all records and return the names of the ended children."""
         found = list(self._leftovers())
         for _, leftover, stop_signal in found:
             signal_group(leftover.pid, stop_signal)
@@ -196,9 +199,10 @@ class Records:
 
 
 def is_same(recorded: Identity, running: Identity | None) -> bool:
-    """Whether a record speaks of that process. Servers rewrite their command line, but keep the program's name."""
+    """Return whether a recorded process is the running one."""
     if running is None or running.started != recorded.started:
         return False
+    # Servers change their command line for process lists, but keep the name of the program in it.
     program = Path(recorded.command.split(maxsplit=1)[0]).name if recorded.command else ""
     return program in running.command
 
@@ -208,7 +212,7 @@ def _is_gone(recorded: Identity) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float, interval: float = 0.02) -> bool:
-    """Poll a condition; False when it did not come true in time."""
+    """Poll a condition. Return False if it does not become true in time."""
     deadline = monotonic() + seconds
     while not condition():
         if monotonic() > deadline:

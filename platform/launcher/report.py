@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: steps with their time, one line that moves while something takes long."""
+"""Progress output on the terminal: finished steps with their time, and a status line during long steps."""
 
 import shutil
 import sys
@@ -6,12 +6,12 @@ from contextlib import suppress
 from time import monotonic
 from typing import TextIO
 
-PLAIN_INTERVAL = 5.0  # seconds between signs of life where a line cannot be rewritten
+PLAIN_INTERVAL = 5.0  # seconds between status lines if a line cannot be overwritten
 PLAIN_WIDTH = 100
 
 
 class Report:
-    """Progress on a stream. ``plain`` (or a stream that is no terminal) means whole lines and no colour."""
+    """Progress on a stream. With ``plain``, or if the stream is not a terminal, it prints full lines without color."""
 
     def __init__(self, *, stream: TextIO = sys.stdout, plain: bool = False) -> None:
         self._stream = stream
@@ -25,12 +25,12 @@ class Report:
         return monotonic() - self._started
 
     def step(self, text: str) -> None:
-        """Something is done; the line says when, in seconds since the start."""
+        """Print a finished step with the seconds since the start."""
         self._last_sign = monotonic()
         self.line(f"{self._dim(f'{self.elapsed:6.1f} s')}  {text}")
 
     def status(self, text: str) -> None:
-        """Something goes on: a line that the next one replaces, or now and then a line where that is impossible."""
+        """Show what is in progress, on a line that is overwritten; in plain output, print a line every few seconds."""
         line = f"{self.elapsed:6.1f} s  {text}"
         if self._moving:
             width = shutil.get_terminal_size().columns - 1
@@ -53,7 +53,7 @@ class Report:
         return f"\033[2m{text}\033[0m" if self._moving else text
 
     def _write(self, text: str) -> None:
-        """Nobody reading any more, or the terminal gone, is no reason to stop serving or to stop badly."""
+        # A closed terminal or pipe must not end the platform or disturb its shutdown.
         with suppress(OSError):
             self._stream.write(text)
             self._stream.flush()

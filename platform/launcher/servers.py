@@ -1,4 +1,4 @@
-"""The embedded servers of `up`: each starts under the supervisor and leaves the URLs that the platform uses."""
+"""The embedded servers of `up`. Each runs under the supervisor and yields the URLs that the platform uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from launcher.report import Report
 from launcher.supervisor import Stage, Supervisor
 from launcher.valkey import Valkey
 
-# Below what systems give to outgoing connections, and different for different checkouts.
+# Below the range of outgoing connections, so that none of them can occupy the port.
 POSTGRES_PORTS, VALKEY_PORTS = 20000, 23000
 DATABASE = "platform"
-RECOVERY_SECONDS = 120.0  # after a crash of the machine there may be much to replay
+RECOVERY_SECONDS = 120.0  # after a crash of the machine, a long log may have to be replayed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class EmbeddedServers:
     secrets: Mapping[str, str] = field(repr=False)
 
     def start_postgres(self) -> dict[str, str]:
-        """Returns DATABASE_URL and DATABASE_OWNER_URL."""
+        """Start PostgreSQL and return DATABASE_URL and DATABASE_OWNER_URL."""
         cluster = postgres.open_cluster(
             home=self.home, port=self._port(POSTGRES_PORTS), password=self.secrets["POSTGRES_SUPERUSER_PASSWORD"]
         )
@@ -49,7 +49,7 @@ class EmbeddedServers:
         return {"DATABASE_URL": url(app), "DATABASE_OWNER_URL": url(owner)}
 
     def start_valkey(self) -> dict[str, str]:
-        """Returns REDIS_URL."""
+        """Start Valkey and return REDIS_URL."""
         server = Valkey(
             program=valkey.find_program(home=self.home),
             home=self.home,

@@ -1,4 +1,4 @@
-"""The state directory: who runs in it, and the environment that this instance's other commands need."""
+"""The state directory: its lock, and the environment variables for other commands of the running instance."""
 
 import fcntl
 import json
@@ -35,28 +35,32 @@ class State:
 
 
 def locate(*, root: Path, environment: Mapping[str, str]) -> State:
-    """STATE_DIR, relative to the checkout wherever the command is given."""
+    """Return the state directory. STATE_DIR is relative to the checkout, not to the working directory."""
     return State(directory=(root / (environment.get("STATE_DIR") or DEFAULT)).resolve())
 
 
 class InstanceLock:
-    """The right to run in a state directory; the kernel takes it back when the process ends, however it ends."""
+    """Exclusive lock on a state directory. The kernel releases it when the process ends, also after a crash."""
 
     def __init__(self, state: State) -> None:
-        """Raises LaunchError, with pid and address, when another process holds it, or when it cannot be written."""
+        """Take the lock.
+
+        Raises LaunchError if another process holds it (with its pid and URL), or if the directory is not writable.
+        """
         try:
             state.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: IO[str] = (state.directory / "lock").open("a+")
         except OSError as refused:
-            raise LaunchError(f"The state directory {state.directory} cannot be used: {refused.strerror}.") from refused
+            message = f"The state directory {state.directory} is not usable: {refused.strerror}."
+            raise LaunchError(message) from refused
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LaunchError(self._who()) from None
+            raise LaunchError(self._describe_holder()) from None
         self.announce(url="")
 
     def announce(self, *, url: str) -> None:
-        """Tell who asks next where we answer."""
+        """Write pid and URL to the lock file, for the error message of a second start."""
         self._file.seek(0)
         self._file.truncate()
         json.dump({"pid": os.getpid(), "url": url}, self._file)
@@ -65,27 +69,28 @@ class InstanceLock:
     def release(self) -> None:
         self._file.close()
 
-    def _who(self) -> str:
+    def _describe_holder(self) -> str:
         self._file.seek(0)
         try:
-            said = json.load(self._file)
-            pid, url = int(said["pid"]), str(said["url"])
+            holder = json.load(self._file)
+            pid, url = int(holder["pid"]), str(holder["url"])
         except (ValueError, KeyError, TypeError):
-            return "The platform is already starting here."
-        where = f" at {url}" if url else ""
-        return f"The platform is already running{where} (pid {pid}): stop it with Ctrl-C there or `kill {pid}`."
+            # The holder has the lock but has not written the file yet.
+            return "The platform is already starting in this directory."
+        at_url = f" at {url}" if url else ""
+        return f"The platform is already running{at_url} (pid {pid}). Stop it with Ctrl-C or `kill {pid}`."
 
 
 def write_environment(*, state: State, variables: Mapping[str, str]) -> None:
-    """Keep what the other commands of this running instance need, secrets included, for our user only."""
+    """Store the variables that other commands of this instance need, secrets included, readable by this user only."""
     content = {"process": asdict(current()), "variables": dict(variables)}
     write_private(path=state.environment_file, text=json.dumps(content, indent=2))
 
 
 def read_environment(*, state: State) -> dict[str, str]:
-    """The variables of the instance that runs now; nothing when none does, even if a killed one left its file.
+    """Return the variables of the running instance, or an empty dictionary if none is running.
 
-    Raises LaunchError when there is one that belongs to another user.
+    Raises LaunchError if the file belongs to another user.
     """
     try:
         content = json.loads(state.environment_file.read_text())
@@ -94,8 +99,9 @@ def read_environment(*, state: State) -> dict[str, str]:
         return {}
     except PermissionError:
         raise LaunchError(
-            f"{state.environment_file} belongs to another user: run this command as the user who runs the platform, "
+            f"{state.environment_file} belongs to another user. Run this command as the user who runs the platform, "
             "or set DATABASE_URL."
         ) from None
+    # An instance that was killed leaves its file behind.
     variables: dict[str, str] = content["variables"]
     return variables if is_same(owner, identify(owner.pid)) else {}

@@ -1,4 +1,4 @@
-"""What a newcomer reads when the platform is up: where it is, how to get in, and a line that works as printed."""
+"""The summary that `up` prints at the end: URLs, credentials and a curl command that works as printed."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from launcher.errors import LaunchError
 
 @dataclass(frozen=True, kw_only=True)
 class DemoObjects:
-    """What `prepare_demo` made or found; the password only when it was made just now."""
+    """Result of `prepare_demo`. `admin_password` is set only if the user was created just now."""
 
     team: str
     key: str
@@ -21,17 +21,18 @@ class DemoObjects:
 
 
 def parse(text: str) -> DemoObjects:
-    """Read the JSON object of `prepare_demo`. Raises LaunchError when it is none."""
+    """Parse the JSON object of `prepare_demo`. Raises LaunchError if it is invalid."""
     try:
         made = json.loads(text)
         return DemoObjects(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
     except (ValueError, KeyError, TypeError) as unreadable:
-        raise LaunchError(f"`prepare_demo` did not answer with its JSON object: {unreadable!r}.") from unreadable
+        raise LaunchError(f"`prepare_demo` did not return its JSON object: {unreadable!r}.") from unreadable
 
 
 def password_hint(*, prepared: DemoObjects, state_dir: Path) -> str:
-    """The password when it is new, and afterwards where it was kept."""
+    """Return a hint to the admin password: the password itself if it is new, else the file that contains it."""
     kept = state_dir / "admin-password"
+    # Only a hash is in the database, so a new password is stored before anything else can fail.
     if prepared.admin_password:
         write_private(path=kept, text=f"{prepared.admin_password}\n")
         return f"password {prepared.admin_password}"
@@ -49,7 +50,7 @@ def curl(*, address: Address, key: str, model: str) -> str:
 
 
 def block(*, address: Address, prepared: DemoObjects, hint: str, model: str, logs: Path) -> list[tuple[str, str]]:
-    """Labels and values, in the order of the terminal."""
+    """Return the labels and values of the summary in display order."""
     return [
         ("API", f"{address.url}/v1"),
         ("Admin", f"{address.url}/admin/  user {prepared.admin_user}, {hint}"),

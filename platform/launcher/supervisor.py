@@ -1,4 +1,4 @@
-"""Keeps the platform's processes running and ends them in order. One thread, no work between events."""
+"""The supervisor: keeps the platform's processes running and ends them in order. It uses a single thread."""
 
 import signal
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from launcher.logs import LogWatch, tail
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report
 
-QUICK = 10.0  # seconds; who lives shorter died of something that a restart does not cure
+QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a restart does not solve
 MAX_QUICK_DEATHS = 4
 LONGEST_DELAY = 8.0
 LAST_LINES = 15
-# Seconds until everything is ended, in the order of Stage: a worker may finish what it is about to finish.
+# Seconds for an orderly shutdown of each stage: workers get time to finish or release their runs.
 STAGE_PATIENCE = {0: 6.0, 1: 2.5}
 
 
 class Stage(IntEnum):
-    """The order of ending: what uses the servers goes before the servers."""
+    """Shutdown order: processes that use the servers end before the servers."""
 
     APPLICATION = 0
     SERVERS = 1
@@ -31,12 +31,12 @@ class Stage(IntEnum):
 
 @dataclass(kw_only=True)
 class Restarts:
-    """Decides when a child that died starts again."""
+    """Backoff for the restarts of one child."""
 
     quick_deaths: int = 0
 
     def delay_after(self, *, lived: float) -> float | None:
-        """Seconds to wait before the next start; None when too many died young in a row."""
+        """Return the seconds to wait before the next start, or None after too many early deaths in a row."""
         self.quick_deaths = self.quick_deaths + 1 if lived < QUICK else 1
         if self.quick_deaths >= MAX_QUICK_DEATHS:
             return None
@@ -56,11 +56,11 @@ class _Service:
 
 
 def _nothing() -> None:
-    """What most children need before a start."""
+    """Default for `before`."""
 
 
 class Supervisor:
-    """Starts children, restarts those that die, shows their serious log lines, ends all of them."""
+    """Starts child processes, restarts those that die, shows errors from their logs and ends them."""
 
     def __init__(self, *, records: Records, interrupts: Interrupts, report: Report) -> None:
         self._records = records
@@ -69,7 +69,7 @@ class Supervisor:
         self._services: list[_Service] = []
 
     def start(self, command: ChildCommand, *, stage: Stage, before: Callable[[], None] = _nothing) -> None:
-        """Start a child and keep it running from now on; ``before`` runs ahead of every start."""
+        """Start a child and keep it running. ``before`` is called before every start, restarts included."""
         watch = LogWatch(command.log)
         before()
         service = _Service(
@@ -83,7 +83,7 @@ class Supervisor:
         self._services.append(service)
 
     def run_once(self, command: ChildCommand) -> None:
-        """Run a command to its end. Raises LaunchError, with the end of its log shown, when it fails."""
+        """Run a command and wait for its end. If it fails, show the end of its log and raise LaunchError."""
         process = self._spawn(command)
         try:
             self.wait_for(lambda: process.poll() is not None, seconds=600, what=f"`{command.name}`")
@@ -95,26 +95,27 @@ class Supervisor:
             raise LaunchError(f"`{command.name}` failed: {_how_it_ended(process.returncode)}.")
 
     def wait_for(self, condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-        """Keep everything running until the condition holds. Raises LaunchError when it does not come true in time."""
+        """Keep all children running until the condition is true. Raises LaunchError after `seconds`."""
         deadline = monotonic() + seconds
         while not condition():
             if monotonic() > deadline:
-                raise LaunchError(f"{what} was not ready within {seconds:.0f} s; its log may say why.")
-            self.look_after()
+                raise LaunchError(f"{what} was not ready within {seconds:.0f} s. Its log may contain the reason.")
+            self.check_children()
             self._interrupts.pause(0.03)
 
     def is_running(self, name: str) -> bool:
         return any(service.command.name == name and service.process.poll() is None for service in self._services)
 
     def run_forever(self) -> None:
-        """Look after the children until something raises: Stopped, or LaunchError when one cannot be kept running."""
+        """Keep all children running. Raises Stopped at a stop signal, LaunchError if a child keeps dying."""
         while True:
-            self.look_after()
+            self.check_children()
             for service in self._services:
-                service.watch.keep_small()
+                service.watch.rotate()
             self._interrupts.pause(self._until_next_restart())
 
-    def look_after(self) -> None:
+    def check_children(self) -> None:
+        """Show new errors from the logs, and restart children that have died."""
         for service in self._services:
             for line in service.watch.serious_lines():
                 self._report.line(f"{service.command.name:>10} | {line[:300]}")
@@ -130,14 +131,15 @@ class Supervisor:
 
     def _plan_restart(self, service: _Service) -> None:
         name, how = service.command.name, _how_it_ended(service.process.returncode)
-        processes.signal_group(service.process.pid, signal.SIGKILL)  # what it started must not work on beside the next
+        # Descendants of the dead child must not keep running next to its successor.
+        processes.signal_group(service.process.pid, signal.SIGKILL)
         delay = service.restarts.delay_after(lived=monotonic() - service.started)
         if delay is None:
             self._show_tail(service.command)
             raise LaunchError(
-                f"{name} died {MAX_QUICK_DEATHS} times in a row ({how}); its log is {service.command.log}."
+                f"{name} died {MAX_QUICK_DEATHS} times in a row ({how}). See its log: {service.command.log}."
             )
-        self._report.step(f"{name} died ({how}), starting it again in {delay:.1f} s")
+        self._report.step(f"{name} died ({how}), restarting in {delay:.1f} s")
         service.restart_at = monotonic() + delay
 
     def _restart(self, service: _Service) -> None:
@@ -156,7 +158,7 @@ class Supervisor:
             self._report.line(f"{command.name:>10} | {line[:300]}")
 
     def stop(self) -> None:
-        """End everything, users of the servers first. Takes at most the sum of STAGE_PATIENCE and a moment."""
+        """End all children, stage by stage. Takes little longer than the sum of STAGE_PATIENCE."""
         for stage in Stage:
             self._end([service for service in self._services if service.stage is stage], patience=STAGE_PATIENCE[stage])
         self._services.clear()
@@ -167,7 +169,7 @@ class Supervisor:
                 service.process.send_signal(service.command.stop_signal)
         deadline = monotonic() + patience
         while any(service.process.poll() is None for service in services):
-            if monotonic() > deadline or self._interrupts.impatient:
+            if monotonic() > deadline or self._interrupts.stop_requested_twice:
                 break
             self._interrupts.rest(0.1)
         for service in services:

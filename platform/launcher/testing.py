@@ -1,7 +1,7 @@
-"""Private servers for one test run: a slot of its own, a fresh database, gone when the run ends.
+"""Private servers for one test run, with a new database that is dropped at the end.
 
-Runs at the same time take different slots, so none waits for or disturbs another; a slot keeps its cluster, so that
-only its first use pays for making one.
+Each run takes a free slot, so that simultaneous runs do not wait for or disturb each other. A slot keeps its PostgreSQL
+cluster, because creating one takes seconds.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ MAX_SLOTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateServers:
-    """Where the servers of this run are. ``stop`` ends what was started and drops what was created; safe to repeat."""
+    """URLs of the servers of a run. ``stop`` ends the servers and drops the database; it may be called repeatedly."""
 
     owner_url: str = field(repr=False)
     app_url: str = field(repr=False)
@@ -42,8 +42,8 @@ class PrivateServers:
 def start_servers(directory: Path, *, environment: Mapping[str, str] = os.environ) -> PrivateServers:
     """Start PostgreSQL and Valkey below ``directory`` and create the database ``test_<pid>``.
 
-    TEST_DATABASE_URL (a superuser's) and TEST_REDIS_URL name servers to use instead. Raises LaunchError when a server
-    does not start.
+    If TEST_DATABASE_URL (of a superuser) or TEST_REDIS_URL is set, that server is used instead. Raises LaunchError if a
+    server does not start.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _remove_dead_states(directory)
@@ -53,22 +53,22 @@ def start_servers(directory: Path, *, environment: Mapping[str, str] = os.enviro
         state_dir = directory / f"state-{os.getpid()}"
         state_dir.mkdir(mode=0o700, exist_ok=True)
         undo.callback(shutil.rmtree, state_dir, ignore_errors=True)
-        borrowed = environment.get("TEST_DATABASE_URL")
-        owner, app = _borrow_database(borrowed, undo) if borrowed else _start_postgres(slot, undo)
+        existing = environment.get("TEST_DATABASE_URL")
+        owner, app = _use_existing_postgres(existing, undo) if existing else _start_postgres(slot, undo)
         redis_url = environment.get("TEST_REDIS_URL") or _start_valkey(slot, undo)
         stop = partial(_stop, undo.pop_all(), starter=os.getpid())
     return PrivateServers(owner_url=owner, app_url=app, redis_url=redis_url, state_dir=state_dir, stop=stop)
 
 
 def _stop(undo: ExitStack, *, starter: int) -> None:
-    """Only in the process that started them: a fork of it, ending, must not take the servers away."""
+    # A forked child runs the same exit handlers and must not stop the servers of its parent.
     if os.getpid() == starter:
         undo.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Slot:
-    """A directory that this run holds by a lock, which the kernel lets go of whatever becomes of us."""
+    """A directory locked by this run. The kernel releases the lock when the process ends, also after a crash."""
 
     home: ServerHome
     directory: Path
@@ -89,7 +89,7 @@ class _Slot:
             records = Records(directory / "pids")
             records.end_leftovers()
             return cls(home=_fresh_home(directory), directory=directory, records=records, lock=lock)
-        raise LaunchError(f"{MAX_SLOTS} test runs hold a slot in {parent} already.")
+        raise LaunchError(f"All {MAX_SLOTS} slots in {parent} are in use by other test runs.")
 
     def start(self, command: ChildCommand, undo: ExitStack) -> subprocess.Popen[bytes]:
         process = processes.start(command)
@@ -112,7 +112,7 @@ def _start_postgres(slot: _Slot, undo: ExitStack) -> tuple[str, str]:
     try:
         admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
     except LaunchError:
-        # Without fsync a crash of the machine may have spoilt it, and nothing in it is worth keeping.
+        # The cluster runs without fsync, so a crash of the machine may have damaged it. It contains nothing to keep.
         shutil.rmtree(slot.home.directory / "postgres", ignore_errors=True)
         admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
     for leftover in database.databases(admin=admin, prefix="test_"):
@@ -142,13 +142,13 @@ def _start_valkey(slot: _Slot, undo: ExitStack) -> str:
 
 def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], *, what: str) -> None:
     if not wait_until(lambda: process.poll() is not None or ready(), seconds=60) or process.poll() is not None:
-        raise LaunchError(f"{what} did not start; its log lies in the slot's directory.")
+        raise LaunchError(f"{what} did not start. See its log in the directory of the slot.")
 
 
 def _create_database(
     name: str, *, admin: str, undo: ExitStack, owner: DatabaseRole, app: DatabaseRole
 ) -> tuple[str, str]:
-    """Returns the owner's and the application's URL."""
+    """Create a database and return the URLs of its owner and of the application role."""
     undo.callback(database.drop, admin=admin, database=name)
     database.prepare(admin=admin, database=name, owner=owner, app=app)
     host, port = database.address(admin=admin)
@@ -161,8 +161,8 @@ def _roles(*, prefix: str) -> tuple[DatabaseRole, DatabaseRole]:
     return owner, DatabaseRole(name=f"{prefix}_app", password=made["POSTGRES_APP_PASSWORD"])
 
 
-def _borrow_database(admin: str, undo: ExitStack) -> tuple[str, str]:
-    """On a server that others use too, names are this run's alone, and leave with it."""
+def _use_existing_postgres(admin: str, undo: ExitStack) -> tuple[str, str]:
+    # Others may use the server, too: unique names for database and roles, which are dropped at the end.
     name = f"test_{secrets.token_hex(4)}"
     owner, app = _roles(prefix=name)
     undo.callback(database.drop_role, admin=admin, role=owner)

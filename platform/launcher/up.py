@@ -1,6 +1,6 @@
-"""`manage.py up`: one foreground process that starts everything, keeps it running and ends it.
+"""`manage.py up`: a foreground process that starts the whole platform, keeps it running and stops it.
 
-Servers that the environment names (DATABASE_URL, REDIS_URL, UPSTREAM_BASE_URL) are used instead of our own.
+Servers given by DATABASE_URL, REDIS_URL or UPSTREAM_BASE_URL are used instead of the embedded ones.
 """
 
 import os
@@ -22,7 +22,7 @@ from launcher.supervisor import Stage, Supervisor
 
 DEMO_PORTS = 26000
 READY_SECONDS = 60.0
-# What an instance was configured with: its other commands must see the same.
+# Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
     "DATABASE_URL",
     "DATABASE_OWNER_URL",
@@ -51,7 +51,7 @@ CONFIGURATION = (
 
 
 def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
-    """Run the platform until it is asked to stop; returns the exit code. Raises LaunchError when it cannot go on."""
+    """Run the platform until a stop signal and return the exit code. Raises LaunchError if it cannot continue."""
     report = Report(plain=options.plain)
     here = state.locate(root=root, environment=environment)
     instance_lock = InstanceLock(here)
@@ -60,7 +60,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
     supervisor = Supervisor(records=records, interrupts=interrupts, report=report)
     try:
         for name in records.end_leftovers():
-            report.step(f"Ended {name}, which a killed start had left behind")
+            report.step(f"Ended {name}, left running by a previous instance that was killed")
         platform = Platform(root=root, here=here, environment=environment, report=report, supervisor=supervisor)
         platform.start(options=options, instance_lock=instance_lock)
         supervisor.run_forever()
@@ -76,7 +76,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
 
 
 class Platform:
-    """The steps of a start, in their order. The environment grows to what the children get."""
+    """The steps of a start in their order. Each step adds to the environment of the child processes."""
 
     def __init__(
         self, *, root: Path, here: State, environment: Mapping[str, str], report: Report, supervisor: Supervisor
@@ -87,13 +87,13 @@ class Platform:
         self._supervisor = supervisor
         self._secrets = credentials.load(state_dir=here.directory, environment=environment)
         self._environment = {**environment, "STATE_DIR": str(here.directory), "PYTHONUNBUFFERED": "1"}
-        # For `python -m`: these two are what manage.py puts first as well.
+        # For children started with `python -m`; manage.py puts the same two directories first.
         paths = [str(root / "platform"), str(root), *filter(None, [environment.get("PYTHONPATH")])]
         self._environment["PYTHONPATH"] = os.pathsep.join(paths)
         self._default({name: self._secrets[name] for name in credentials.APPLICATION})
 
     def start(self, *, options: Options, instance_lock: InstanceLock) -> None:
-        """Start everything, say how to use it, and return when requests are served."""
+        """Start everything, print the summary, and return when requests are served."""
         chosen = self._choose_address(options)
         instance_lock.announce(url=chosen.url)
         self._start_servers()
@@ -101,32 +101,32 @@ class Platform:
             self._start_sandbox()
         demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
         prepared = self._prepare(demo_url)
-        # Kept at once: whatever stops this start, the next one could not tell the password any more.
+        # Stored immediately: if this start fails later, the next one cannot recover a new password.
         hint = summary.password_hint(prepared=prepared, state_dir=self._here.directory)
         state.write_environment(state=self._here, variables=self._configuration())
         self._start_application(chosen)
         self._say_ready(chosen, prepared, hint=hint, model="demo" if demo_url else "MODEL")
 
     def _configuration(self) -> dict[str, str]:
-        """What this instance was configured with, secrets in mounted files included (`NAME_FILE`)."""
+        """Return the settings of this instance, including paths of mounted secrets (`NAME_FILE`)."""
         names = [*CONFIGURATION, *(f"{name}_FILE" for name in CONFIGURATION)]
         return {name: self._environment[name] for name in names if name in self._environment}
 
     def _choose_address(self, options: Options) -> Address:
         chosen = address.choose(options=options, environment=self._environment)
         if options.port is None and "PORT" not in self._environment and chosen.port != address.DEFAULT_PORT:
-            self._report.step(f"Port {address.DEFAULT_PORT} is in use, so this uses {chosen.port}")
+            self._report.step(f"Port {address.DEFAULT_PORT} is in use, using {chosen.port} instead")
         self._environment["PORT"] = str(chosen.port)
         if (names := address.allowed_hosts(host=chosen.host)) is not None:
             self._default({"ALLOWED_HOSTS": names})
-        elif chosen.host in address.EVERYWHERE and not self._is_set("ALLOWED_HOSTS"):
-            self._report.step("The admin answers to localhost only; set ALLOWED_HOSTS to the names that others use")
+        elif chosen.host in address.WILDCARD_HOSTS and not self._is_set("ALLOWED_HOSTS"):
+            self._report.step("The admin is only available on localhost; set ALLOWED_HOSTS to allow other host names")
         return chosen
 
     def _start_servers(self) -> None:
         home = server_home(state_dir=self._here.directory)
         for abandoned in abandoned_homes(state_dir=self._here.directory):
-            self._report.line(f"          {abandoned} holds data of a deleted state directory; remove it if unneeded")
+            self._report.line(f"          {abandoned} contains data of a deleted state directory; delete it if unused")
         servers = EmbeddedServers(
             home=home,
             logs=self._here.logs,
@@ -140,7 +140,6 @@ class Platform:
             self._environment.update(servers.start_valkey())
 
     def _start_sandbox(self) -> None:
-        """What runs the code of models, where this machine can run it apart from everything else."""
         if (missing := sandboxes.missing()) is not None:
             self._report.step(missing)
             return
@@ -160,7 +159,7 @@ class Platform:
         self._environment["SANDBOX_URL"] = place
 
     def _start_demo_upstream(self) -> str:
-        """Returns the base URL of its API."""
+        """Start the demo upstream and return the base URL of its API."""
         port = ports.prefer(host=LOOPBACK, port=ports.usual(base=DEMO_PORTS, key=str(self._here.directory)))
         command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
         self._supervisor.start(command, stage=Stage.SERVERS)
@@ -174,7 +173,7 @@ class Platform:
             prepared = summary.parse(result.read_text())
         finally:
             result.unlink(missing_ok=True)
-        self._report.step("Database migrated, team, key and admin user prepared")
+        self._report.step("Database migrated; team, API key and admin user ready")
         return prepared
 
     def _start_application(self, chosen: Address) -> None:
@@ -183,10 +182,10 @@ class Platform:
         self._supervisor.start(web, stage=Stage.APPLICATION)
         probe = health.Probe(address=chosen, host_header=health.host_header(self._environment))
         self._supervisor.wait_for(probe.is_ready, seconds=READY_SECONDS, what="web")
-        # Only now: while they load they would take the processors from what somebody waits for.
+        # Started after web, because their imports would slow down the process that the user waits for.
         for name in ("worker", "beat"):
             self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
-        self._report.step("Web serves, worker and beat are starting")
+        self._report.step("Web server ready; worker and beat are starting")
 
     def _say_ready(self, chosen: Address, prepared: DemoObjects, *, hint: str, model: str) -> None:
         self._report.line()
@@ -195,7 +194,7 @@ class Platform:
         ):
             self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")
         self._report.line()
-        self._report.step("Ready. Ctrl-C stops everything.")
+        self._report.step("Ready. Press Ctrl-C to stop.")
 
     def _python(self, name: str, *arguments: str) -> ChildCommand:
         return ChildCommand(
@@ -207,7 +206,7 @@ class Platform:
         )
 
     def _is_set(self, name: str) -> bool:
-        """Directly or, as the settings allow, as NAME_FILE."""
+        """Return whether a setting is given directly or as NAME_FILE."""
         return bool(self._environment.get(name) or self._environment.get(f"{name}_FILE"))
 
     def _default(self, values: Mapping[str, str]) -> None:

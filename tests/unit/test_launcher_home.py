@@ -102,5 +102,5 @@ def test_an_account_may_not_execute_what_it_cannot_reach(state_dir: Path) -> Non
 def test_data_of_another_major_version_is_refused_rather_than_hidden(shared: Path) -> None:
     home = ServerHome(directory=shared, account=None)
     (home.make("postgres") / "pg9").mkdir()
-    with pytest.raises(LaunchError, match="holds data of PostgreSQL 9"):
+    with pytest.raises(LaunchError, match="contains data of PostgreSQL 9"):
         postgres.open_cluster(home=home, port=1, password="unused")

@@ -10,35 +10,35 @@ from launcher.address import Address
 from launcher.errors import LaunchError
 from launcher.options import Options
 
-HERE = "127.0.0.1"
+LOCAL_HOSTS = "127.0.0.1"
 
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    with socket.create_server((HERE, 0)) as server:
+    with socket.create_server((LOCAL_HOSTS, 0)) as server:
         yield server.getsockname()[1]
 
 
-def options(*, port: int | None = None, host: str = HERE) -> Options:
+def options(*, port: int | None = None, host: str = LOCAL_HOSTS) -> Options:
     return Options(host=host, port=port, plain=True)
 
 
 def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
-    assert not ports.is_free(host=HERE, port=taken)
+    assert not ports.is_free(host=LOCAL_HOSTS, port=taken)
 
 
 def test_a_port_on_which_a_connection_just_ended_is_free() -> None:
-    with socket.create_server((HERE, 0)) as server:
+    with socket.create_server((LOCAL_HOSTS, 0)) as server:
         port = server.getsockname()[1]
-        with socket.create_connection((HERE, port)) as client, server.accept()[0] as accepted:
+        with socket.create_connection((LOCAL_HOSTS, port)) as client, server.accept()[0] as accepted:
             accepted.close()
             assert client.recv(1) == b""
-    assert ports.is_free(host=HERE, port=port)
+    assert ports.is_free(host=LOCAL_HOSTS, port=port)
 
 
 def test_the_next_port_is_taken_when_the_usual_one_is_in_use(taken: int) -> None:
-    chosen = ports.prefer(host=HERE, port=taken)
-    assert taken < chosen < taken + ports.NEIGHBOURS or ports.is_free(host=HERE, port=chosen)
+    chosen = ports.prefer(host=LOCAL_HOSTS, port=taken)
+    assert taken < chosen < taken + ports.NEIGHBOURS or ports.is_free(host=LOCAL_HOSTS, port=chosen)
     assert chosen != taken
 
 

@@ -42,7 +42,7 @@ def test_a_start_that_ended_leaves_the_place_to_the_next(here: State) -> None:
 
 def test_a_directory_that_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match=r"^The state directory .* cannot be used: Not a directory\.$"):
+    with pytest.raises(LaunchError, match=r"^The state directory .* is not usable: Not a directory\.$"):
         InstanceLock(State(directory=tmp_path / "file"))
 
 

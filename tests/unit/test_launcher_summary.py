@@ -44,7 +44,7 @@ def test_a_password_that_we_never_knew_can_be_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "done", "[]", '{"team": "team_1"}'])
 def test_an_answer_that_is_not_the_object_is_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match=r"^`prepare_demo` did not answer"):
+    with pytest.raises(LaunchError, match=r"^`prepare_demo` did not return"):
         summary.parse(text)
 
 

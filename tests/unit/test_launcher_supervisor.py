@@ -71,7 +71,7 @@ def test_a_child_that_cannot_be_kept_running_ends_the_platform_and_shows_why(
     supervisor: Supervisor, shown: StringIO, tmp_path: Path
 ) -> None:
     supervisor.start(python(tmp_path, "print('no such port'); raise SystemExit(2)"), stage=Stage.APPLICATION)
-    with pytest.raises(LaunchError, match=r"^child died 4 times in a row \(exit code 2\); its log is "):
+    with pytest.raises(LaunchError, match=r"^child died 4 times in a row \(exit code 2\)\. See its log: "):
         supervisor.wait_for(lambda: False, seconds=30, what="child")
     assert "child | no such port" in shown.getvalue()
 
@@ -163,7 +163,7 @@ def test_an_overgrown_log_is_moved_aside_while_its_writer_goes_on(
         watch = LogWatch(log)
         file.write("a line that is too long\n")
         file.flush()
-        watch.keep_small()
+        watch.rotate()
         file.write("2026 ERROR next\n")
         file.flush()
     assert list(watch.serious_lines()) == ["2026 ERROR next"]

@@ -19,12 +19,12 @@ from launcher.testing import PrivateServers, start_servers
 pytestmark = pytest.mark.slow
 
 # Where the account of the servers may enter, as pytest's own directories are not.
-HERE = Path(os.environ["STATE_DIR"]).parent
+LOCAL_HOSTS = Path(os.environ["STATE_DIR"]).parent
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    path = HERE / f"state-{os.getpid()}-testing"
+    path = LOCAL_HOSTS / f"state-{os.getpid()}-testing"
     yield path
     subprocess.run(["rm", "-rf", str(path)], check=True)
 
