@@ -81,14 +81,14 @@ def other_script(upstream: ScriptedUpstream) -> Iterator[Script]:
 
 @pytest.fixture(scope="session")
 def responses_upstream(django_db_setup: None) -> Iterator[ScriptedUpstream]:
-    """An upstream that speaks Responses itself."""
+    """A scripted upstream with the Responses API."""
     with running_responses_upstream() as running:
         yield running
 
 
 @pytest.fixture
-def relayed(responses_upstream: ScriptedUpstream, database: None) -> Iterator[Script]:
-    """What it answers to one model name; checked when the test is over."""
+def responses_api_script(responses_upstream: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """The answers of one model behind a Responses upstream; unused answers fail the test."""
     with responses_script(responses_upstream) as script:
         yield script
 

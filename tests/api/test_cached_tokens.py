@@ -7,7 +7,7 @@ from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk, usage
-from tests.support.responses_upstream import answer, said
+from tests.support.responses_upstream import answer, message_events
 from tests.support.upstream import Script, stream
 
 CACHED = {"cached_tokens": 4, "cache_write_tokens": 3}
@@ -17,8 +17,8 @@ CACHED = {"cached_tokens": 4, "cache_write_tokens": 3}
 def upstream_with_usage(request: pytest.FixtureRequest) -> Script:
     """Return a model whose upstream reports this usage."""
     if request.param == "responses":
-        relayed: Script = request.getfixturevalue("relayed")
-        return relayed.then(answer(said("Hello")))
+        responses_api_script: Script = request.getfixturevalue("responses_api_script")
+        return responses_api_script.then(answer(message_events("Hello")))
     script: Script = request.getfixturevalue("script")
     counted = usage(prompt_tokens=11, completion_tokens=5, prompt_tokens_details=CACHED)
     return script.then(stream(chunk(content="Hello"), chunk(finish="stop"), counted))

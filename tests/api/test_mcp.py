@@ -10,7 +10,7 @@ from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import calling, of, tool
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
-from tests.support.responses_upstream import answer, called, said
+from tests.support.responses_upstream import answer, call_events, message_events
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
@@ -69,10 +69,10 @@ def test_the_model_is_offered_the_tools_and_reads_their_outputs(
     offered = script.bodies[0]["tools"][0]["function"]
     assert (offered["name"], offered["description"]) == ("box__add", "Sums.\nAdd two numbers.")
     assert offered["parameters"]["required"] == ["a"]
-    called, read = script.messages[1][-2:]
-    assert called["tool_calls"][0]["function"] == {"name": "box__add", "arguments": '{"a":2,"b":3}'}
-    assert (read["role"], read["content"]) == ("tool", "5")
-    assert read["tool_call_id"] == called["tool_calls"][0]["id"]
+    call, output = script.messages[1][-2:]
+    assert call["tool_calls"][0]["function"] == {"name": "box__add", "arguments": '{"a":2,"b":3}'}
+    assert (output["role"], output["content"]) == ("tool", "5")
+    assert output["tool_call_id"] == call["tool_calls"][0]["id"]
 
 
 def test_five_dependent_calls_run_in_order_with_one_listing(
@@ -87,11 +87,13 @@ def test_five_dependent_calls_run_in_order_with_one_listing(
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
 
 
-def test_a_responses_upstream_is_offered_the_same_tools(reaching: Api, relayed: Script, served: McpServer) -> None:
-    relayed.then(answer(called("box__add", '{"a":2,"b":3}')), answer(said("It is 5.")))
-    response = reaching.create(model=relayed.model, input="2+3?", tools=[tool(served)])
+def test_a_responses_upstream_is_offered_the_same_tools(
+    reaching: Api, responses_api_script: Script, served: McpServer
+) -> None:
+    responses_api_script.then(answer(call_events("box__add", '{"a":2,"b":3}')), answer(message_events("It is 5.")))
+    response = reaching.create(model=responses_api_script.model, input="2+3?", tools=[tool(served)])
     assert [item["type"] for item in response["output"]] == ["mcp_list_tools", "mcp_call", "message"]
-    call, read = relayed.bodies[1]["input"][-2:]
+    call, read = responses_api_script.bodies[1]["input"][-2:]
     assert (call["type"], call["name"], read["output"]) == ("function_call", "box__add", "5")
 
 

@@ -65,5 +65,5 @@ async def test_an_agent_can_approve_a_call(
     result = await run(agent_of(reaching_web, reaching, script, hosted), streamed)
     assert (result.final_output, asked) == ("As you say.", ["add"])
     assert served.names() == (["add"] if approve else [])
-    told = script.messages[1][-1]["content"]
-    assert told == ("5" if approve else "The user did not approve this call. The reason: Too dear.")
+    tool_output = script.messages[1][-1]["content"]
+    assert tool_output == ("5" if approve else "The user did not approve this call. The reason: Too dear.")

@@ -57,10 +57,10 @@ def test_a_401_of_the_server_becomes_the_status_of_a_json_request(
     body = {"model": script.model, "input": "Hi", "tools": [tool(protected, authorization="wrong")]}
     answer = reaching.post("/responses", body)
     assert error(answer) == (401, "tools", "http_error")
-    said = answer.json()["error"]
-    assert said["type"] == "external_connector_error"
+    failure = answer.json()["error"]
+    assert failure["type"] == "external_connector_error"
     message = "Error retrieving tool list from MCP server: 'box'. Http status code: 401 (Unauthorized)"
-    assert said["message"] == message
+    assert failure["message"] == message
     stored = reaching.get("/responses").json()["data"][0]
     assert (stored["status"], stored["error"]["message"]) == ("failed", message)
 

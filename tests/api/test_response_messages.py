@@ -102,10 +102,16 @@ def test_functions_are_added_to_the_clients_developer_message(api: Api, script: 
 
 def test_reasoning_calls_and_answers_have_channels(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *calls(look='{"a":1}')))
-    thought, said, called = response_with_messages(api, script, input="Hi", tools=[LOOK])["output_messages"]
-    assert (thought["channel"], text_of(thought)) == ("analysis", "Hm.")
-    assert (said["channel"], text_of(said)) == ("final", "Let me see.")
-    assert (called["channel"], called["recipient"], text_of(called)) == ("commentary", "functions.look", '{"a":1}')
+    reasoning_message, answer_message, call_message = response_with_messages(api, script, input="Hi", tools=[LOOK])[
+        "output_messages"
+    ]
+    assert (reasoning_message["channel"], text_of(reasoning_message)) == ("analysis", "Hm.")
+    assert (answer_message["channel"], text_of(answer_message)) == ("final", "Let me see.")
+    assert (call_message["channel"], call_message["recipient"], text_of(call_message)) == (
+        "commentary",
+        "functions.look",
+        '{"a":1}',
+    )
 
 
 def test_each_tool_output_is_one_message(api: Api, script: Script) -> None:
@@ -132,10 +138,10 @@ def test_hosted_tools_add_no_developer_message(reaching: Api, script: Script, se
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     response = response_with_messages(reaching, script, input="2+3?", tools=[tool(served)])
     assert roles(response["input_messages"]) == {"system": 1, "user": 1}
-    call, result, said = response["output_messages"]
+    call, result, answer_message = response["output_messages"]
     assert (call["channel"], call["recipient"], text_of(call)) == ("commentary", "box.add", '{"a":2,"b":3}')
     assert (result["author"], text_of(result)) == ({"role": "tool", "name": "box.add"}, "5")
-    assert (said["channel"], text_of(said)) == ("final", "It is 5.")
+    assert (answer_message["channel"], text_of(answer_message)) == ("final", "It is 5.")
 
 
 def test_images_and_files_are_described(api: Api, script: Script) -> None:
@@ -244,10 +250,10 @@ def test_a_response_with_previous_messages_can_be_continued(api: Api, script: Sc
 
 def test_outputs_are_matched_to_calls_of_the_same_name_in_order(api: Api, script: Script) -> None:
     script.say("Yes.")
-    called = {"role": "assistant", "recipient": "functions.look"}
+    call_message = {"role": "assistant", "recipient": "functions.look"}
     previous = [
-        {**called, "content": '{"a":1}'},
-        {**called, "content": '{"a":2}', "call_id": "call_second"},
+        {**call_message, "content": '{"a":1}'},
+        {**call_message, "content": '{"a":2}', "call_id": "call_second"},
         {"role": "tool", "name": "functions.look", "call_id": "call_second", "content": "two"},
         {"role": "tool", "name": "functions.look", "content": "one"},
     ]

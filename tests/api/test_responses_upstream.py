@@ -9,7 +9,7 @@ from tests.support.responses_upstream import (
     USAGE,
     added,
     answer,
-    called,
+    call_events,
     custom_call,
     cut,
     done,
@@ -17,11 +17,11 @@ from tests.support.responses_upstream import (
     event,
     function_call,
     message,
+    message_events,
     reasoning,
+    reasoning_events,
     response,
-    said,
     texts,
-    thought,
     unstreamed,
 )
 from tests.support.streams import types
@@ -36,7 +36,7 @@ CUSTOM = {"output_index": 0, "item_id": "ctc_theirs"}
 
 
 ANSWERS: dict[str, Answer] = {
-    "text": answer(said("Hel", "lo")),
+    "text": answer(message_events("Hel", "lo")),
     "two parts": answer(
         [added(0, message("")), *texts(0, "One. "), *texts(0, "Two.", part=1), done(0, message("", content=[]))]
     ),
@@ -60,9 +60,9 @@ ANSWERS: dict[str, Answer] = {
             done(0, REFUSED),
         ]
     ),
-    "a summary": answer(thought("Hm. ", "Ah.", encrypted_content="theirs"), said("Yes", index=1)),
+    "a summary": answer(reasoning_events("Hm. ", "Ah.", encrypted_content="theirs"), message_events("Yes", index=1)),
     "encrypted reasoning": answer(
-        [added(0, reasoning()), done(0, reasoning(encrypted_content="theirs"))], said("Yes", index=1)
+        [added(0, reasoning()), done(0, reasoning(encrypted_content="theirs"))], message_events("Yes", index=1)
     ),
     "raw reasoning": answer(
         [
@@ -72,11 +72,11 @@ ANSWERS: dict[str, Answer] = {
             event("reasoning.delta", **RAW, delta="Ah."),
             done(0, reasoning(content=[{"type": "reasoning_text", "text": "Hm. Ah."}])),
         ],
-        said("Yes", index=1),
+        message_events("Yes", index=1),
     ),
-    "one call": answer(called("look", '{"a"', ":1}")),
-    "a call without arguments": answer(called("look")),
-    "parallel calls": answer(called("look", '{"a":1}'), called("listen", '{"b":2}', index=1)),
+    "one call": answer(call_events("look", '{"a"', ":1}")),
+    "a call without arguments": answer(call_events("look")),
+    "parallel calls": answer(call_events("look", '{"a":1}'), call_events("listen", '{"b":2}', index=1)),
     "a custom call": answer(
         [
             added(0, custom_call("sh", "")),
@@ -85,7 +85,7 @@ ANSWERS: dict[str, Answer] = {
             done(0, custom_call("sh", "ls -l")),
         ]
     ),
-    "words and a call": answer(said("Let me see."), called("look", "{}", index=1)),
+    "words and a call": answer(message_events("Let me see."), call_events("look", "{}", index=1)),
     "items side by side": answer(
         [
             added(0, message("")),
@@ -105,9 +105,13 @@ ANSWERS: dict[str, Answer] = {
     "no stream": unstreamed(reasoning("Hm."), message("Hello"), function_call("look", '{"a":1}')),
     "items without ends": answer([added(0, message("")), *texts(0, "Hel", "lo")]),
     "an item of another type": answer([event("output_item.done", output_index=0, item=PROGRAM)]),
-    "events that nobody knows": answer(event("weather.changed", to="rain"), said("Hello"), {"type": "keepalive"}),
-    "named events": stream(b"event: response.created\n: comment\n\n", *answer(said("Hi")).pieces, done=True),
-    "cut by its length": answer(said("Hel"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    "events that nobody knows": answer(
+        event("weather.changed", to="rain"), message_events("Hello"), {"type": "keepalive"}
+    ),
+    "named events": stream(b"event: response.created\n: comment\n\n", *answer(message_events("Hi")).pieces, done=True),
+    "cut by its length": answer(
+        message_events("Hel"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
+    ),
     "a call that is cut": answer(
         [
             added(0, function_call("look", "")),
@@ -117,59 +121,63 @@ ANSWERS: dict[str, Answer] = {
         status="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     ),
-    "cut by a filter": answer(said("Hel"), status="incomplete", incomplete_details={"reason": "content_filter"}),
-    "no end": cut(said("Hello")),
-    "unicode": answer(said("Grüße", " 👋🏽", "\u2028", '"\\\n')),
+    "cut by a filter": answer(
+        message_events("Hel"), status="incomplete", incomplete_details={"reason": "content_filter"}
+    ),
+    "no end": cut(message_events("Hello")),
+    "unicode": answer(message_events("Grüße", " 👋🏽", "\u2028", '"\\\n')),
 }
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_streamed_and_stored_response_are_equal(api: Api, relayed: Script, what: str) -> None:
-    relayed.then(ANSWERS[what])
-    events = api.events(model=relayed.model, input="Hi", metadata={"a": "b"})
+def test_streamed_and_stored_response_are_equal(api: Api, responses_api_script: Script, what: str) -> None:
+    responses_api_script.then(ANSWERS[what])
+    events = api.events(model=responses_api_script.model, input="Hi", metadata={"a": "b"})
     assert types(events)[0] == "response.created"
     terminal = events[-1]["response"]
     assert api.retrieve(terminal["id"]) == terminal
     assert "theirs" not in str(terminal)
 
 
-def test_interleaved_items_are_emitted_one_after_the_other(api: Api, relayed: Script) -> None:
-    relayed.then(ANSWERS["items side by side"])
-    events = api.events(model=relayed.model, input="Hi")
+def test_interleaved_items_are_emitted_one_after_the_other(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(ANSWERS["items side by side"])
+    events = api.events(model=responses_api_script.model, input="Hi")
     deltas = [(event["output_index"], event["delta"]) for event in events if "delta" in event]
     assert deltas == [(0, "Let "), (0, "me see."), (1, "{}")]
 
 
-def test_deltas_are_forwarded_immediately(api: Api, relayed: Script) -> None:
+def test_deltas_are_forwarded_immediately(api: Api, responses_api_script: Script) -> None:
     gate = Gate()
     place = {"output_index": 0, "content_index": 0, "logprobs": []}
     first, second = (event("output_text.delta", **place, delta=piece) for piece in ("Hel", "lo"))
-    relayed.then(answer([added(0, message("")), first], gate, [second, done(0, message("Hello"))]))
-    with api.stream(model=relayed.model, input="Hi") as live:
+    responses_api_script.then(answer([added(0, message("")), first], gate, [second, done(0, message("Hello"))]))
+    with api.stream(model=responses_api_script.model, input="Hi") as live:
         assert next(event for event in live.events if "delta" in event)["delta"] == "Hel"
         gate.open()
         assert live.rest()[-1]["type"] == "response.completed"
 
 
-def test_item_ids_are_replaced_and_call_ids_are_kept(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Let me see."), called("look", "{}", index=1)))
-    text, call = api.create(model=relayed.model, input="Hi")["output"]
+def test_item_ids_are_replaced_and_call_ids_are_kept(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Let me see."), call_events("look", "{}", index=1)))
+    text, call = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert text["id"].startswith("msg_")
     assert call["id"].startswith("fc_")
     assert "theirs" not in str([text, call])
     assert call["call_id"] == "call_look"
 
 
-def test_duplicate_call_ids_are_made_unique(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("look", "{}"), called("look", "{}", index=1), called("l" * 70, "{}", index=2)))
-    output = api.create(model=relayed.model, input="Hi")["output"]
+def test_duplicate_call_ids_are_made_unique(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(
+        answer(call_events("look", "{}"), call_events("look", "{}", index=1), call_events("l" * 70, "{}", index=2))
+    )
+    output = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert len({call["call_id"] for call in output}) == 3
     assert all(len(call["call_id"]) <= 64 for call in output)
 
 
-def test_annotation_events_follow_their_text(api: Api, relayed: Script) -> None:
-    relayed.then(ANSWERS["a citation"])
-    events = api.events(model=relayed.model, input="Hi")
+def test_annotation_events_follow_their_text(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(ANSWERS["a citation"])
+    events = api.events(model=responses_api_script.model, input="Hi")
     kinds = [kind.removeprefix("response.") for kind in types(events)[4:-3]]
     assert kinds == [
         "output_text.delta",
@@ -180,26 +188,26 @@ def test_annotation_events_follow_their_text(api: Api, relayed: Script) -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [CITATION]
 
 
-def test_logprobs_are_returned_only_if_included(api: Api, relayed: Script) -> None:
+def test_logprobs_are_returned_only_if_included(api: Api, responses_api_script: Script) -> None:
     logprob = {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Ho", "logprob": -1.0}] * 3}
     delta = event("output_text.delta", output_index=0, content_index=0, delta="Hi", logprobs=[logprob])
-    relayed.always(answer([added(0, message("")), delta, done(0, message("Hi"))]))
+    responses_api_script.always(answer([added(0, message("")), delta, done(0, message("Hi"))]))
     include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     for sent, expected in ((include, [2]), ({}, [])):
-        (text,) = api.create(model=relayed.model, input="Hi", **sent)["output"]
+        (text,) = api.create(model=responses_api_script.model, input="Hi", **sent)["output"]
         assert [len(entry["top_logprobs"]) for entry in text["content"][0]["logprobs"]] == expected
 
 
-def test_phases_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer([done(0, message("Wait.", phase="commentary")), done(1, message("Yes."))]))
-    first, second = api.create(model=relayed.model, input="Hi")["output"]
+def test_phases_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer([done(0, message("Wait.", phase="commentary")), done(1, message("Yes."))]))
+    first, second = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert first["phase"] == "commentary"
     assert "phase" not in second
 
 
-def test_usage_and_service_tier_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello"), service_tier="flex"))
-    made = api.create(model=relayed.model, input="Hi")
+def test_usage_and_service_tier_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello"), service_tier="flex"))
+    made = api.create(model=responses_api_script.model, input="Hi")
     assert (made["usage"], made["service_tier"]) == (USAGE, "flex")
     assert api.retrieve(made["id"])["usage"] == USAGE
 
@@ -207,28 +215,28 @@ def test_usage_and_service_tier_are_passed_on(api: Api, relayed: Script) -> None
 @pytest.mark.parametrize(
     ("what", "reason"), [("cut by its length", "max_output_tokens"), ("cut by a filter", "content_filter")]
 )
-def test_a_truncated_answer_is_incomplete(api: Api, relayed: Script, what: str, reason: str) -> None:
-    relayed.then(ANSWERS[what])
-    made = api.create(model=relayed.model, input="Hi")
+def test_a_truncated_answer_is_incomplete(api: Api, responses_api_script: Script, what: str, reason: str) -> None:
+    responses_api_script.then(ANSWERS[what])
+    made = api.create(model=responses_api_script.model, input="Hi")
     assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": reason})
 
 
-def test_an_incomplete_answer_in_a_completed_event_is_incomplete(api: Api, relayed: Script) -> None:
+def test_an_incomplete_answer_in_a_completed_event_is_incomplete(api: Api, responses_api_script: Script) -> None:
     cut_short = response("incomplete", incomplete_details={"reason": "max_output_tokens"})
-    relayed.then(stream(*said("Hel"), event("completed", response=cut_short), done=False))
-    assert api.create(model=relayed.model, input="Hi")["status"] == "incomplete"
+    responses_api_script.then(stream(*message_events("Hel"), event("completed", response=cut_short), done=False))
+    assert api.create(model=responses_api_script.model, input="Hi")["status"] == "incomplete"
 
 
-def test_items_of_unknown_types_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(ANSWERS["an item of another type"])
-    (item,) = api.create(model=relayed.model, input="Hi")["output"]
+def test_items_of_unknown_types_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(ANSWERS["an item of another type"])
+    (item,) = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert {**item, "id": ""} == {**PROGRAM, "id": ""}
     assert item["id"] != PROGRAM["id"]
 
 
-def test_the_upstream_request_id_is_stored(api: Api, relayed: Script, caller: Caller) -> None:
-    whole = answer(said("Hello"))
-    relayed.then(stream(*whole.pieces, done=False, headers={"x-request-id": "req_theirs"}))
-    api.create(model=relayed.model, input="Hi")
+def test_the_upstream_request_id_is_stored(api: Api, responses_api_script: Script, caller: Caller) -> None:
+    whole = answer(message_events("Hello"))
+    responses_api_script.then(stream(*whole.pieces, done=False, headers={"x-request-id": "req_theirs"}))
+    api.create(model=responses_api_script.model, input="Hi")
     with scope.team(caller.team.pk):
         assert Turn.objects.get().upstream_request_id == "req_theirs"

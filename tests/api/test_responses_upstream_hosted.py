@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.items import SAMPLES
-from tests.support.responses_upstream import answer, event, said
+from tests.support.responses_upstream import answer, event, message_events
 from tests.support.streams import types
 from tests.support.upstream import Answer, Script
 
@@ -60,23 +60,23 @@ def answer_after(item: dict[str, Any]) -> Answer:
     """Return an answer that starts with this item."""
     opened = {**item, "status": "in_progress"} if "status" in item else item
     places = [
-        event(f"output_item.{step}", output_index=0, item=told) for step, told in (("added", opened), ("done", item))
+        event(f"output_item.{step}", output_index=0, item=body) for step, body in (("added", opened), ("done", item))
     ]
-    return answer([*places, *said("Cats.", index=1)])
+    return answer([*places, *message_events("Cats.", index=1)])
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_a_tool_call_run_by_the_upstream_has_its_events(api: Api, relayed: Script, name: str) -> None:
+def test_a_tool_call_run_by_the_upstream_has_its_events(api: Api, responses_api_script: Script, name: str) -> None:
     item, inside = EVENTS[name]
-    told = types(api.events(model=relayed.then(answer_after(item)).model, input="Cats?"))
-    opened, closed = told.index("response.output_item.added"), told.index("response.output_item.done")
-    assert told[opened + 1 : closed] == [f"response.{kind}" for kind in inside]
+    event_types = types(api.events(model=responses_api_script.then(answer_after(item)).model, input="Cats?"))
+    opened, closed = event_types.index("response.output_item.added"), event_types.index("response.output_item.done")
+    assert event_types[opened + 1 : closed] == [f"response.{kind}" for kind in inside]
 
 
-def test_items_of_upstream_tools_can_be_sent_back(api: Api, relayed: Script) -> None:
-    relayed.then(answer_after(SEARCH), answer(said("Dogs.")))
-    first = api.create(model=relayed.model, input="Cats?")
+def test_items_of_upstream_tools_can_be_sent_back(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer_after(SEARCH), answer(message_events("Dogs.")))
+    first = api.create(model=responses_api_script.model, input="Cats?")
     assert [item["type"] for item in first["output"]] == ["web_search_call", "message"]
     again = [{"role": "user", "content": "Cats?"}, *first["output"], {"role": "user", "content": "Dogs?"}]
-    assert api.create(model=relayed.model, input=again)["status"] == "completed"
-    assert [item["type"] for item in relayed.bodies[1]["input"]] == ["message"] * 3
+    assert api.create(model=responses_api_script.model, input=again)["status"] == "completed"
+    assert [item["type"] for item in responses_api_script.bodies[1]["input"]] == ["message"] * 3

@@ -5,33 +5,33 @@ from typing import Any
 from tests.support.api import Api
 from tests.support.responses_upstream import (
     answer,
-    called,
+    call_events,
     custom_call,
     done,
     function,
+    message_events,
     responses_script,
-    said,
 )
 from tests.support.upstream import Script, ScriptedUpstream
 
 
-def test_parameters_the_client_did_not_send_are_omitted(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
-    api.create(model=relayed.model, input="Hi")
-    assert relayed.bodies == [
+def test_parameters_the_client_did_not_send_are_omitted(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
+    api.create(model=responses_api_script.model, input="Hi")
+    assert responses_api_script.bodies == [
         {
-            "model": relayed.model,
+            "model": responses_api_script.model,
             "input": [{"type": "message", "role": "user", "content": "Hi"}],
             "stream": True,
             "store": False,
             "include": ["reasoning.encrypted_content"],
         }
     ]
-    assert relayed.received[0].headers["Authorization"] == "Bearer upstream-secret"
+    assert responses_api_script.received[0].headers["Authorization"] == "Bearer upstream-secret"
 
 
-def test_parameters_keep_their_names(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
+def test_parameters_keep_their_names(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
     sent: dict[str, Any] = {
         "instructions": "Be kind.",
         "max_output_tokens": 100,
@@ -46,38 +46,40 @@ def test_parameters_keep_their_names(api: Api, relayed: Script) -> None:
         "prompt_cache_key": "a key",
         "user": "u",
     }
-    api.create(model=relayed.model, input="Hi", include=["message.output_text.logprobs"], **sent)
-    assert {name: relayed.bodies[0].get(name) for name in sent} == sent
-    assert relayed.bodies[0]["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    api.create(model=responses_api_script.model, input="Hi", include=["message.output_text.logprobs"], **sent)
+    assert {name: responses_api_script.bodies[0].get(name) for name in sent} == sent
+    assert responses_api_script.bodies[0]["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
 
 
-def test_cache_breakpoints_and_image_details_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
+def test_cache_breakpoints_and_image_details_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     parts: list[dict[str, Any]] = [
         {"type": "input_text", "text": "Look", **mark},
         {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "original", **mark},
     ]
     options = {"mode": "explicit"}
-    api.create(model=relayed.model, input=[{"role": "user", "content": parts}], prompt_cache_options=options)
-    assert relayed.bodies[0]["input"][0]["content"] == parts
-    assert relayed.bodies[0]["prompt_cache_options"] == options
+    api.create(
+        model=responses_api_script.model, input=[{"role": "user", "content": parts}], prompt_cache_options=options
+    )
+    assert responses_api_script.bodies[0]["input"][0]["content"] == parts
+    assert responses_api_script.bodies[0]["prompt_cache_options"] == options
 
 
-def test_text_format_and_verbosity_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said('{"a":1}')))
+def test_text_format_and_verbosity_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events('{"a":1}')))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     sent = {"type": "json_schema", "name": "n", "schema": schema, "strict": False}
-    api.create(model=relayed.model, input="Hi", text={"format": sent, "verbosity": "low"})
-    assert relayed.bodies[0]["text"] == {"format": sent, "verbosity": "low"}
+    api.create(model=responses_api_script.model, input="Hi", text={"format": sent, "verbosity": "low"})
+    assert responses_api_script.bodies[0]["text"] == {"format": sent, "verbosity": "low"}
 
 
-def test_tools_and_tool_choice_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("look", "{}")))
+def test_tools_and_tool_choice_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(call_events("look", "{}")))
     tools = [function("look"), function("listen")]
     choice = {"type": "function", "name": "look"}
-    api.create(model=relayed.model, input="Hi", tools=tools, tool_choice=choice, parallel_tool_calls=False)
-    body = relayed.bodies[0]
+    api.create(model=responses_api_script.model, input="Hi", tools=tools, tool_choice=choice, parallel_tool_calls=False)
+    body = responses_api_script.bodies[0]
     assert body["tools"][0] == {
         "type": "function",
         "name": "look",
@@ -88,20 +90,24 @@ def test_tools_and_tool_choice_are_passed_on(api: Api, relayed: Script) -> None:
     assert (len(body["tools"]), body["tool_choice"], body["parallel_tool_calls"]) == (2, choice, False)
 
 
-def test_tools_outside_allowed_tools_are_not_sent(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("look", "{}")))
+def test_tools_outside_allowed_tools_are_not_sent(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(call_events("look", "{}")))
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
-    api.create(model=relayed.model, input="Hi", tools=[function("look"), function("listen")], tool_choice=allowed)
-    assert [tool["name"] for tool in relayed.bodies[0]["tools"]] == ["look"]
-    assert relayed.bodies[0]["tool_choice"] == "auto"
+    api.create(
+        model=responses_api_script.model, input="Hi", tools=[function("look"), function("listen")], tool_choice=allowed
+    )
+    assert [tool["name"] for tool in responses_api_script.bodies[0]["tools"]] == ["look"]
+    assert responses_api_script.bodies[0]["tool_choice"] == "auto"
 
 
-def test_items_are_sent_without_ids(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Let me see."), called("look", "{}", index=1)), answer(said("A tree.")))
-    first = api.create(model=relayed.model, input="What is there?", tools=[function("look")])
+def test_items_are_sent_without_ids(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(
+        answer(message_events("Let me see."), call_events("look", "{}", index=1)), answer(message_events("A tree."))
+    )
+    first = api.create(model=responses_api_script.model, input="What is there?", tools=[function("look")])
     output = {"type": "function_call_output", "call_id": "call_look", "output": "a tree"}
-    api.create(model=relayed.model, input=[output], previous_response_id=first["id"])
-    assert relayed.bodies[1]["input"] == [
+    api.create(model=responses_api_script.model, input=[output], previous_response_id=first["id"])
+    assert responses_api_script.bodies[1]["input"] == [
         {"type": "message", "role": "user", "content": "What is there?"},
         {"type": "message", "role": "assistant", "content": "Let me see."},
         {"type": "function_call", "call_id": "call_look", "name": "look", "arguments": "{}"},
@@ -109,45 +115,45 @@ def test_items_are_sent_without_ids(api: Api, relayed: Script) -> None:
     ]
 
 
-def test_content_parts_are_passed_on(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
+def test_content_parts_are_passed_on(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
     image = {"type": "input_image", "image_url": "https://a.example/tree.png", "detail": "original"}
     text = {"type": "input_text", "text": "This?"}
     call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [text, image]}
-    api.create(model=relayed.model, input=[call, output, {"role": "user", "content": [text, image]}])
-    assert relayed.bodies[0]["input"] == [
+    api.create(model=responses_api_script.model, input=[call, output, {"role": "user", "content": [text, image]}])
+    assert responses_api_script.bodies[0]["input"] == [
         call,
         output,
         {"type": "message", "role": "user", "content": [text, image]},
     ]
 
 
-def test_refusals_and_phases_are_sent_back_unchanged(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
+def test_refusals_and_phases_are_sent_back_unchanged(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     comment = {"role": "assistant", "content": "Wait.", "phase": "commentary"}
-    api.create(model=relayed.model, input=[refusal, comment, {"role": "user", "content": "Go on."}])
-    sent = relayed.bodies[0]["input"]
+    api.create(model=responses_api_script.model, input=[refusal, comment, {"role": "user", "content": "Go on."}])
+    sent = responses_api_script.bodies[0]["input"]
     assert [{"type": "message", **refusal}, {"type": "message", **comment}] == sent[:2]
 
 
 def test_developer_messages_use_the_role_the_model_supports(
-    api: Api, relayed: Script, responses_upstream: ScriptedUpstream
+    api: Api, responses_api_script: Script, responses_upstream: ScriptedUpstream
 ) -> None:
     with responses_script(responses_upstream, developer_role=True) as modern:
-        for script, role in ((relayed, "system"), (modern, "developer")):
-            script.then(answer(said("Hello")))
+        for script, role in ((responses_api_script, "system"), (modern, "developer")):
+            script.then(answer(message_events("Hello")))
             api.create(model=script.model, input=[{"role": "developer", "content": "Be kind."}])
             assert script.bodies[0]["input"][0]["role"] == role
 
 
-def test_a_pending_asynchronous_call_gets_a_placeholder_output(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("look", "{}")), answer(said("Still looking.")))
+def test_a_pending_asynchronous_call_gets_a_placeholder_output(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(call_events("look", "{}")), answer(message_events("Still looking.")))
     tools = [{**function("look"), "async": True}]
-    first = api.create(model=relayed.model, input="Hi", tools=tools)
-    api.create(model=relayed.model, input="And?", previous_response_id=first["id"], tools=tools)
-    call, output = relayed.bodies[1]["input"][1:3]
+    first = api.create(model=responses_api_script.model, input="Hi", tools=tools)
+    api.create(model=responses_api_script.model, input="And?", previous_response_id=first["id"], tools=tools)
+    call, output = responses_api_script.bodies[1]["input"][1:3]
     assert (call["type"], output["type"], output["call_id"]) == ("function_call", "function_call_output", "call_look")
 
 
@@ -155,7 +161,7 @@ def test_custom_tools_are_passed_on_if_supported(api: Api, responses_upstream: S
     grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z -]+"}
     tools = [{"type": "custom", "name": "sh", "description": "Runs.", "format": grammar}]
     with responses_script(responses_upstream, custom_tools=True) as script:
-        script.then(answer([done(0, custom_call("sh", "ls -l"))]), answer(said("Two files.")))
+        script.then(answer([done(0, custom_call("sh", "ls -l"))]), answer(message_events("Two files.")))
         first = api.create(model=script.model, input="Hi", tools=tools, tool_choice={"type": "custom", "name": "sh"})
         output = {"type": "custom_tool_call_output", "call_id": "call_sh", "output": "a b"}
         api.create(model=script.model, input=[output], previous_response_id=first["id"], tools=tools)
@@ -166,56 +172,62 @@ def test_custom_tools_are_passed_on_if_supported(api: Api, responses_upstream: S
         ]
 
 
-def test_custom_tools_become_functions_if_not_supported(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("sh", '{"inp', 'ut":"ls \\', '"-l\\""}')), answer(said("Two files.")))
+def test_custom_tools_become_functions_if_not_supported(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(
+        answer(call_events("sh", '{"inp', 'ut":"ls \\', '"-l\\""}')), answer(message_events("Two files."))
+    )
     tools = [{"type": "custom", "name": "sh"}]
-    first = api.create(model=relayed.model, input="Hi", tools=tools)
+    first = api.create(model=responses_api_script.model, input="Hi", tools=tools)
     (call,) = first["output"]
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "sh", 'ls "-l"')
     output = {"type": "custom_tool_call_output", "call_id": "call_sh", "output": "a b"}
-    api.create(model=relayed.model, input=[output], previous_response_id=first["id"], tools=tools)
-    assert relayed.bodies[0]["tools"][0]["parameters"]["required"] == ["input"]
-    assert relayed.bodies[1]["input"][1:] == [
+    api.create(model=responses_api_script.model, input=[output], previous_response_id=first["id"], tools=tools)
+    assert responses_api_script.bodies[0]["tools"][0]["parameters"]["required"] == ["input"]
+    assert responses_api_script.bodies[1]["input"][1:] == [
         {"type": "function_call", "call_id": "call_sh", "name": "sh", "arguments": '{"input":"ls \\"-l\\""}'},
         {"type": "function_call_output", "call_id": "call_sh", "output": "a b"},
     ]
 
 
-def test_the_computer_tool_becomes_a_function_with_a_screenshot_output(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("computer", '{"actions":[{"type":"screenshot"}]}')), answer(said("A tree.")))
-    first = api.create(model=relayed.model, input="Hi", tools=[{"type": "computer"}])
+def test_the_computer_tool_becomes_a_function_with_a_screenshot_output(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(
+        answer(call_events("computer", '{"actions":[{"type":"screenshot"}]}')), answer(message_events("A tree."))
+    )
+    first = api.create(model=responses_api_script.model, input="Hi", tools=[{"type": "computer"}])
     (call,) = first["output"]
     assert (call["type"], call["actions"]) == ("computer_call", [{"type": "screenshot"}])
     screen = {"type": "computer_screenshot", "image_url": "https://a.example/screen.png"}
     output = {"type": "computer_call_output", "call_id": "call_computer", "output": screen}
-    api.create(model=relayed.model, input=[output], previous_response_id=first["id"], tools=[{"type": "computer"}])
-    *_, answered = relayed.bodies[1]["input"]
+    api.create(
+        model=responses_api_script.model, input=[output], previous_response_id=first["id"], tools=[{"type": "computer"}]
+    )
+    *_, answered = responses_api_script.bodies[1]["input"]
     assert answered["type"] == "function_call_output"
     assert [part["type"] for part in answered["output"]] == ["input_text", "input_image"]
 
 
-def test_surplus_parallel_calls_are_dropped(api: Api, relayed: Script) -> None:
-    relayed.then(answer(called("look", "{}"), called("listen", "{}", index=1)))
+def test_surplus_parallel_calls_are_dropped(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(call_events("look", "{}"), call_events("listen", "{}", index=1)))
     tools = [function("look"), function("listen")]
-    made = api.create(model=relayed.model, input="Hi", tools=tools, parallel_tool_calls=False)
+    made = api.create(model=responses_api_script.model, input="Hi", tools=tools, parallel_tool_calls=False)
     assert [item["name"] for item in made["output"]] == ["look"]
 
 
-def test_calls_despite_tool_choice_none_are_dropped(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hm."), called("look", "{}", index=1)))
-    made = api.create(model=relayed.model, input="Hi", tools=[function("look")], tool_choice="none")
+def test_calls_despite_tool_choice_none_are_dropped(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hm."), call_events("look", "{}", index=1)))
+    made = api.create(model=responses_api_script.model, input="Hi", tools=[function("look")], tool_choice="none")
     assert [item["type"] for item in made["output"]] == ["message"]
 
 
-def test_hosted_calls_are_sent_with_their_outputs(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("Hello")))
+def test_hosted_calls_are_sent_with_their_outputs(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
     call = {"type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "find", "arguments": '{"q":1}'}
     asked = {**call, "type": "mcp_approval_request", "id": "mcpr_1"}
     approved = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     made = {**call, "output": "a tree", "approval_request_id": "mcpr_1"}
-    api.create(model=relayed.model, input=[asked, approved, made, {"role": "user", "content": "So?"}])
-    assert relayed.bodies[0]["input"][:2] == [
+    api.create(model=responses_api_script.model, input=[asked, approved, made, {"role": "user", "content": "So?"}])
+    assert responses_api_script.bodies[0]["input"][:2] == [
         {"type": "function_call", "call_id": "mcp_1", "name": "wiki__find", "arguments": '{"q":1}'},
         {"type": "function_call_output", "call_id": "mcp_1", "output": "a tree"},
     ]
-    assert len(relayed.bodies[0]["input"]) == 3
+    assert len(responses_api_script.bodies[0]["input"]) == 3

@@ -47,8 +47,8 @@ def test_a_corrected_answer_is_completed(api: Api, script: Script) -> None:
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", KEPT)
     assert len(response["output"]) == 1
     assert response["usage"]["output_tokens"] == 2 * USAGE["completion_tokens"]
-    said, complaint = script.bodies[1]["messages"][-2:]
-    assert (said["content"], "is not JSON" in complaint["content"]) == ("It is cold.", True)
+    first_answer, complaint = script.bodies[1]["messages"][-2:]
+    assert (first_answer["content"], "is not JSON" in complaint["content"]) == ("It is cold.", True)
 
 
 def test_only_the_accepted_answer_is_streamed(api: Api, script: Script) -> None:

@@ -70,10 +70,12 @@ def test_found_tools_can_be_called_and_stay_loaded(api: Api, script: Script) -> 
 def test_the_model_reads_the_found_tools(api: Api, script: Script) -> None:
     script.call(tool_search=query("mail")).say("Found")
     api.create(model=script.model, input="Hi", tools=TOOLS)
-    *_, asked, told = script.messages[1]
-    assert asked["tool_calls"][0]["function"] == {"name": "tool_search", "arguments": '{"query":"mail"}'}
-    assert asked["tool_calls"][0]["id"] == told["tool_call_id"]
-    assert orjson.loads(told["content"]) == {"loaded": [{"functions": ["send_mail"], "description": "Sends a mail."}]}
+    *_, call_message, search_message = script.messages[1]
+    assert call_message["tool_calls"][0]["function"] == {"name": "tool_search", "arguments": '{"query":"mail"}'}
+    assert call_message["tool_calls"][0]["id"] == search_message["tool_call_id"]
+    assert orjson.loads(search_message["content"]) == {
+        "loaded": [{"functions": ["send_mail"], "description": "Sends a mail."}]
+    }
 
 
 @pytest.mark.parametrize("arguments", ['{"query":"zebra"}', '{"query":1}', "{}"])
@@ -125,9 +127,9 @@ def test_execution_client_leaves_the_search_to_the_client(api: Api, script: Scri
 def test_a_client_side_search_may_define_its_parameters(api: Api, script: Script) -> None:
     schema = {"type": "object", "properties": {"goal": {"type": "string"}}}
     api.create(model=script.say("Hi").model, input="Hi", tools=[{**CLIENTS, "parameters": schema}])
-    told = script.bodies[0]["tools"][0]["function"]
-    assert told["parameters"] == schema
-    assert told["description"].endswith("Finds tools by what they are for.")
+    search = script.bodies[0]["tools"][0]["function"]
+    assert search["parameters"] == schema
+    assert search["description"].endswith("Finds tools by what they are for.")
 
 
 def test_additional_tools_are_offered_from_then_on(api: Api, script: Script) -> None:

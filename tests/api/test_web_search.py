@@ -129,7 +129,7 @@ def test_a_page_can_be_opened_and_searched(respond: Respond, script: Script, sea
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected_error"),
     [
         ("{}/none", "the server responded with HTTP 404"),
         ("{}/away", "resolves to a public address"),
@@ -138,13 +138,13 @@ def test_a_page_can_be_opened_and_searched(respond: Respond, script: Script, sea
     ],
 )
 def test_the_model_reads_the_error_of_a_page_that_fails(
-    reaching: Api, script: Script, search_engine: SearchServer, url: str, said: str
+    reaching: Api, script: Script, search_engine: SearchServer, url: str, expected_error: str
 ) -> None:
     script.call(open_page=arguments(url=url.format(search_engine.url))).say("Oh.")
     response = reaching.create(model=script.model, **ASKED)
     assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
     assert last_output(script).startswith("error: ")
-    assert said in last_output(script)
+    assert expected_error in last_output(script)
 
 
 def test_the_model_reads_the_error_of_a_failing_engine(

@@ -324,8 +324,8 @@ UNKNOWN = error_event("previous_response_not_found", "previous_response_id")
 def test_an_unstored_response_can_be_continued_on_its_connection(socket: Socket, script: Script) -> None:
     script.say("1").say("2").say("3")
     last = None
-    for said in "abc":
-        last = socket.respond(model=script.model, input=said, store=False, previous_response_id=last)["id"]
+    for words in "abc":
+        last = socket.respond(model=script.model, input=words, store=False, previous_response_id=last)["id"]
     assert context_of(script) == ["a", "1", "b", "2", "c"]
 
 
@@ -436,9 +436,9 @@ def test_a_stored_response_includes_its_unstored_context(socket: Socket, api: Ap
         assert response["previous_response_id"] == last
         last = response["id"]
     api.create(model=script.say("done").model, input="now", previous_response_id=last)
-    said = [f"{number}{mark}" for number in range(len(stored)) for mark in "?!"]
-    assert context_of(script) == [*said, "now"]
-    assert [item["content"][0]["text"] for item in api.input_items(last)] == said[:-1]
+    messages = [f"{number}{mark}" for number in range(len(stored)) for mark in "?!"]
+    assert context_of(script) == [*messages, "now"]
+    assert [item["content"][0]["text"] for item in api.input_items(last)] == messages[:-1]
 
 
 def test_another_teams_response_is_not_found(

@@ -11,7 +11,7 @@ from tests.support.api import Api, Caller, error
 from tests.support.responses_upstream import (
     added,
     answer,
-    called,
+    call_events,
     cut,
     done,
     end,
@@ -19,8 +19,8 @@ from tests.support.responses_upstream import (
     function,
     function_call,
     message,
+    message_events,
     response,
-    said,
     texts,
     unstreamed,
 )
@@ -66,7 +66,11 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         "The model's server rejected the request: 1x1.",
     ),
     "a flat error": (
-        stream(*said("Hel"), {"type": "error", "code": "server_error", "message": "Oops.", "param": None}, done=False),
+        stream(
+            *message_events("Hel"),
+            {"type": "error", "code": "server_error", "message": "Oops.", "param": None},
+            done=False,
+        ),
         SERVER_ERROR,
         f"{FAILED} (server_error).",
     ),
@@ -88,9 +92,9 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         "The model's server rejected the request: Bad prompt.",
     ),
     "an unknown model": (refusal(404), (400, "model", "model_not_found"), "The requested model does not exist."),
-    "an end too early": (cut(said("Hello")), SERVER_ERROR, EARLY),
+    "an end too early": (cut(message_events("Hello")), SERVER_ERROR, EARLY),
     "only the end mark": (stream(), SERVER_ERROR, EARLY),
-    "a cancelled response": (answer(said("Hel"), status="cancelled"), SERVER_ERROR, EARLY),
+    "a cancelled response": (answer(message_events("Hel"), status="cancelled"), SERVER_ERROR, EARLY),
     "an unknown reason": (answer(status="incomplete", incomplete_details={"reason": "mood"}), SERVER_ERROR, EARLY),
     "a response that still runs": (unstreamed(status="in_progress"), SERVER_ERROR, EARLY),
     "a cut connection": (
@@ -99,17 +103,17 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         "The connection to the model's server broke in the middle of its answer.",
     ),
     "garbage": (
-        stream(*said("Hel"), b"data: {garbage\n\n", done=False),
+        stream(*message_events("Hel"), b"data: {garbage\n\n", done=False),
         SERVER_ERROR,
         "The model's server sent something that is not JSON.",
     ),
     "half a line": (
-        stream(*said("Hel"), b'data: {"type":"response.comp', done=False),
+        stream(*message_events("Hel"), b'data: {"type":"response.comp', done=False),
         SERVER_ERROR,
         "The model's server sent something that is not JSON.",
     ),
     "invalid UTF-8": (
-        stream(*said("Hel"), b'data: {"type":"\xff"}\n\n', done=False),
+        stream(*message_events("Hel"), b'data: {"type":"\xff"}\n\n', done=False),
         SERVER_ERROR,
         "The model's server sent something that is not JSON.",
     ),
@@ -140,7 +144,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         CONTRADICTED,
     ),
     "an end that is another call": (
-        answer(called("look", '{"a":1}')[:2], [done(0, function_call("look", '{"b":2}'))]),
+        answer(call_events("look", '{"a":1}')[:2], [done(0, function_call("look", '{"b":2}'))]),
         SERVER_ERROR,
         CONTRADICTED,
     ),
@@ -148,10 +152,10 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_json_request_gets_the_status(api: Api, relayed: Script, caller: Caller, fault: str) -> None:
+def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, caller: Caller, fault: str) -> None:
     given, expected, sentence = FAULTS[fault]
-    relayed.then(given)
-    got = api.post("/responses", {"model": relayed.model, "input": "Hi"})
+    responses_api_script.then(given)
+    got = api.post("/responses", {"model": responses_api_script.model, "input": "Hi"})
     assert error(got) == expected
     assert got.json()["error"]["message"] == sentence
     with scope.team(caller.team.pk):
@@ -160,69 +164,69 @@ def test_a_json_request_gets_the_status(api: Api, relayed: Script, caller: Calle
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_stream_sends_error_and_failed(api: Api, relayed: Script, fault: str) -> None:
+def test_a_stream_sends_error_and_failed(api: Api, responses_api_script: Script, fault: str) -> None:
     given, (_, _, code), sentence = FAULTS[fault]
-    relayed.then(given)
-    events = api.events(model=relayed.model, input="Hi")
+    responses_api_script.then(given)
+    events = api.events(model=responses_api_script.model, input="Hi")
     assert types(events)[-2:] == ["error", "response.failed"]
     assert (events[-2]["error"]["code"], events[-2]["error"]["message"]) == (code, sentence)
     assert "10.0.0.7" not in str(events)
 
 
-def test_output_before_an_interruption_is_kept(api: Api, relayed: Script) -> None:
-    relayed.then(answer([added(0, message("")), text_of(0, "Hel"), text_of(0, "lo")], Cut()))
-    events = api.events(model=relayed.model, input="Hi")
+def test_output_before_an_interruption_is_kept(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer([added(0, message("")), text_of(0, "Hel"), text_of(0, "lo")], Cut()))
+    events = api.events(model=responses_api_script.model, input="Hi")
     (item,) = api.retrieve(events[0]["response"]["id"])["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Hello")
 
 
-def test_an_interrupted_call_is_never_made(api: Api, relayed: Script, caller: Caller) -> None:
+def test_an_interrupted_call_is_never_made(api: Api, responses_api_script: Script, caller: Caller) -> None:
     half = [added(0, function_call("look", "")), event("function_call_arguments.delta", output_index=0, delta='{"a')]
-    relayed.then(cut(half))
-    events = api.events(model=relayed.model, input="Hi", tools=[function("look")])
+    responses_api_script.then(cut(half))
+    events = api.events(model=responses_api_script.model, input="Hi", tools=[function("look")])
     assert events[-1]["response"]["output"][0]["status"] == "incomplete"
     with scope.team(caller.team.pk):
         assert Response.objects.get().tool_calls == 0
 
 
-def test_an_interrupted_call_is_listed_but_not_sent_again(api: Api, relayed: Script) -> None:
+def test_an_interrupted_call_is_listed_but_not_sent_again(api: Api, responses_api_script: Script) -> None:
     call = function_call("look", '{"a', status="incomplete")
     cut_short = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    relayed.then(answer([done(0, call)], **cut_short), answer(said("Hello")))
-    first = api.create(model=relayed.model, input="Hi", tools=[function("look")])
+    responses_api_script.then(answer([done(0, call)], **cut_short), answer(message_events("Hello")))
+    first = api.create(model=responses_api_script.model, input="Hi", tools=[function("look")])
     assert [item["status"] for item in first["output"]] == ["incomplete"]
-    api.create(model=relayed.model, input="Go on.", previous_response_id=first["id"])
-    assert [entry["type"] for entry in relayed.bodies[1]["input"]] == ["message", "message"]
+    api.create(model=responses_api_script.model, input="Go on.", previous_response_id=first["id"])
+    assert [entry["type"] for entry in responses_api_script.bodies[1]["input"]] == ["message", "message"]
 
 
-def test_a_request_is_retried_before_the_first_byte(api: Api, relayed: Script) -> None:
+def test_a_request_is_retried_before_the_first_byte(api: Api, responses_api_script: Script) -> None:
     again = refusal(503, headers={"x-should-retry": "true"})
-    relayed.then(again, answer(said("Hello")))
-    assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
+    responses_api_script.then(again, answer(message_events("Hello")))
+    assert api.create(model=responses_api_script.model, input="Hi")["status"] == "completed"
 
 
-def test_a_pause_does_not_end_the_stream(api: Api, relayed: Script) -> None:
-    relayed.then(answer(Pause(0.3), said("Hello")))
-    assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
+def test_a_pause_does_not_end_the_stream(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(Pause(0.3), message_events("Hello")))
+    assert api.create(model=responses_api_script.model, input="Hi")["status"] == "completed"
 
 
-def test_a_nul_does_not_reach_the_database(api: Api, relayed: Script) -> None:
-    relayed.then(answer(said("He\x00llo")))
-    (item,) = api.create(model=relayed.model, input="Hi")["output"]
+def test_a_nul_does_not_reach_the_database(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("He\x00llo")))
+    (item,) = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert item["content"][0]["text"] == "Hello"
 
 
-def test_events_after_the_terminal_one_are_not_awaited(api: Api, relayed: Script) -> None:
+def test_events_after_the_terminal_one_are_not_awaited(api: Api, responses_api_script: Script) -> None:
     gate = Gate()
-    relayed.then(stream(*said("Hello"), end(), gate, b"data: x\n\n"))
-    assert api.create(model=relayed.model, input="Hi")["status"] == "completed"
+    responses_api_script.then(stream(*message_events("Hello"), end(), gate, b"data: x\n\n"))
+    assert api.create(model=responses_api_script.model, input="Hi")["status"] == "completed"
 
 
-def test_a_disconnect_closes_the_upstream_call(api: Api, relayed: Script, caller: Caller) -> None:
-    relayed.then(answer([added(0, message("")), text_of(0, "Hel")], Gate()))
-    with api.stream(model=relayed.model, input="Hi", store=False) as live:
+def test_a_disconnect_closes_the_upstream_call(api: Api, responses_api_script: Script, caller: Caller) -> None:
+    responses_api_script.then(answer([added(0, message("")), text_of(0, "Hel")], Gate()))
+    with api.stream(model=responses_api_script.model, input="Hi", store=False) as live:
         next(event for event in live.events if "delta" in event)
-    assert relayed.received[0].was_closed_within(10)
+    assert responses_api_script.received[0].was_closed_within(10)
 
     def ended() -> bool:
         with scope.team(caller.team.pk):
@@ -231,15 +235,17 @@ def test_a_disconnect_closes_the_upstream_call(api: Api, relayed: Script, caller
     eventually(ended)
 
 
-def test_missing_usage_is_estimated(api: Api, relayed: Script, caller: Caller) -> None:
-    relayed.then(stream(*said("Hello"), event("completed", response={**response(), "usage": None}), done=False))
-    assert api.create(model=relayed.model, input="Hi")["usage"]["output_tokens"] == 2
+def test_missing_usage_is_estimated(api: Api, responses_api_script: Script, caller: Caller) -> None:
+    responses_api_script.then(
+        stream(*message_events("Hello"), event("completed", response={**response(), "usage": None}), done=False)
+    )
+    assert api.create(model=responses_api_script.model, input="Hi")["usage"]["output_tokens"] == 2
     with scope.team(caller.team.pk):
         assert UsageRecord.objects.get().estimated
 
 
-def test_invalid_usage_is_estimated(api: Api, relayed: Script) -> None:
+def test_invalid_usage_is_estimated(api: Api, responses_api_script: Script) -> None:
     nonsense = {"input_tokens": "many", "output_tokens": -3, "input_tokens_details": None}
-    relayed.then(answer(said("Hello"), usage=nonsense))
-    usage = api.create(model=relayed.model, input="Hi")["usage"]
+    responses_api_script.then(answer(message_events("Hello"), usage=nonsense))
+    usage = api.create(model=responses_api_script.model, input="Hi")["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (0, 0)

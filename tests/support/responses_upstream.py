@@ -1,7 +1,7 @@
-"""A scripted server that speaks Responses itself, and what such servers send.
+"""A scripted upstream with the Responses API, and helpers that build its events.
 
-It is the scripted upstream under another path; the helpers here make its events. Ids and sequence numbers are the
-upstream's own: nothing of them may come out on the other side.
+It is the scripted upstream under another path. Ids and sequence numbers are the upstream's own and must not reach
+clients.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ USAGE = {
 
 @contextmanager
 def responses_script(upstream: ScriptedUpstream, **capabilities: Any) -> Iterator[Script]:
-    """A script for a model of its own behind a Responses upstream of its own, which can do these things."""
+    """Register a new model with a new Responses upstream that has these capabilities, and yield its script."""
     with upstream.script() as script:
         services.add_upstream(
             name=f"responses of {script.model}",
@@ -39,13 +39,13 @@ def responses_script(upstream: ScriptedUpstream, **capabilities: Any) -> Iterato
 
 @contextmanager
 def running_responses_upstream() -> Iterator[ScriptedUpstream]:
-    """The server."""
+    """Run the scripted upstream."""
     with running_upstream(path="/v1/responses") as upstream:
         yield upstream
 
 
 def function(name: str) -> dict[str, Any]:
-    """A function tool without parameters, as a request has it."""
+    """Return a function tool without parameters, as requests contain it."""
     parameters = {"type": "object", "properties": {}}
     return {"type": "function", "name": name, "description": f"{name.title()}s.", "parameters": parameters}
 
@@ -54,46 +54,46 @@ def function(name: str) -> dict[str, Any]:
 
 
 def event(kind: str, **fields: Any) -> Event:
-    """One event; its number is nobody's business."""
+    """Return an event. Its sequence number is arbitrary, because it must be replaced."""
     return {"type": f"response.{kind}", "sequence_number": 7, **fields}
 
 
 def added(index: int, item: Item) -> Event:
-    """An item opens."""
+    """Return the event that adds an item."""
     return event("output_item.added", output_index=index, item={"status": "in_progress", **item})
 
 
 def done(index: int, item: Item) -> Event:
-    """An item is final."""
+    """Return the event with a finished item."""
     return event("output_item.done", output_index=index, item={"status": "completed", **item})
 
 
 def message(text: str, **fields: Any) -> Item:
-    """A message of text."""
+    """Return a message with text."""
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {"id": "msg_theirs", "type": "message", "role": "assistant", "content": [part] if text else [], **fields}
 
 
 def reasoning(*summary: str, **fields: Any) -> Item:
-    """A reasoning item; it has no status, as OpenAI's have none."""
+    """Return a reasoning item. Like OpenAI's, it has no status."""
     parts = [{"type": "summary_text", "text": text} for text in summary]
     return {"id": "rs_theirs", "type": "reasoning", "summary": parts, **fields}
 
 
 def function_call(name: str, arguments: str, **fields: Any) -> Item:
-    """A call of a function; its id is `call_<name>`."""
+    """Return a function call with the id `call_<name>`."""
     body = {"id": "fc_theirs", "type": "function_call", "call_id": f"call_{name}", "name": name}
     return {**body, "arguments": arguments, **fields}
 
 
 def custom_call(name: str, given: str, **fields: Any) -> Item:
-    """A call of a custom tool."""
+    """Return a call of a custom tool."""
     body = {"id": "ctc_theirs", "type": "custom_tool_call", "call_id": f"call_{name}", "name": name}
     return {**body, "input": given, **fields}
 
 
 def texts(index: int, *pieces: str, part: int = 0) -> list[Event]:
-    """A part of text, a delta for each piece."""
+    """Return the events of a text part, with a delta for each piece."""
     place = {"output_index": index, "content_index": part, "item_id": "msg_theirs"}
     empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     whole_text = "".join(pieces)
@@ -105,13 +105,13 @@ def texts(index: int, *pieces: str, part: int = 0) -> list[Event]:
     ]
 
 
-def said(*pieces: str, index: int = 0) -> list[Event]:
-    """A whole message."""
+def message_events(*pieces: str, index: int = 0) -> list[Event]:
+    """Return the events of a message."""
     return [added(index, message("")), *texts(index, *pieces), done(index, message("".join(pieces)))]
 
 
-def called(name: str, *pieces: str, index: int = 0) -> list[Event]:
-    """A whole function call, its arguments in pieces."""
+def call_events(name: str, *pieces: str, index: int = 0) -> list[Event]:
+    """Return the events of a function call, with its arguments in pieces."""
     arguments = "".join(pieces)
     place = {"output_index": index, "item_id": "fc_theirs"}
     return [
@@ -122,8 +122,8 @@ def called(name: str, *pieces: str, index: int = 0) -> list[Event]:
     ]
 
 
-def thought(*pieces: str, index: int = 0, **fields: Any) -> list[Event]:
-    """A whole reasoning item with one paragraph of a summary."""
+def reasoning_events(*pieces: str, index: int = 0, **fields: Any) -> list[Event]:
+    """Return the events of a reasoning item with one summary part."""
     place = {"output_index": index, "summary_index": 0, "item_id": "rs_theirs"}
     whole_text = "".join(pieces)
     return [

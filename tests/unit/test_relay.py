@@ -11,7 +11,7 @@ from responses.engine.events.types import Event
 from responses.engine.interrupted_items import close_fragment
 from responses.engine.responses_api.converter import ResponsesConverter
 from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
-from tests.support.responses_upstream import added, called, done, end, event, function_call, message, reasoning
+from tests.support.responses_upstream import added, call_events, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items
 
@@ -158,7 +158,7 @@ def test_it_goes_on_where_earlier_items_ended() -> None:
 
 def test_a_call_of_a_hosted_tool_is_no_item() -> None:
     made = converter(LOOK, HOSTED)
-    upstream = [*called("search", '{"q":1}'), *called("look", "{}", index=1), end()]
+    upstream = [*call_events("search", '{"q":1}'), *call_events("look", "{}", index=1), end()]
     told = converted(upstream, made)
     assert [item["name"] for item in Fold(told).output] == ["look"]
     assert [(call.name, call.arguments) for call in made.result().calls] == [("search", '{"q":1}'), ("look", "{}")]
@@ -166,7 +166,7 @@ def test_a_call_of_a_hosted_tool_is_no_item() -> None:
 
 def test_a_message_that_waits_for_words_holds_nothing_back_after_its_end() -> None:
     made = converter(LOOK)
-    told = converted([added(0, message("")), *called("look", "{}", index=1), done(0, message("")), end()], made)
+    told = converted([added(0, message("")), *call_events("look", "{}", index=1), done(0, message("")), end()], made)
     assert [item["type"] for item in Fold(told).output] == ["function_call"]
 
 
