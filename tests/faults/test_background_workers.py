@@ -1,4 +1,4 @@
-"""Workers that stop, die or never come: every background response reaches its end, and no stored call is made again."""
+"""Workers that stop, die or never start: every background response ends, and no stored call is repeated."""
 
 import signal
 
@@ -26,19 +26,19 @@ BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
 
 
 def row(api: Api, response_id: str) -> Response:
-    """The response as it is stored."""
+    """Return the stored response."""
     with scope.team(api.caller.team.pk):
         return Response.objects.get(pk=response_id)
 
 
 def ledger(api: Api) -> list[str]:
-    """What became of the team's upstream calls."""
+    """Return the outcomes of the team's upstream calls."""
     with scope.team(api.caller.team.pk):
         return [one.outcome for one in UsageRecord.objects.filter(team=api.caller.team).order_by("id")]
 
 
 def queue(api: Api, script: Script, *tools: object) -> str:
-    """The id of a response that waits for a worker."""
+    """Queue a response and return its id."""
     created = api.create(model=script.model, input="Go.", background=True, tools=[*tools])
     response_id: str = created["id"]
     return response_id
@@ -81,7 +81,7 @@ def test_repeated_stop_signals_do_not_prevent_the_release_of_runs(
 def test_a_stopping_worker_waits_for_a_step(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
-    """The call that is under way gets its result kept; the turn after it is the next worker's."""
+    """The result of the active call is stored; the next worker executes the turn after it."""
     first = make_worker(**{**BRIEF, "WORKER_DRAIN_SECONDS": "5"})
     script.then(calling(("box__note", "{}")))
     script.call(box__wait="{}").say("Done.")

@@ -1,4 +1,4 @@
-"""Workers that stop or die in the middle of a batch, and workers that have something better to do."""
+"""Workers that stop or die in the middle of a batch, and workers that are busy with background responses."""
 
 import signal
 
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.slow
 
 
 def batch_of(api: Api, script: Script, count: int) -> str:
-    """The id of a batch with so many lines."""
+    """Create a batch with this many lines and return its id."""
     batch_id: str = asked(api, *(line(f"{n}", model=script.model, input=f"{n}") for n in range(count)))["id"]
     return batch_id
 
 
 def completed(api: Api, batch_id: str) -> int:
-    """How many lines have an answer."""
+    """Return the number of lines with an answer."""
     count: int = retrieved(api, batch_id)["request_counts"]["completed"]
     return count
 
 
 def asked_for(script: Script) -> dict[str, int]:
-    """How often the upstream was asked for each line."""
+    """Return the number of upstream calls for each line."""
     texts = [messages[-1]["content"] for messages in script.messages]
     return {text: texts.count(text) for text in texts}
 
 
 def states(api: Api) -> list[tuple[str, int]]:
-    """State and number of attempts of the team's lines that are not over."""
+    """Return state and attempts of the team's open lines."""
     with scope.team(api.caller.team.pk):
         lines = BatchLine.objects.filter(team=api.caller.team.pk, answer="").order_by("position")
         return list(lines.values_list("state", "attempt"))
@@ -86,7 +86,7 @@ def test_lines_only_use_slots_free_of_background_responses(
         gate.wait_until_reached()
     batch_ids = []
     for _ in range(3):
-        # A batch that has begun has been looked at, and so have the lines of those before it.
+        # Once a batch has started, the lines of all batches before it were considered as well.
         batch_ids.append(batch_of(api, script, 1))
         eventually(lambda: retrieved(api, batch_ids[-1])["status"] == "in_progress")
     assert (script.received, set(states(api))) == ([], {("queued", 0)})

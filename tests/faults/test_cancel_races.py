@@ -1,4 +1,4 @@
-"""Cancelling a run that may be just about to end: one of the two happens, for everybody and for ever."""
+"""Cancelling a run that is about to end: one of the two wins, for all clients and permanently."""
 
 import random
 import threading
@@ -22,22 +22,22 @@ AT_ONCE = 8
 
 @pytest.fixture
 def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
-    """The same team's API on two web processes."""
+    """The API of one team on two web processes."""
     return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
 
 
 class Races:
-    """Background runs that are cancelled at some moment of their short lives, and what became of them."""
+    """Background runs that are cancelled at random moments, and their outcomes."""
 
     def __init__(self, nodes: list[Api], script: Script) -> None:
-        self.said: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
         self.unclosed: list[str] = []
         self._nodes = nodes
         self._script = script
         self._lock = threading.Lock()
 
     def run(self, number: int) -> None:
-        """One race: the run takes about a third of a second when it is not disturbed."""
+        """Run one race. Without a cancellation the run takes about a third of a second."""
         chance = random.Random(number)
         here, there = chance.choice(self._nodes), chance.choice(self._nodes)
         body = here.create(model=self._script.model, input=f"race {number}", background=True)
@@ -45,12 +45,12 @@ class Races:
         cancelled = ok(there.post(f"/responses/{body['id']}/cancel", {}))
         is_closed = cancelled["status"] != "cancelled" or self._is_over_within_a_second(number)
         with self._lock:
-            self.said[body["id"]] = cancelled
+            self.answers[body["id"]] = cancelled
             if not is_closed:
                 self.unclosed.append(body["id"])
 
     def _is_over_within_a_second(self, number: int) -> bool:
-        """The upstream is not asked, has answered, or its connection is closed; and it stays so."""
+        """Return whether the upstream call was never made, has ended, or was closed within a second."""
         deadline = time.monotonic() + 1
         while any(not (call.closed.is_set() or call.answered.is_set()) for call in self._calls(number)):
             if time.monotonic() > deadline:
@@ -59,8 +59,8 @@ class Races:
         return True
 
     def _calls(self, number: int) -> list[Received]:
-        said = f"race {number}"
-        return [call for call in [*self._script.received] if call.body["messages"][-1]["content"] == said]
+        question = f"race {number}"
+        return [call for call in [*self._script.received] if call.body["messages"][-1]["content"] == question]
 
 
 @pytest.mark.slow
@@ -71,10 +71,10 @@ def test_the_status_that_cancel_returns_is_final(nodes: list[Api], script: Scrip
     races = Races(nodes, script)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(races.run, range(RACES)))
-    outcomes = Counter(body["status"] for body in races.said.values())
+    outcomes = Counter(body["status"] for body in races.answers.values())
     assert races.unclosed == []
     assert set(outcomes) == {"cancelled", "completed"}, outcomes
     assert min(outcomes.values()) > RACES / 50, outcomes
     eventually(lambda: all(call.closed.is_set() or call.answered.is_set() for call in script.received))
-    for response_id, body in races.said.items():
+    for response_id, body in races.answers.items():
         assert nodes[0].retrieve(response_id) == body

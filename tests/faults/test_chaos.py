@@ -1,4 +1,4 @@
-"""Everything that runs background responses is killed while they run: not one is lost, and nothing is done twice."""
+"""Processes that run background responses are killed: no response is lost, and nothing is done twice."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ PLAN = Plan(
 
 
 async def judged(directory: Path) -> list[Figure]:
-    """What becomes of the runs of the plan."""
+    """Return the outcomes of the runs in the plan."""
     async with played(PLAN, directory=directory) as play:
         assert play.course.disasters == {"worker": 5, "valkey": 1, "postgres": 1}
         return await asyncio.to_thread(lambda: Verdict(play).figures())

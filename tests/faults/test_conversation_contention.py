@@ -1,4 +1,4 @@
-"""Many clients and one conversation, processes that die with it, and lists that change while they are read."""
+"""Many clients of one conversation, processes that die while it is locked, and lists that change while read."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ MESSAGE = "Another process is currently operating on this conversation. Please r
 
 
 def ask(api: Api, script: Script, name: str, number: int) -> str | None:
-    """The answer to a question of this client's; None where it was refused because of others."""
+    """Return the answer to a client's question, or None if the conversation was locked."""
     body: dict[str, Any] = {"model": script.model, "input": f"question {number}", "conversation": name}
     answer = api.post("/responses", body)
     if answer.status_code == 200:
@@ -33,9 +33,9 @@ def ask(api: Api, script: Script, name: str, number: int) -> str | None:
 
 
 def check_turns(api: Api, name: str, script: Script, *, length: int) -> None:
-    """Questions and answers stand in pairs, each once, and every run has read all that stood before its own."""
-    told = [item["content"][0]["text"] for item in items(api, name)]
-    questions, answers = told[0::2], told[1::2]
+    """Assert that questions and answers alternate without duplicates, and each run has read everything before it."""
+    texts = [item["content"][0]["text"] for item in items(api, name)]
+    questions, answers = texts[0::2], texts[1::2]
     assert len(questions) == len(set(questions)) == length
     assert answers == length * ["Hello"]
     read = sorted((messages for messages in script.messages), key=len)
@@ -124,7 +124,7 @@ def test_pages_list_each_item_once_during_inserts_and_deletes(api: Api, order: s
 
 
 def every_id(api: Api, name: str, order: str) -> list[str]:
-    """The ids of all pages, one page after the other."""
+    """Return the ids of all pages, page by page."""
     found: list[str] = []
     while True:
         cursor = {"after": found[-1]} if found else {}

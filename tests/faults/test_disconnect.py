@@ -1,4 +1,4 @@
-"""A client goes away: what becomes of its run, on both servers, for streams and for JSON (design rule 6)."""
+"""Clients that disconnect: their runs continue or stop as configured, on both servers, for streams and for JSON."""
 
 import socket
 import time
@@ -18,19 +18,19 @@ from tests.support.upstream import Answer, Gate, Received, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
-Patient = Callable[[int | None], Api]
+MakeApiWithGrace = Callable[[int | None], Api]
 
 
 @pytest.fixture(params=["web", "uvicorn_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
-    """Both servers, which tell of a disconnect in ways of their own."""
+    """Both web servers: each reports a disconnect in its own way."""
     process: WebProcess = request.getfixturevalue(request.param)
     return process
 
 
 @pytest.fixture
-def patient(server: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Patient:
-    """Makes a team that lets its runs go on for so many seconds; None: to their end."""
+def with_grace_period(server: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> MakeApiWithGrace:
+    """Create a team with this grace period in seconds; None lets runs continue to their end."""
 
     def make(grace: int | None) -> Api:
         caller = make_caller()
@@ -46,7 +46,7 @@ streamed_or_not = pytest.mark.parametrize("streamed", [True, False], ids=["strea
 
 @contextmanager
 def begun(api: Api, script: Script, gate: Gate, *, streamed: bool, **more: Any) -> Iterator[Received]:
-    """A run whose upstream has said "Hel" and waits at the gate; leaving the block is the client's leaving."""
+    """A run whose upstream has sent "Hel" and waits at the gate. The client disconnects when the block ends."""
     script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
     with api.open("/responses", {"model": script.model, "input": "Hi", "stream": streamed, **more}):
         received = script.wait_for_call()
@@ -55,20 +55,22 @@ def begun(api: Api, script: Script, gate: Gate, *, streamed: bool, **more: Any) 
 
 
 def row(api: Api) -> Response:
-    """The one response of the team."""
+    """Return the only response of the team."""
     with scope.team(api.caller.team.pk):
         return Response.objects.get()
 
 
 def ended(api: Api) -> Response:
-    """The same, once its run has ended."""
+    """Return the only response of the team when its run has ended."""
     eventually(lambda: row(api).ended_at)
     return row(api)
 
 
 @streamed_or_not
-def test_an_unstored_run_is_aborted_within_a_second(patient: Patient, script: Script, streamed: bool) -> None:
-    api = patient(None)
+def test_an_unstored_run_is_aborted_within_a_second(
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
+) -> None:
+    api = with_grace_period(None)
     with begun(api, script, Gate(), streamed=streamed, store=False) as received:
         pass
     assert received.was_closed_within(1.0)
@@ -76,8 +78,10 @@ def test_an_unstored_run_is_aborted_within_a_second(patient: Patient, script: Sc
 
 
 @streamed_or_not
-def test_a_run_is_aborted_immediately_without_a_grace_period(patient: Patient, script: Script, streamed: bool) -> None:
-    api = patient(0)
+def test_a_run_is_aborted_immediately_without_a_grace_period(
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
+) -> None:
+    api = with_grace_period(0)
     with begun(api, script, Gate(), streamed=streamed) as received:
         pass
     assert received.was_closed_within(1.0)
@@ -88,8 +92,10 @@ def test_a_run_is_aborted_immediately_without_a_grace_period(patient: Patient, s
 
 
 @streamed_or_not
-def test_a_stored_run_continues_for_the_grace_period(patient: Patient, script: Script, streamed: bool) -> None:
-    api = patient(1)
+def test_a_stored_run_continues_for_the_grace_period(
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
+) -> None:
+    api = with_grace_period(1)
     with begun(api, script, Gate(), streamed=streamed) as received:
         left = time.monotonic()
     assert not received.was_closed_within(0.7)
@@ -102,9 +108,9 @@ def test_a_stored_run_continues_for_the_grace_period(patient: Patient, script: S
 @streamed_or_not
 @pytest.mark.parametrize("grace", [30, None])
 def test_a_run_that_ends_within_the_grace_period_is_complete(
-    patient: Patient, script: Script, streamed: bool, grace: int | None
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool, grace: int | None
 ) -> None:
-    api, gate = patient(grace), Gate()
+    api, gate = with_grace_period(grace), Gate()
     with begun(api, script, gate, streamed=streamed):
         pass
     gate.open()
@@ -112,8 +118,8 @@ def test_a_run_that_ends_within_the_grace_period_is_complete(
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", "Hello")
 
 
-def test_a_cancelled_run_has_a_usage_record(patient: Patient, script: Script) -> None:
-    api = patient(0)
+def test_a_cancelled_run_has_a_usage_record(with_grace_period: MakeApiWithGrace, script: Script) -> None:
+    api = with_grace_period(0)
     with begun(api, script, Gate(), streamed=True):
         pass
     response = ended(api)
@@ -123,8 +129,8 @@ def test_a_cancelled_run_has_a_usage_record(patient: Patient, script: Script) ->
     assert ledger.output_tokens == response.output_tokens > 0
 
 
-def test_a_cancelled_response_can_be_continued(patient: Patient, script: Script) -> None:
-    api = patient(0)
+def test_a_cancelled_response_can_be_continued(with_grace_period: MakeApiWithGrace, script: Script) -> None:
+    api = with_grace_period(0)
     with begun(api, script, Gate(), streamed=True):
         pass
     script.say("Again")
@@ -132,8 +138,10 @@ def test_a_cancelled_response_can_be_continued(patient: Patient, script: Script)
     assert [message["content"] for message in script.messages[1]] == ["Hi", "Hel", "?"]
 
 
-def test_a_disconnect_before_the_upstream_answers_is_noticed(patient: Patient, script: Script) -> None:
-    api = patient(0)
+def test_a_disconnect_before_the_upstream_answers_is_noticed(
+    with_grace_period: MakeApiWithGrace, script: Script
+) -> None:
+    api = with_grace_period(0)
     script.then(Answer(pieces=[Gate()], delayed_head=True))
     with api.open("/responses", {"model": script.model, "input": "Hi", "stream": True}):
         received = script.wait_for_call()
@@ -142,8 +150,10 @@ def test_a_disconnect_before_the_upstream_answers_is_noticed(patient: Patient, s
 
 
 @streamed_or_not
-def test_an_immediate_disconnect_leaves_no_run(patient: Patient, script: Script, streamed: bool) -> None:
-    api = patient(0)
+def test_an_immediate_disconnect_leaves_no_run(
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
+) -> None:
+    api = with_grace_period(0)
     script.always(stream(Gate()))
     for number in range(30):
         with api.open("/responses", {"model": script.model, "input": "Hi", "stream": streamed}):
@@ -158,8 +168,10 @@ def running(api: Api) -> int:
         return Response.objects.filter(status__in=RUNNING).count()
 
 
-def test_a_disconnect_within_the_request_leaves_nothing(patient: Patient, server: WebProcess) -> None:
-    api = patient(0)
+def test_a_disconnect_within_the_request_leaves_nothing(
+    with_grace_period: MakeApiWithGrace, server: WebProcess
+) -> None:
+    api = with_grace_period(0)
     host, port = server.url.removeprefix("http://").split(":")
     head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {api.caller.secret}\r\n"
     with socket.create_connection((host, int(port))) as peer:
@@ -167,8 +179,10 @@ def test_a_disconnect_within_the_request_leaves_nothing(patient: Patient, server
     assert api.get("/responses").json()["data"] == []
 
 
-def test_other_streams_are_not_affected(patient: Patient, script: Script, other_script: Script) -> None:
-    api, gate = patient(0), Gate()
+def test_other_streams_are_not_affected(
+    with_grace_period: MakeApiWithGrace, script: Script, other_script: Script
+) -> None:
+    api, gate = with_grace_period(0), Gate()
     other_script.then(stream(chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")))
     with api.stream(model=other_script.model, input="Hi") as live:
         with begun(api, script, Gate(), streamed=True) as received:

@@ -1,4 +1,4 @@
-"""Egress over real sockets: pinned addresses, redirects, and servers that send too much, too slowly or not at all."""
+"""Egress over real sockets: pinned addresses, redirects, and servers that send too much, too slowly or nothing."""
 
 import asyncio
 import gzip
@@ -25,7 +25,7 @@ KIB = 1024
 
 
 class Server:
-    """A server on loopback. Paths get handlers; `seen` are the requests that came."""
+    """A server on loopback with handlers by path; `seen` are the requests it received."""
 
     def __init__(self) -> None:
         self.seen: list[web.Request] = []
@@ -65,7 +65,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 class Names:
-    """A resolver whose answers change: one for each look-up, the last one for all that follow."""
+    """A resolver with one answer per lookup; the last one repeats."""
 
     def __init__(self, *answers: str) -> None:
         self._answers = list(answers)
@@ -77,7 +77,7 @@ class Names:
 
 
 def opened(*entries: str, names: Names | None = None, tls: ssl.SSLContext | None = None) -> Egress:
-    """Egress with these entries in EGRESS_ALLOW."""
+    """Return an egress client with these entries in EGRESS_ALLOW."""
     options = {} if tls is None else {"tls": tls}
     return Egress(allow=AllowList.parse(entries), resolve=names or Names("127.0.0.1"), **options)
 
@@ -230,7 +230,7 @@ async def test_a_post_sends_its_body_and_headers(server: Server) -> None:
 
 
 def endless(pause: float, piece: bytes = b"x" * KIB) -> Handler:
-    """A body that goes on until the client leaves."""
+    """Send a body until the client disconnects."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -356,7 +356,7 @@ async def test_an_unreachable_server_fails_with_a_code(server: Server) -> None:
 
 
 def certified(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for a name, signed by itself, and its key."""
+    """Return a self-signed certificate for a name, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())

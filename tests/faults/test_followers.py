@@ -1,4 +1,4 @@
-"""Clients that lose their connection again and again, on two nodes: they get what an undisturbed one gets."""
+"""Followers that lose their connection repeatedly, on two nodes, receive the same as an undisturbed one."""
 
 import random
 import re
@@ -17,17 +17,17 @@ TIMES = 100
 
 @pytest.fixture
 def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
-    """The same team's API on two web processes."""
+    """The API of one team on two web processes."""
     return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
 
 
 def numbers(raw: bytes) -> list[int]:
-    """The numbers of the events in these bytes."""
+    """Return the numbers of the events in these bytes."""
     return [int(number) for number in re.findall(rb'"sequence_number":(\d+)', raw)]
 
 
-class Nomad:
-    """A follower that goes away after a few events, and comes back to any node behind what it has."""
+class RoamingFollower:
+    """A follower that disconnects after a few events and continues on any node after the last one it has."""
 
     def __init__(self, nodes: list[Api], response_id: str, *, seed: int) -> None:
         self.got = b""
@@ -37,7 +37,7 @@ class Nomad:
         self._chance = random.Random(seed)
 
     def follow_for(self, events: int | None) -> None:
-        """Stay for so many events; None: to the end. The connection is cut within what comes after them."""
+        """Follow for this many events, or to the end. The connection breaks in the middle of the next event."""
         api = self._chance.choice(self._nodes)
         query = {"stream": "true"}
         if have := numbers(self.got):
@@ -63,10 +63,10 @@ def test_a_follower_that_reconnects_a_hundred_times_misses_no_event(nodes: list[
     words = [piece for n in range(400) for piece in (chunk(content=f"word {n} "), Pause(0.02))]
     script.then(stream(*words, chunk(finish="stop")))
     response_id = nodes[0].create(model=script.model, input="Hi", background=True)["id"]
-    undisturbed = Nomad(nodes, response_id, seed=1)
+    undisturbed = RoamingFollower(nodes, response_id, seed=1)
     with ThreadPoolExecutor(1) as other:
         stayed = other.submit(undisturbed.follow_for, None)
-        nomad = Nomad(nodes, response_id, seed=2)
+        nomad = RoamingFollower(nodes, response_id, seed=2)
         for _ in range(TIMES):
             nomad.follow_for(chance.randint(0, 6))
         assert not nomad.is_over

@@ -1,4 +1,4 @@
-"""Large files: neither uploads nor downloads pass through the web's memory, and what is too large is refused."""
+"""Large files: the web process never holds them in memory, and files over the limit are rejected."""
 
 import socket
 import threading
@@ -26,7 +26,7 @@ TAIL = b"\r\n--b--\r\n"
 
 
 def form_of_zeros(size: int) -> Iterator[bytes]:
-    """A form with a file of so many zeros, made while it is sent."""
+    """Yield a form with a file of this many zeros, generated while it is sent."""
     yield HEAD
     for start in range(0, size, MIB):
         yield bytes(min(MIB, size - start))
@@ -41,7 +41,7 @@ def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Respons
 
 
 class Meter:
-    """The most memory that a process takes while the block runs, beyond what it took before."""
+    """Measures the peak memory of a process during a block, in addition to what it used before."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -65,7 +65,7 @@ class Meter:
 
 @pytest.fixture(scope="module", params=["daphne", "uvicorn"])
 def fresh(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process that has done nothing else: memory which was freed before would hide what is taken again."""
+    """A fresh web process: memory that an earlier request freed would hide what is allocated again."""
     with running_web(server=request.param) as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""A run whose response somebody else has ended, or deleted, stops; its client is let go, its tokens are counted."""
+"""A run whose response was ended or deleted elsewhere stops: its client is released and its usage recorded."""
 
 import uuid
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 
 def slow(script: Script) -> Gate:
-    """An answer that goes on for seconds after the gate, in pieces that the log takes one by one."""
+    """Return an answer that takes seconds after the gate, in pieces that are logged one by one."""
     gate = Gate()
     script.then(
         stream(chunk(content="Hel"), gate, *[piece for _ in range(20) for piece in (chunk(content="."), Pause(0.2))])
@@ -23,7 +23,7 @@ def slow(script: Script) -> Gate:
 
 
 def ledger(api: Api) -> list[UsageRecord]:
-    """The calls of the team."""
+    """Return the usage records of the team."""
     with scope.team(api.caller.team.pk):
         return list(UsageRecord.objects.filter(team=api.caller.team))
 

@@ -16,26 +16,26 @@ OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
 
 @pytest.fixture(params=["streamable", "legacy"])
 def served(request: pytest.FixtureRequest) -> Iterator[McpServer]:
-    """A server, by each of the two transports."""
+    """A server, with each of the two transports."""
     with mcp_server(legacy=request.param == "legacy") as running:
         yield running
 
 
 @pytest.fixture
 async def sessions() -> AsyncIterator[McpSessions]:
-    """The sessions of a run, closed at its end."""
+    """The sessions of a run, closed at the end."""
     sessions = McpSessions(OPEN)
     yield sessions
     await sessions.close()
 
 
 def named(running: McpServer, **headers: str) -> RemoteServer:
-    """The server as a request names it."""
+    """Return the server as a request specifies it."""
     return RemoteServer(label="test", url=running.url, headers=headers)
 
 
 async def failure(work: object) -> dict[str, object]:
-    """How it failed, as an item shows it."""
+    """Return the error as an item contains it."""
     with pytest.raises(ServerFailed) as raised:
         await work  # type: ignore[misc] # a coroutine of any kind
     return raised.value.shown()
@@ -61,13 +61,13 @@ async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: McpSes
 
 
 async def test_a_protocol_error_contains_the_message_of_the_server(served: McpServer, sessions: McpSessions) -> None:
-    said = await failure(sessions.call(named(served), "refuse", {}))
-    assert said == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
+    error = await failure(sessions.call(named(served), "refuse", {}))
+    assert error == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
 
 
 async def test_a_server_that_dies_fails_the_call_and_is_reconnected(served: McpServer, sessions: McpSessions) -> None:
-    said = await failure(sessions.call(named(served), "die", {}))
-    assert said == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
+    error = await failure(sessions.call(named(served), "die", {}))
+    assert error == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
     assert not (await sessions.call(named(served), "note", {})).is_error
     assert served.names() == ["die", "note"]
 
@@ -75,16 +75,16 @@ async def test_a_server_that_dies_fails_the_call_and_is_reconnected(served: McpS
 async def test_a_slow_server_times_out(served: McpServer) -> None:
     sessions = McpSessions(OPEN, Timeouts(call=0.5))
     await sessions.list_tools(named(served))
-    said = await failure(sessions.call(named(served), "wait", {}))
-    assert said == {"type": "http_error", "code": 504, "message": "The server did not respond within 0.5 seconds."}
+    error = await failure(sessions.call(named(served), "wait", {}))
+    assert error == {"type": "http_error", "code": 504, "message": "The server did not respond within 0.5 seconds."}
     await sessions.close()
 
 
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_it_sends_the_token(sessions: McpSessions, *, legacy: bool) -> None:
     with mcp_server(legacy=legacy, token="open-sesame") as running:
-        said = await failure(sessions.list_tools(named(running)))
-        assert said == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
+        error = await failure(sessions.list_tools(named(running)))
+        assert error == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
         tools = await sessions.list_tools(named(running, Authorization="Bearer open-sesame"))
     assert len(tools) == 9
 
@@ -104,21 +104,21 @@ async def test_it_accepts_five_megabytes_and_an_image(sessions: McpSessions) -> 
 
 async def test_a_too_large_answer_on_the_older_transport_is_reported(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
-        said = await failure(sessions.call(named(running), "picture", {}))
-        assert said == {"type": "http_error", "code": 502, "message": "The response is too large."}
+        error = await failure(sessions.call(named(running), "picture", {}))
+        assert error == {"type": "http_error", "code": 502, "message": "The response is too large."}
         assert not (await sessions.call(named(running), "note", {})).is_error
 
 
 async def test_nothing_is_sent_to_addresses_that_egress_blocks() -> None:
     with mcp_server() as running:
         sessions = McpSessions(Egress())
-        said = await failure(sessions.list_tools(named(running)))
+        error = await failure(sessions.list_tools(named(running)))
         await sessions.close()
-    assert (said["code"], running.headers) == (403, [])
+    assert (error["code"], running.headers) == (403, [])
 
 
 async def test_an_unreachable_server_is_reported(sessions: McpSessions) -> None:
     with mcp_server() as running:
         gone = named(running)
-    said = await failure(sessions.list_tools(gone))
-    assert said == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
+    error = await failure(sessions.list_tools(gone))
+    assert error == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}

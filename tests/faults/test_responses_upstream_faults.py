@@ -1,4 +1,4 @@
-"""What upstreams that speak Responses do wrong, and what becomes of it."""
+"""Faults of upstreams with the Responses API, and how they reach the client."""
 
 from typing import Any
 
@@ -40,16 +40,16 @@ BUSY = "The model's server is receiving too many requests. Please retry."
 
 
 def failing(code: Any, words: str = "Trace at 10.0.0.7", **fields: Any) -> Answer:
-    """An answer that ends as failed."""
+    """Return an answer that ends as failed."""
     return answer([added(0, message(""))], status="failed", error={"code": code, "message": words, **fields})
 
 
 def text_of(index: int, piece: str) -> dict[str, Any]:
-    """One delta."""
+    """Return a text delta."""
     return event("output_text.delta", output_index=index, content_index=0, delta=piece, logprobs=[])
 
 
-# What the upstream answers: the HTTP answer to JSON (status, param, code), and the sentence.
+# The upstream's answer, the error of a JSON request (status, param, code), and its message.
 FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
     "a failed response": (failing("server_error"), SERVER_ERROR, f"{FAILED} (server_error)."),
     "a failed response without a word": (answer(status="failed"), SERVER_ERROR, f"{FAILED}."),

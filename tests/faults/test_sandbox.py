@@ -1,4 +1,4 @@
-"""The sandbox service: state between calls, files, how fast it is, whom it answers, and what is left when it dies."""
+"""The sandbox service: state between calls, files, speed, authentication, and cleanup when it dies."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def own() -> Iterator[Sandbox]:
-    """A service of this test's own, with one spare container, and room for two."""
+    """A service for this test, with one spare container and a limit of two."""
     where = f"{tempfile.gettempdir()}/own-{os.getpid()}"
     with running_sandbox(where, "a-token", {"SANDBOX_MAX_CONTAINERS": "2"}) as running:
         yield running
@@ -35,7 +35,7 @@ def make(service: Sandbox, name: str) -> SandboxClient:
 
 
 def first_call(service: Sandbox, name: str) -> float:
-    """Seconds from nothing to the result of a container's first call."""
+    """Return the seconds to create a container and get the result of its first call."""
     eventually(lambda: len(family(service.process.pid)) == 3, seconds=20)
     began = time.perf_counter()
     assert asked(make(service, name).run(name, "6 * 7", seconds=10)).value == "42"
@@ -45,7 +45,7 @@ def first_call(service: Sandbox, name: str) -> float:
 
 
 def test_a_call_starts_in_less_than_150_ms(own: Sandbox) -> None:
-    """The best of a few: what else the machine has to do is not the service's fault."""
+    """Takes the best of five, because other load on the machine slows down single calls."""
     assert min(first_call(own, f"cntr_{number}") for number in range(5)) < 0.15
 
 
@@ -104,7 +104,7 @@ def test_one_owner_gets_at_most_half_of_the_containers(own: Sandbox) -> None:
 
 
 def test_a_call_without_its_client_is_stopped(own: Sandbox) -> None:
-    """Long before its time, and the container with its files stays."""
+    """The call stops long before its time limit, and the container keeps its files."""
     client = make(own, "cntr_1")
 
     async def leave() -> None:
@@ -125,7 +125,7 @@ def test_lone_surrogates_do_not_leave_a_container(own: Sandbox) -> None:
     assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=10)).error or "")
 
 
-def test_a_large_file_is_streamed(own: Sandbox) -> None:
+def test_a_large_file_is_read_in_pieces(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     asked(client.run("cntr_1", "open('large', 'wb').write(b'x' * 1_500_000)", seconds=10))
     first = asked(client.read("cntr_1", "/mnt/data/large"))
@@ -135,7 +135,7 @@ def test_a_large_file_is_streamed(own: Sandbox) -> None:
 
 
 def test_unauthenticated_bodies_are_not_read(own: Sandbox) -> None:
-    """The answer comes before any of the bytes that were announced."""
+    """The answer arrives before any of the announced bytes was sent."""
 
     async def announce() -> dict[str, Any]:
         reader, writer = await asyncio.open_unix_connection(own.client.address)
@@ -148,7 +148,7 @@ def test_unauthenticated_bodies_are_not_read(own: Sandbox) -> None:
     assert asyncio.run(announce())["refused"] == "unauthorized"
 
 
-def test_unauthenticated_requests_get_no_answer(own: Sandbox) -> None:
+def test_unauthenticated_requests_are_rejected(own: Sandbox) -> None:
     stranger = SandboxClient(address=own.client.address, token="another-token")
     with pytest.raises(SandboxUnavailable, match="SANDBOX_TOKEN"):
         asked(stranger.create("cntr_1", memory="1g", idle=600))

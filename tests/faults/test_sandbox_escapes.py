@@ -1,4 +1,4 @@
-"""What code inside of a container tries in order to get out, to stay, or to take more than it may. All of it fails."""
+"""Code in a container tries to escape, to keep running, or to exceed its limits, and fails."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ def attempt(what, *arguments, **options):
     except Exception as error:
         return "refused"
 """
-# What is tried, and the last value of the cell when it fails as it should.
+# The code of each attempt, and the value of the cell when it fails as it should.
 REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "a public address": (CONNECT + "reach('1.1.1.1', 53)", ("OSError", "TimeoutError")),
     "the machine's loopback": (CONNECT + "reach('127.0.0.1', {port})", ("ConnectionRefusedError",)),
@@ -137,7 +137,7 @@ X86_ONLY = {name for name, (code, _) in REFUSED.items() if "call(" in code}
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Sandbox]:
-    """A service without spare containers, so that every process of its is one of a test's."""
+    """A service without spare containers, so that all its processes belong to the test."""
     where = f"{tempfile.gettempdir()}/escapes-{os.getpid()}"
     with running_sandbox(where, SECRET, {"SANDBOX_WARM": "0", "SANDBOX_SECONDS": "10"}) as running:
         yield running
@@ -145,28 +145,28 @@ def service() -> Iterator[Sandbox]:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """A container of one test's."""
+    """A container of a single test."""
 
     name: str
     service: Sandbox
 
     def run(self, code: str, *, seconds: float = 10) -> ExecutionResult:
-        """Execute a cell."""
+        """Run a cell."""
         return asked(self.service.client.run(self.name, code, seconds=seconds))
 
     def shell(self, command: str, *, seconds: float = 10) -> ExecutionResult:
-        """Execute a command."""
+        """Run a command."""
         return asked(self.service.client.shell(self.name, command, seconds=seconds))
 
     @property
     def processes(self) -> int:
-        """How many processes the service has; its containers are these, bubblewrap's own one for each included."""
+        """Return the number of processes of the service's containers, including bubblewrap's."""
         return len(family(self.service.process.pid))
 
 
 @pytest.fixture
 def inside(service: Sandbox) -> Iterator[Inside]:
-    """A container; when the test is over it is ended, and nothing of it is left."""
+    """A container that is removed after the test; asserts that none of its processes is left."""
     name = f"cntr_{next(_names)}"
     asked(service.client.create(name, memory="1g", idle=600))
     yield Inside(name=name, service=service)
@@ -313,7 +313,7 @@ def test_special_files_are_not_read(inside: Inside) -> None:
 
 
 def test_a_folder_that_became_a_link_is_not_followed(inside: Inside) -> None:
-    """Whoever takes files out is the first process, which may look into itself."""
+    """Files are read by the first process in the container, which may access its own /proc."""
     inside.run("import os\nos.mkdir('/mnt/data/a')\nopen('/mnt/data/a/maps', 'w').close()")
     assert [file.path for file in asked(inside.service.client.files(inside.name))] == ["/mnt/data/a/maps"]
     inside.run("import shutil\nshutil.rmtree('/mnt/data/a')\nos.symlink('/proc/1', '/mnt/data/a')")

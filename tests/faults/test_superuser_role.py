@@ -1,4 +1,4 @@
-"""A process that is given a superuser's database refuses to serve, in one sentence."""
+"""A process with a database superuser refuses to start, with one sentence."""
 
 import json
 import os
@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def superuser_url(tmp_path: Path) -> Iterator[str]:
-    """A database, in the name of its server's superuser."""
-    # Not below tmp_path: the servers' account could not enter it.
+    """The URL of a database with the superuser of its server."""
+    # Not below tmp_path, which the account of the servers cannot enter.
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-role"
     servers = start_servers(directory, environment={})
     app = urlsplit(servers.app_url)

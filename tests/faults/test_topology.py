@@ -1,4 +1,4 @@
-"""Two web processes and two workers on one database and one broker: it makes no difference who does what."""
+"""Two web processes and two workers with one database and one broker: any of them can do any part of the work."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
-    """The same team's API on two web processes."""
+    """The API of one team on two web processes."""
     return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
 
 
 @pytest.fixture
 def two_workers(make_worker: MakeWorker) -> None:
-    """Neither of which has room for all that comes at once."""
+    """Two workers, neither of which has enough slots for all responses."""
     for _ in range(2):
         make_worker(concurrency=3)
 
@@ -43,7 +43,7 @@ def test_runs_can_be_created_followed_and_cancelled_on_any_node(nodes: list[Api]
         if number % 4 == 0:
             body = ok(there.post(f"/responses/{body['id']}/cancel", {}))
         with there.follow(body["id"]) as live:
-            live.rest()  # is held to what is stored, and to the numbers of its events
+            live.rest()  # compares with what is stored, and checks the numbers of the events
         body = ended(here, body["id"])
         assert body == there.retrieve(body["id"])
         return body
@@ -57,7 +57,7 @@ def test_runs_can_be_created_followed_and_cancelled_on_any_node(nodes: list[Api]
 
 
 def workers_of(api: Api) -> set[str | None]:
-    """Who has run the team's responses."""
+    """Return the workers that ran the team's responses."""
     with scope.team(api.caller.team.pk):
         completed = Response.objects.filter(status="completed", team=api.caller.team)
         return set(completed.values_list("lease_owner", flat=True))

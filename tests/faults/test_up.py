@@ -1,4 +1,4 @@
-"""`manage.py up` on real processes: started, used from a second terminal, hit, stopped and started again."""
+"""`manage.py up` with real processes: started, used from a second terminal, killed, stopped and started again."""
 
 import json
 import os
@@ -40,7 +40,7 @@ START_SECONDS = 90
 
 
 class Up:
-    """One `manage.py up` in a process group of its own, as a terminal gives it, with its output in a file."""
+    """A `manage.py up` in its own process group, as in a terminal, with its output in a file."""
 
     def __init__(self, state_dir: Path, *arguments: str, **variables: str) -> None:
         state_dir.mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ class Up:
         return self.labelled("API").removesuffix("/v1")
 
     def labelled(self, label: str) -> str:
-        """The rest of the line of the ready block that starts with a label."""
+        """Return the rest of the line in the ready block that starts with a label."""
         return next(
             line.strip().removeprefix(label).strip()
             for line in self.output.splitlines()
@@ -81,12 +81,12 @@ class Up:
         return self
 
     def children(self) -> dict[str, int]:
-        """Pids of the recorded children by name."""
+        """Return the pids of the recorded children by name."""
         records = sorted((self.state_dir / "pids").glob("*.json"))
         return {record.stem: json.loads(record.read_text())["pid"] for record in records}
 
     def manage(self, *arguments: str) -> str:
-        """Run a command as a second terminal would; returns its output."""
+        """Run a command as in a second terminal and return its output."""
         argv = [sys.executable, "manage.py", *arguments]
         done = subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ class Up:
         return False
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
-        """Returns exit code and seconds."""
+        """Send a signal and return the exit code and the seconds until the exit."""
         started = time.monotonic()
         os.killpg(self.process.pid, number)
         return self.process.wait(timeout=20), time.monotonic() - started
@@ -109,7 +109,7 @@ Start = Callable[..., Up]
 
 @pytest.fixture(scope="module")
 def directories() -> Iterator[Callable[[], Path]]:
-    """State directories that the database's account can enter, which pytest's own ones are not."""
+    """State directories that the account of the database can enter, unlike those of pytest."""
     made: list[Path] = []
 
     def make() -> Path:
@@ -137,7 +137,7 @@ def start(directories: Callable[[], Path]) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def running(start: Start) -> Up:
-    """One that runs for all the tests that leave it running."""
+    """A platform shared by all tests that leave it running."""
     return start("--port", str(any_free())).wait_until_ready()
 
 
@@ -262,7 +262,7 @@ def test_a_default_port_in_use_is_replaced_by_a_free_one(start: Start) -> None:
         assert "Port 8000 is in use, using" in up.output
         assert up.is_ready()
         return
-    pytest.skip("somebody else has port 8000")
+    pytest.skip("port 8000 is in use")
 
 
 def demo_upstream_of(up: Up) -> str:
@@ -273,7 +273,7 @@ def demo_upstream_of(up: Up) -> str:
 
 @pytest.fixture
 def programs() -> Iterator[Path]:
-    """All programs but bubblewrap, in a folder that the servers' account may enter, too."""
+    """A folder with all programs except bubblewrap, which the account of the servers can enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]

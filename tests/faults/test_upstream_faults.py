@@ -1,4 +1,4 @@
-"""What upstreams do wrong, and what becomes of it: for JSON, for a stream, in the row and in the ledger."""
+"""Faults of upstreams, and how they appear in JSON, in streams, in the response's row and in usage records."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ FAILED = "The model's server failed (HTTP 500)."
 BROKE = "The connection to the model's server broke in the middle of its answer."
 REFUSED = "The model's server rejected this platform's credentials."
 BUSY = "The model's server is receiving too many requests. Please retry."
-# What the upstream answers: the HTTP answer to JSON (status, param, code), and the sentence.
+# The upstream's answer, the error of a JSON request (status, param, code), and its message.
 FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     "400": (
         refusal(400, "Bad prompt."),
@@ -74,13 +74,13 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
 
 
 def stored(caller: Caller) -> tuple[Response, Turn, UsageRecord]:
-    """The rows of the team's one response: itself, its turn, its line in the ledger."""
+    """Return the rows of the team's only response: response, turn and usage record."""
     with scope.team(caller.team.pk):
         return Response.objects.get(), Turn.objects.get(), UsageRecord.objects.get()
 
 
 def assert_failed(caller: Caller, code: str, message: str) -> None:
-    """The rows say so as well."""
+    """Assert that the rows contain the failure as well."""
     response, turn, ledger = stored(caller)
     assert (response.status, response.error_code) == ("failed", code)
     assert response.error == {"code": code, "message": message}
@@ -113,8 +113,8 @@ def test_a_stream_sends_error_and_failed(api: Api, script: Script, caller: Calle
 def test_a_stream_reports_the_same_error_as_json(api: Api, script: Script, fault: str) -> None:
     script.then(FAULTS[fault][0], FAULTS[fault][0])
     body = {"model": script.model, "input": "Hi"}
-    said = api.post("/responses", body).json()["error"]
-    assert api.events(**body)[-2]["error"] == said
+    expected = api.post("/responses", body).json()["error"]
+    assert api.events(**body)[-2]["error"] == expected
 
 
 def test_output_before_an_interruption_is_kept(api: Api, script: Script) -> None:
@@ -158,7 +158,7 @@ def test_a_request_is_never_retried_after_the_first_byte(api: Api, script: Scrip
 
 
 @pytest.fixture
-def nobody(database: None, upstream: Any) -> str:
+def unreachable_model(database: None, upstream: Any) -> str:
     """A model whose upstream does not exist."""
     name = "nobody/at-home"
     services.add_upstream(name="nobody", base_url=f"http://127.0.0.1:{any_free()}/v1", models=[name])
@@ -166,9 +166,11 @@ def nobody(database: None, upstream: Any) -> str:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_unreachable_upstream_is_unavailable(api: Api, nobody: str, caller: Caller, streamed: bool) -> None:
+def test_an_unreachable_upstream_is_unavailable(
+    api: Api, unreachable_model: str, caller: Caller, streamed: bool
+) -> None:
     message = "The model's server could not be reached."
-    answer = api.post("/responses", {"model": nobody, "input": "Hi", "stream": streamed})
+    answer = api.post("/responses", {"model": unreachable_model, "input": "Hi", "stream": streamed})
     if streamed:
         assert "event: response.failed" in answer.text
     else:
@@ -179,14 +181,14 @@ def test_an_unreachable_upstream_is_unavailable(api: Api, nobody: str, caller: C
 
 @pytest.fixture(scope="module")
 def impatient_web(upstream: Any) -> Iterator[WebProcess]:
-    """A web process that waits a second for an upstream, and no longer."""
+    """A web process that waits one second for an upstream."""
     with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
         yield process
 
 
 @pytest.fixture
 def impatient(impatient_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    """The API on it."""
+    """The API on that web process."""
     return Api(http, url=impatient_web.url, caller=make_caller())
 
 
@@ -218,7 +220,7 @@ LONG = "x" * 400
 
 
 def raw(delta: bytes, finish: bytes = b'"stop"') -> bytes:
-    """A chunk whose delta no JSON library would write."""
+    """Return a chunk with a delta that no JSON library would write."""
     return b'data: {"choices":[{"delta":{%b},"finish_reason":%b}]}\n\n' % (delta, finish)
 
 

@@ -1,6 +1,6 @@
-"""Deliveries of webhooks to real receivers: signed, repeated, kept apart, and never lost.
+"""Webhook deliveries to real receivers: signed, retried, isolated from each other, and never lost.
 
-In tests a failed delivery is repeated at once three times, and then after ten minutes (tests/servers.py).
+In tests a failed delivery is retried three times immediately, and then after ten minutes (tests/servers.py).
 """
 
 import gzip
@@ -46,13 +46,13 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def slow() -> Iterator[Receiver]:
-    """A receiver that answers nobody until its gate is opened."""
+    """A receiver that does not answer until its gate is opened."""
     with running_receiver(closed=True) as running:
         yield running
 
 
 def audited(caller: Caller) -> list[str]:
-    """What the platform itself did to the team's endpoints."""
+    """Return the audit actions of the platform on the team's endpoints."""
     with scope.team(caller.team.pk):
         return list(
             AuditEvent.objects.filter(actor="system", target__startswith="we_").values_list("action", flat=True)
@@ -86,12 +86,12 @@ def test_retries_of_an_event_keep_its_id(caller: Caller, receiver: Receiver) -> 
     receiver.statuses = [500, 503, 429]
     with delivering():
         announce(caller)
-        (told,) = settled(caller, "delivered")
-    assert receiver.ids == [told.event_id] * 4
+        (delivery,) = settled(caller, "delivered")
+    assert receiver.ids == [delivery.event_id] * 4
     assert len({request.body for request in receiver.requests}) == 1
     assert [one.unwrap(made.secret).id for one in receiver.requests] == receiver.ids
-    assert [attempt["status"] for attempt in told.history] == [500, 503, 429, 200]
-    assert (told.attempts, told.last_status, told.last_body) == (4, 200, "thank you")
+    assert [attempt["status"] for attempt in delivery.history] == [500, 503, 429, 200]
+    assert (delivery.attempts, delivery.last_status, delivery.last_body) == (4, 200, "thank you")
     assert endpoint_of(caller).failing_since is None
 
 
@@ -100,9 +100,9 @@ def test_failing_deliveries_are_retried_for_three_days(caller: Caller, receiver:
     receiver.statuses = [500] * 5
     with delivering():
         announce(caller)
-        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
-        assert told.next_attempt_at is not None
-        assert timedelta(minutes=9) < told.next_attempt_at - now() < timedelta(minutes=12)
+        delivery = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+        assert delivery.next_attempt_at is not None
+        assert timedelta(minutes=9) < delivery.next_attempt_at - now() < timedelta(minutes=12)
         assert endpoint_of(caller).failing_since is not None
         change_deliveries(caller, created_at=now() - timedelta(hours=72), next_attempt_at=now())
         settled(caller, "failed")
@@ -156,17 +156,17 @@ def test_a_redirect_is_a_failure_and_not_followed(caller: Caller, receiver: Rece
     receiver.statuses, receiver.headers = [302] * 4, {"Location": receiver.url}
     with delivering():
         announce(caller)
-        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
-    assert (told.state, told.last_status, len(receiver.requests)) == ("pending", 302, 4)
+        delivery = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+    assert (delivery.state, delivery.last_status, len(receiver.requests)) == ("pending", 302, 4)
 
 
 def test_a_private_address_is_rejected_at_every_attempt(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     with delivering(allow=""):
         announce(caller)
-        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
-    assert (told.state, told.last_status) == ("pending", None)
-    assert "not allowed" in told.last_error
+        delivery = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts == 4])[0]
+    assert (delivery.state, delivery.last_status) == ("pending", None)
+    assert "not allowed" in delivery.last_error
     assert receiver.requests == []
 
 
@@ -174,9 +174,9 @@ def test_an_endpoint_that_does_not_answer_in_time_fails(caller: Caller, slow: Re
     add_endpoint(caller, slow.url)
     with delivering():
         announce(caller)
-        told = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts])[0]
+        delivery = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts])[0]
         slow.gate.set()
-        assert "in time" in told.history[0]["error"]
+        assert "in time" in delivery.history[0]["error"]
         settled(caller, "delivered")
     assert len(set(slow.ids)) == 1
 
@@ -224,11 +224,11 @@ def test_a_resent_delivery_keeps_its_id(caller: Caller, receiver: Receiver) -> N
     add_endpoint(caller, receiver.url)
     with delivering():
         announce(caller)
-        (told,) = settled(caller, "delivered")
-        assert services.resend(delivery=told, actor=ACTOR)
+        (delivery,) = settled(caller, "delivered")
+        assert services.resend(delivery=delivery, actor=ACTOR)
         receiver.wait_for(2)
         settled(caller, "delivered")
-    assert receiver.ids == [told.event_id] * 2
+    assert receiver.ids == [delivery.event_id] * 2
 
 
 def test_undeliverable_events_are_given_up_and_old_ones_deleted(caller: Caller) -> None:
@@ -274,10 +274,10 @@ def test_a_worker_killed_during_a_delivery_loses_nothing(caller: Caller, slow: R
         slow.wait_for(1, seconds=30)
         worker.stop(signal.SIGKILL)
     slow.gate.set()
-    (told,) = deliveries_of(caller)
-    assert (told.state, told.attempts) == ("pending", 0)
-    # Its claim runs out.
+    (delivery,) = deliveries_of(caller)
+    assert (delivery.state, delivery.attempts) == ("pending", 0)
+    # Its claim expires.
     change_deliveries(caller, claimed_until=now(), next_attempt_at=now())
     with running_worker(WEBHOOK_CONCURRENCY="10"):
         settled(caller, "delivered", seconds=30)
-    assert slow.ids == [told.event_id] * 2
+    assert slow.ids == [delivery.event_id] * 2

@@ -54,9 +54,9 @@ async def test_a_resumed_run_loads_its_files_again(database: None, caller: Calle
         with scope.every_team():
             return resume.load(response_id=begun.who.response_id, model=model)
 
-    taken = await in_db_thread(take)
-    async for step in taken.run.steps():
-        await taken.recorder.record(step)
+    resumed = await in_db_thread(take)
+    async for step in resumed.run.steps():
+        await resumed.recorder.record(step)
     (request,) = model.requests
     assert request.attachments is not None
     found = dict(await request.attachments.load(request.items, files=False, inline_images=False))
@@ -79,9 +79,9 @@ async def test_lost_content_is_reported_as_a_missing_file(database: None, caller
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
     found = await TeamAttachments(caller.team.pk).load(begun.context.items, files=False, inline_images=False)
-    (said,) = found.values()
-    assert isinstance(said, AttachmentText)
-    assert f"{file.pk} is no longer available" in said.text
+    (note,) = found.values()
+    assert isinstance(note, AttachmentText)
+    assert f"{file.pk} is no longer available" in note.text
 
 
 async def test_all_documents_of_a_context_share_one_time_limit(database: None, caller: Caller) -> None:
@@ -94,8 +94,8 @@ async def test_all_documents_of_a_context_share_one_time_limit(database: None, c
     content = TeamAttachments(caller.team.pk, seconds=0.2)
     for item in begun.context.items:
         await content.load([item], files=False, inline_images=False)
-    said = content.file_texts(begun.context.items)
-    assert [words.split("]")[0] for words in said] == [
+    note = content.file_texts(begun.context.items)
+    assert [words.split("]")[0] for words in note] == [
         f"[{name} is no longer available. It could not be loaded in time." for name in ("a.html", "b.txt")
     ]
 

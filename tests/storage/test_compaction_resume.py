@@ -60,7 +60,7 @@ async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
     return False
 
 
-def taken(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.ResumedRun, ScriptedModel]:
+def resumed(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.ResumedRun, ScriptedModel]:
     """Resume the run in another process, with a model for the remaining turns."""
     with scope.team(made.who.team_id):
         left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])
@@ -72,7 +72,7 @@ async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> 
     await play(made.run(ScriptedModel(*script)), made.recorder, steps=after)
     made.recorder._flush()
     await everything_written(made)
-    successor, model = await in_db_thread(lambda: taken(made, script))
+    successor, model = await in_db_thread(lambda: resumed(made, script))
     assert await play(successor.run, successor.recorder, steps=1000)
     await everything_written(made)
     log, body = await in_db_thread(lambda: (log_of(made), body_of(made)))

@@ -21,7 +21,7 @@ from kernel.ids import new_id
 from responses.engine.compaction.items import CompactionContent
 from responses.lifecycle import conversation_runs, sweeper
 from responses.models import ConversationLock, Response
-from responses.requests import context
+from responses.requests.context import RequestContext, read_context
 from responses.requests.encrypted_content import TeamCipher
 from responses.runs import conversation_lock, store
 from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
@@ -53,7 +53,7 @@ def take(principal: Principal, conversation_id: str, response_id: str) -> None:
         conversation_lock.acquire(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
 
 
-def holder(principal: Principal, conversation_id: str) -> str | None:
+def owner(principal: Principal, conversation_id: str) -> str | None:
     with scope.team(principal.team_id):
         return conversation_lock.find_owner(conversation_id=conversation_id)
 
@@ -89,7 +89,7 @@ def test_a_locked_conversation_cannot_be_locked_again(principal: Principal, conv
     take(principal, conversation_id, "resp_1")
     with pytest.raises(ConversationLocked):
         take(principal, conversation_id, "resp_2")
-    assert holder(principal, conversation_id) == "resp_1"
+    assert owner(principal, conversation_id) == "resp_1"
 
 
 def test_a_lock_without_a_response_expires(principal: Principal, conversation_id: str) -> None:
@@ -97,7 +97,7 @@ def test_a_lock_without_a_response_expires(principal: Principal, conversation_id
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(seconds=1))
     take(principal, conversation_id, "resp_2")
-    assert holder(principal, conversation_id) == "resp_2"
+    assert owner(principal, conversation_id) == "resp_2"
 
 
 def test_a_response_that_lost_its_lock_is_not_stored(
@@ -116,7 +116,7 @@ def test_the_lock_of_a_stored_response_is_not_released(
 ) -> None:
     response_id = made(principal, caller, conversation_id)
     conversation_lock.release(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
-    assert holder(principal, conversation_id) == response_id
+    assert owner(principal, conversation_id) == response_id
 
 
 def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Principal, conversation_id: str) -> None:
@@ -138,7 +138,7 @@ def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Pr
         asked.result()
     loop.close()
     assert asking.cancelled()
-    assert holder(principal, conversation_id) is None
+    assert owner(principal, conversation_id) is None
 
 
 def waiting() -> int:
@@ -170,7 +170,7 @@ def test_a_request_ends_the_dead_run_that_locks_its_conversation(
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
     context = asyncio.run(conversation_runs.lock_and_read(principal=principal, body=body, response_id="resp_2"))
     assert context.conversation_id == conversation_id
-    assert holder(principal, conversation_id) == "resp_2"
+    assert owner(principal, conversation_id) == "resp_2"
 
 
 def test_a_background_run_keeps_its_lock_without_a_worker(
@@ -193,7 +193,7 @@ def test_locks_of_responses_that_were_never_stored_are_deleted(principal: Princi
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(days=1))
     assert conversation_lock.delete_stale_locks() >= 1
-    assert [holder(principal, name) for name in names] == [None, response_id]
+    assert [owner(principal, name) for name in names] == [None, response_id]
 
 
 def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Caller, conversation_id: str) -> None:
@@ -203,22 +203,22 @@ def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Ca
     with scope.team(principal.team_id):
         response = Response.objects.get(pk=response_id)
         stored = Placement.objects.filter(owner=response_id).values_list("item_id", flat=True)
-        appendix = ConversationAppend.of(response)
-        assert appendix is not None
-        assert [place.item_id for place in appendix.places] == list(stored)
-    _, part = appendix.at_end(response_id, keeps=True)
+        append = ConversationAppend.of(response)
+        assert append is not None
+        assert [place.item_id for place in append.places] == list(stored)
+    _, part = append.at_end(response_id, keeps=True)
     end = ResponseUpdate(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
     assert store.apply([Change(team_id=principal.team_id, update=end, extra=[part])]) == [None]
     with scope.team(principal.team_id):
         kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
-        assert [place.item_id for place in kept] == [place.item_id for place in appendix.places]
-    assert holder(principal, conversation_id) is None
+        assert [place.item_id for place in kept] == [place.item_id for place in append.places]
+    assert owner(principal, conversation_id) is None
 
 
 # -- the context -------------------------------------------------------------------------------------------------------
 
 
-def said(text: str) -> Any:
+def message(text: str) -> Any:
     return from_wire({"type": "message", "role": "user", "content": text})
 
 
@@ -231,13 +231,13 @@ def fill(principal: Principal, conversation_id: str, length: int) -> None:
     for start in range(0, length, 1000):
         texts = [str(number) for number in range(start, min(start + 1000, length))]
         services.append_items(
-            principal=principal, conversation_id=conversation_id, items=[said(text) for text in texts]
+            principal=principal, conversation_id=conversation_id, items=[message(text) for text in texts]
         )
 
 
-def read(principal: Principal, conversation_id: str, holder: str | None = None) -> context.RequestContext:
+def read(principal: Principal, conversation_id: str, lock_for: str | None = None) -> RequestContext:
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
-    return context.read_context(principal=principal, body=body, lock_for=holder)
+    return read_context(principal=principal, body=body, lock_for=lock_for)
 
 
 def statements(work: Callable[[], object]) -> list[str]:
@@ -259,7 +259,7 @@ def test_reading_a_long_conversation_takes_no_more_statements(principal: Princip
 def test_items_before_a_compaction_item_are_not_read(principal: Principal, conversation_id: str) -> None:
     fill(principal, conversation_id, 3000)
     services.append_items(
-        principal=principal, conversation_id=conversation_id, items=[compaction(principal), said("after")]
+        principal=principal, conversation_id=conversation_id, items=[compaction(principal), message("after")]
     )
     with scope.team(principal.team_id):
         found = conversation_selectors.context_items(team_id=principal.team_id, conversation_id=conversation_id)
@@ -286,7 +286,7 @@ def touched(node: dict[str, Any]) -> int:
 
 def test_a_fork_and_a_deletion_keep_the_start_of_the_context(principal: Principal, conversation_id: str) -> None:
     first, second = (compaction(principal, id=name) for name in ("cmp_1", "cmp_2"))
-    items = [said("a"), first, said("b"), second, said("c")]
+    items = [message("a"), first, message("b"), second, message("c")]
     services.append_items(principal=principal, conversation_id=conversation_id, items=items)
     fork = services.fork_conversation(
         team_id=principal.team_id, key_id=principal.key_id, conversation_id=conversation_id, after=None

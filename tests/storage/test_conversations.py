@@ -22,7 +22,7 @@ CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 LENGTHS = (10, 2_000)
 
 
-def said(text: str) -> InputItem:
+def message(text: str) -> InputItem:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     item = from_wire({"type": "message", "role": "assistant", "content": [part]})
     assert isinstance(item, AssistantMessage)
@@ -39,7 +39,7 @@ def begin(principal: Principal, length: int) -> str:
 
 def add(principal: Principal, conversation_id: str, *texts: str) -> list[dict[str, Any]]:
     return services.append_items(
-        principal=principal, conversation_id=conversation_id, items=[said(text) for text in texts]
+        principal=principal, conversation_id=conversation_id, items=[message(text) for text in texts]
     )
 
 
@@ -99,7 +99,7 @@ def test_appending_to_a_long_conversation_takes_no_more_statements(principal: Pr
 
 def test_a_new_conversation_with_20_items_takes_as_many_statements_as_with_one(principal: Principal) -> None:
     def create(count: int) -> None:
-        items = [said(str(number)) for number in range(count)]
+        items = [message(str(number)) for number in range(count)]
         services.create_conversation(principal=principal, items=items, metadata={})
 
     assert len(statements(lambda: create(20))) == len(statements(lambda: create(1))) <= MOST
@@ -147,8 +147,8 @@ def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: 
     )
     assert isinstance(gone, Conversation)
     with scope.team(principal.team_id):
-        stands = Placement.objects.filter(owner=other).exists()
-        assert Item.objects.filter(id=item).exists() is stands is not isinstance(shared, ApiError)
+        is_placed = Placement.objects.filter(owner=other).exists()
+        assert Item.objects.filter(id=item).exists() is is_placed is not isinstance(shared, ApiError)
 
 
 def test_an_append_after_the_deletion_finds_no_conversation(principal: Principal) -> None:

@@ -20,7 +20,7 @@ KINDS = ("create", "append", "append", "append", "refer", "delete item", "delete
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)), max_size=25)
 
 
-def said(text: str) -> InputItem:
+def message(text: str) -> InputItem:
     part = {"type": "input_text", "text": text}
     return from_wire({"type": "message", "role": "user", "content": [part]})
 
@@ -40,7 +40,7 @@ class World:
         item = items[where % len(items)] if items else ""
         match kind:
             case "append" if one:
-                self._append(one, [said(str(n)) for n in range(where % 3 + 1)])
+                self._append(one, [message(str(n)) for n in range(where % 3 + 1)])
             case "refer" if item:
                 self._refer(names[where % len(names)], item)
             case "delete item" if item:
@@ -58,7 +58,7 @@ class World:
             case _:
                 made = services.create_conversation(principal=self.who, items=[], metadata={})
                 self.lists[made.pk] = []
-                self._append(made.pk, [said(kind)] * (which % 3))
+                self._append(made.pk, [message(kind)] * (which % 3))
 
     def _append(self, one: str, items: list[InputItem]) -> None:
         added = services.append_items(principal=self.who, conversation_id=one, items=items)

@@ -53,8 +53,8 @@ async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
     """A run that sends one word, and another one after each gate."""
     begun = await abegin(caller, background=True)
     events = [asyncio.Event() for _ in range(gates)]
-    said = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]
-    model = ScriptedModel([chunk(content="Hel"), *said, chunk(finish="stop")])
+    pieces = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]
+    model = ScriptedModel([chunk(content="Hel"), *pieces, chunk(finish="stop")])
     live = begun.live(model)
     live.start()
     try:

@@ -55,10 +55,10 @@ class Drawer:
         return [{**result, "text": f"All about {query}."} for query in queries]
 
 
-async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Toolbox], cut: int) -> bool:
+async def interrupt_and_resume(begun: Begun, turns: Turns, tools: Callable[[], Toolbox], cut: int) -> bool:
     """Execute this many steps in one process and the rest in another. Return whether any were left."""
     run = begun.run(ScriptedModel(*turns), tools())
-    if await lived(begun, run, begun.recorder, cut):
+    if await run_steps(begun, run, begun.recorder, cut):
         return False
 
     def load() -> resume.ResumedRun:
@@ -67,12 +67,12 @@ async def cut_and_taken_over(begun: Begun, turns: Turns, tools: Callable[[], Too
             model = ScriptedModel(*turns[done:])
             return resume.load(response_id=begun.who.response_id, tools=tools(), model=model)
 
-    taken = await in_db_thread(load)
-    assert await lived(begun, taken.run, taken.recorder, 1000)
+    resumed = await in_db_thread(load)
+    assert await run_steps(begun, resumed.run, resumed.recorder, 1000)
     return True
 
 
-async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
+async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     """Execute this many steps. Return whether the run has ended."""
     ended = False
     async with aclosing(run.steps()) as made:
@@ -94,7 +94,7 @@ async def test_searches_are_reported_once_wherever_the_run_stopped(database: Non
     for cut in itertools.count():
         drawer = Drawer()
         begun = await abegin(caller, input="Go.", tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
-        if not await cut_and_taken_over(begun, SEARCHES, partial(FileSearchToolbox, drawer), cut):
+        if not await interrupt_and_resume(begun, SEARCHES, partial(FileSearchToolbox, drawer), cut):
             break
         body = await in_db_thread(partial(body_of, begun))
         assert body["status"] == "completed"
@@ -119,7 +119,7 @@ async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, ca
         ]
         begun = await abegin(caller, input="Go.", tools=shown)
         tools = partial(both, shown, caller.team.pk)
-        if not await cut_and_taken_over(begun, turns, tools, cut):
+        if not await interrupt_and_resume(begun, turns, tools, cut):
             break
         status = (await in_db_thread(partial(body_of, begun)))["status"]
         outcomes.add(status)

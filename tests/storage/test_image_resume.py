@@ -38,7 +38,7 @@ class FakeImageGenerator:
         return GeneratedImage(content="V0hPTEU=")
 
 
-async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
+async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     """Execute this many steps. Return whether the run has ended."""
     ended = False
     async with aclosing(run.steps()) as made:
@@ -51,7 +51,7 @@ async def lived(begun: Begun, run: Run, recorder: Recorder, steps: int) -> bool:
     return ended
 
 
-def taken(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
+def resumed(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
     """Execute the rest of the run in another process."""
     tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
@@ -65,10 +65,10 @@ async def test_an_image_appears_once_wherever_the_run_stopped(database: None, ca
         generator = FakeImageGenerator()
         begun = await abegin(caller, input="Draw.", tools=[TOOL])
         tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
-        if await lived(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
+        if await run_steps(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
             break
-        rest = await in_db_thread(partial(taken, begun, generator))
-        assert await lived(begun, rest.run, rest.recorder, 1000)
+        rest = await in_db_thread(partial(resumed, begun, generator))
+        assert await run_steps(begun, rest.run, rest.recorder, 1000)
         body = await in_db_thread(partial(body_of, begun))
         pictures = [item for item in body["output"] if item["type"] == "image_generation_call"]
         assert [item["result"] for item in pictures if item["status"] == "completed"] == ["V0hPTEU="]

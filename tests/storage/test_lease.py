@@ -76,7 +76,7 @@ async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short
         (cancel, Status.CANCELLED),
         (lambda begun: change(begun, lease_owner="another:1", lease_token=2), Status.IN_PROGRESS),
     ],
-    ids=["cancelled", "taken over"],
+    ids=["cancelled", "resumed elsewhere"],
 )
 async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
     database: None, caller: Caller, short_leases: None, write: Callable[[Begun], None], status: str

@@ -22,7 +22,7 @@ from tests.support.stored import Begun, begin, response_of
 RIVALS = 4
 
 
-def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
+def pending_call(caller: Caller, begun: Begun) -> McpApprovalRequest:
     """Store a call of this response that waits for approval."""
     item = McpApprovalRequest(id=new_id("mcpr"), server_label="box", name="note", arguments="{}")
     with scope.team(caller.team.pk):
@@ -37,7 +37,7 @@ def asked(caller: Caller, begun: Begun) -> McpApprovalRequest:
     return item
 
 
-def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: int) -> bool:
+def counted(caller: Caller, item: McpApprovalRequest, together: Barrier, number: int) -> bool:
     """Return whether the answer of this request counted."""
     answer = ApprovalAnswer(request=item, request_id=item.id or "", approve=True)
     together.wait()
@@ -51,9 +51,9 @@ def taken(caller: Caller, item: McpApprovalRequest, together: Barrier, number: i
 
 
 def test_only_one_of_two_concurrent_answers_counts(caller: Caller) -> None:
-    item = asked(caller, begin(caller, input="Go."))
+    item = pending_call(caller, begin(caller, input="Go."))
     with ThreadPoolExecutor(RIVALS) as pool:
-        outcomes = list(pool.map(partial(taken, caller, item, Barrier(RIVALS)), range(RIVALS)))
+        outcomes = list(pool.map(partial(counted, caller, item, Barrier(RIVALS)), range(RIVALS)))
     assert outcomes.count(True) == 1
     with scope.team(caller.team.pk):
         row = Approval.objects.get(pk=item.id)
@@ -62,7 +62,7 @@ def test_only_one_of_two_concurrent_answers_counts(caller: Caller) -> None:
 
 def test_an_approval_is_deleted_with_its_response(caller: Caller) -> None:
     begun = begin(caller, input="Go.")
-    item = asked(caller, begun)
+    item = pending_call(caller, begun)
     delete_response(
         actor=directory.principal(caller.secret).actor,
         response=response_of(begun),

@@ -58,7 +58,7 @@ def called(*calls: tuple[str, str]) -> list[Chunk]:
 TURNS = [called(("box__add", '{"a":1}'), ("box__add", '{"a":2}')), called(("box__add", '{"a":3}')), text("Done.")]
 
 
-class Life:
+class Execution:
     """All processes that execute one response, one after the other. Each knows only the servers in the row."""
 
     def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[ApprovedCall, ...] = ()) -> None:
@@ -73,8 +73,8 @@ class Life:
 
     async def next(self) -> bool:
         """Resume the run in another process."""
-        taken = await in_db_thread(self._load)
-        return await self._live(taken.run, taken.recorder, 1000)
+        resumed = await in_db_thread(self._load)
+        return await self._live(resumed.run, resumed.recorder, 1000)
 
     def _tools(self) -> McpToolbox:
         with scope.team(self.begun.who.team_id):
@@ -117,15 +117,15 @@ async def begin(caller: Caller, running: McpServer) -> Begun:
     return begun
 
 
-async def lives(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Life, int], None]:
+async def executions(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Execution, int], None]:
     """Yield a response for each step after which its run can be interrupted, interrupted there."""
     for cut in itertools.count():
-        life = Life(await begin(caller, running), TURNS)
+        execution = Execution(await begin(caller, running), TURNS)
         running.calls.clear()
         running.lists = 0
-        if await life.first(cut):
+        if await execution.first(cut):
             return
-        yield life, cut
+        yield execution, cut
 
 
 @pytest.mark.slow
@@ -133,9 +133,9 @@ async def test_no_tool_is_called_twice_wherever_the_run_stopped(
     database: None, caller: Caller, served: McpServer
 ) -> None:
     cuts = 0
-    async for life, cut in lives(caller, served):
-        assert await life.next()
-        body = await in_db_thread(partial(body_of, life.begun))
+    async for execution, cut in executions(caller, served):
+        assert await execution.next()
+        body = await in_db_thread(partial(body_of, execution.begun))
         made = [item for item in body["output"] if item["type"] == "mcp_call" and item["status"] == "completed"]
         assert [item["output"] for item in made] == ["1", "2", "3"]
         assert (cut, sorted(arguments["a"] for _, arguments in served.calls)) == (cut, [1, 2, 3])
@@ -146,17 +146,17 @@ async def test_no_tool_is_called_twice_wherever_the_run_stopped(
 
 
 async def test_secrets_are_erased_when_the_run_ends(database: None, caller: Caller, served: McpServer) -> None:
-    life = Life(await begin(caller, served), TURNS)
+    execution = Execution(await begin(caller, served), TURNS)
 
     def secrets() -> str:
         with scope.team(caller.team.pk):
-            return Response.objects.get(pk=life.begun.who.response_id).secrets
+            return Response.objects.get(pk=execution.begun.who.response_id).secrets
 
-    await life.first(3)
+    await execution.first(3)
     kept = await in_db_thread(secrets)
     assert kept
     assert "secret-in-row" not in kept
-    assert await life.next()
+    assert await execution.next()
     assert await in_db_thread(secrets) == ""
     assert {headers["x-key"] for headers in served.headers} == {"secret-in-row"}
 
@@ -167,12 +167,12 @@ async def test_an_approved_call_is_made_at_most_once(database: None, caller: Cal
     one = ApprovedCall(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
     outcomes = set()
     for cut in itertools.count():
-        life = Life(await begin(caller, served), [text("Done.")], approved=(one,))
+        execution = Execution(await begin(caller, served), [text("Done.")], approved=(one,))
         served.calls.clear()
-        if await life.first(cut):
+        if await execution.first(cut):
             break
-        assert await life.next()
-        status = (await in_db_thread(partial(body_of, life.begun)))["status"]
+        assert await execution.next()
+        status = (await in_db_thread(partial(body_of, execution.begun)))["status"]
         # A call with side effects that may have been made is not repeated.
         assert served.names() == (["note"] if status == "completed" else [])
         outcomes.add(status)

@@ -9,8 +9,7 @@ from conversations.items import AssistantMessage, InputMessage
 from conversations.models import Item, Section
 from kernel.pagination import PageRequest
 from responses.models import Response, Status
-from responses.requests import context
-from responses.requests.context import RequestContext
+from responses.requests.context import RequestContext, read_context
 from responses.runs import selectors, store
 from responses.runs.recorder import item_rows
 from responses.runs.store import Change, ResponseUpdate
@@ -54,8 +53,8 @@ def read(caller: Caller, previous: str | None) -> tuple[RequestContext, list[str
     request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
     principal = directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
-        reading = context.read_context(principal=principal, body=parse_create(request))
-    return reading, [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
+        context = read_context(principal=principal, body=parse_create(request))
+    return context, [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
 
 
 def test_turn_200_takes_at_most_two_statements_more_than_turn_1(database: None, caller: Caller) -> None:
@@ -63,13 +62,13 @@ def test_turn_200_takes_at_most_two_statements_more_than_turn_1(database: None, 
     (first, at_first), (tenth, at_tenth), (last, at_last) = (read(caller, one) for one in (None, ids[8], ids[-1]))
     assert len(at_last) <= len(at_first) + 2
     assert len(at_last) == len(at_tenth)
-    assert [len(reading.items) for reading in (first, tenth, last)] == [1, 19, 2 * TURNS + 1]
+    assert [len(context.items) for context in (first, tenth, last)] == [1, 19, 2 * TURNS + 1]
 
 
 def test_a_chain_is_read_in_order(database: None, caller: Caller) -> None:
-    reading, _ = read(caller, chain(caller, 3)[-1])
-    said = [item.parts()[0] for item in reading.items if isinstance(item, InputMessage | AssistantMessage)]
-    assert [getattr(part, "text", None) for part in said] == [
+    context, _ = read(caller, chain(caller, 3)[-1])
+    parts = [item.parts()[0] for item in context.items if isinstance(item, InputMessage | AssistantMessage)]
+    assert [getattr(part, "text", None) for part in parts] == [
         *("question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"),
         "Hi",
     ]
@@ -85,8 +84,8 @@ def test_a_chain_copies_no_items(database: None, caller: Caller) -> None:
 def test_a_fork_shares_the_items_before_it(database: None, caller: Caller) -> None:
     ids = chain(caller, 2)
     fork = add_turn(caller, 7, ids[0])
-    reading, _ = read(caller, fork)
-    assert len(reading.items) == 5
+    context, _ = read(caller, fork)
+    assert len(context.items) == 5
 
 
 def test_a_page_of_input_items_takes_one_statement(database: None, caller: Caller) -> None:

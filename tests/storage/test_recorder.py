@@ -71,11 +71,11 @@ async def test_the_stored_response_equals_the_streamed_one(database: None, calle
 
 async def test_the_log_holds_the_bytes_that_were_sent(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
-    told = begun.opening
+    sent = begun.opening
     async for step in begun.run(ScriptedModel(text("Hel", "lo"))).steps():
-        told += await begun.recorder.record(step)
+        sent += await begun.recorder.record(step)
     frames = await in_db_thread(lambda: "".join(batch.frames for batch in rows(begun, EventBatch)))
-    assert told.decode() == frames + "data: [DONE]\n\n"
+    assert sent.decode() == frames + "data: [DONE]\n\n"
 
 
 async def test_deltas_are_sent_immediately_and_stored_soon_after(database: None, caller: Caller) -> None:
@@ -111,7 +111,7 @@ async def test_the_end_of_a_lost_run_never_reaches_the_log(database: None, calle
     *deltas, end = await first_steps(begun, text("x" * length), 3)
     for delta in deltas:
         await begun.recorder.record(delta)
-    await in_db_thread(lambda: take_over(begun))
+    await in_db_thread(lambda: increment_token(begun))
     with pytest.raises(LeaseLost):
         await begun.recorder.record(end)
     await everything_written(begun)
@@ -122,7 +122,7 @@ async def test_the_end_of_a_lost_run_never_reaches_the_log(database: None, calle
 async def test_deltas_of_a_lost_run_never_reach_the_log(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     delta, *_, end = await first_steps(begun, text(LONG), 3)
-    await in_db_thread(lambda: take_over(begun))
+    await in_db_thread(lambda: increment_token(begun))
     await begun.recorder.record(delta)
     with pytest.raises(LeaseLost):
         await begun.recorder.record(end)
@@ -134,14 +134,14 @@ async def test_the_last_deltas_of_a_lost_run_raise_nothing_after_its_stop(databa
     begun, complaints = await abegin(caller), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     (delta,) = await first_steps(begun, text(LONG), 1)
-    await in_db_thread(lambda: take_over(begun))
+    await in_db_thread(lambda: increment_token(begun))
     await Recorder(begun.who, RecorderState(next_sequence=2)).record(delta)
     await everything_written(begun)
     gc.collect()
     assert (await in_db_thread(lambda: len(log_of(begun))), complaints) == (2, [])
 
 
-def take_over(begun: Begun) -> None:
+def increment_token(begun: Begun) -> None:
     """Increment the lease token, as another process would."""
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=begun.who.lease_token + 1)
@@ -320,11 +320,11 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
         ([chunk(content="Let me look."), *calls(look='{"at": 1}')], "Let me look."),
     ],
 )
-async def test_a_preview_prefers_the_message(database: None, caller: Caller, pieces: list[Chunk], told: str) -> None:
+async def test_a_preview_prefers_the_message(database: None, caller: Caller, pieces: list[Chunk], sent: str) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool])
     await record_all(begun, pieces)
-    assert (await in_db_thread(lambda: response_of(begun))).output_preview == told
+    assert (await in_db_thread(lambda: response_of(begun))).output_preview == sent
 
 
 async def test_a_discarded_turn_has_a_usage_record_but_no_item(database: None, caller: Caller) -> None:

@@ -88,7 +88,7 @@ class Journal(HostedTools):
 
 
 @dataclass
-class Life:
+class Execution:
     """All processes that execute one response, one after the other."""
 
     begun: Begun
@@ -104,8 +104,8 @@ class Life:
 
     async def next(self, steps: int = 1000, *, unrecorded: bool = False) -> bool:
         """Resume the run in another process and execute this many steps."""
-        taken, turn, model = await in_db_thread(self._load)
-        return await self._live(taken.run, taken.recorder, model, turn, steps, unrecorded)
+        resumed, turn, model = await in_db_thread(self._load)
+        return await self._live(resumed.run, resumed.recorder, model, turn, steps, unrecorded)
 
     def _load(self) -> tuple[resume.ResumedRun, int, ScriptedModel]:
         with scope.team(self.begun.who.team_id):
@@ -145,13 +145,13 @@ class Result:
 UNDISTURBED: dict[str, Result] = {}
 
 
-def result_of(life: Life) -> Result:
+def result_of(execution: Execution) -> Result:
     """Return the result, after checking the invariants of the log."""
-    log, body = log_of(life.begun), body_of(life.begun)
+    log, body = log_of(execution.begun), body_of(execution.begun)
     assert_well_formed(log)
     assert log[-1]["response"] == body
     assert Fold(log).output == body["output"]
-    with scope.team(life.begun.who.team_id):
+    with scope.team(execution.begun.who.team_id):
         places = Placement.objects.filter(owner=body["id"], section=Section.OUTPUT).order_by("position")
         in_context = list(places.values_list("in_context", flat=True))
     shown = list(zip(body["output"], in_context, strict=True))
@@ -160,29 +160,29 @@ def result_of(life: Life) -> Result:
         fragments=[item for item, read in shown if not read],
         usage=body["usage"],
         status=body["status"],
-        reads=without_ids([messages(None, items) for _, items in sorted(life.reads.items())]),
+        reads=without_ids([messages(None, items) for _, items in sorted(execution.reads.items())]),
     )
 
 
-async def a_life(caller: Caller, deltas: str) -> Life:
+async def new_execution(caller: Caller, deltas: str) -> Execution:
     """Store a response that no process has run yet."""
-    return Life(await abegin(caller, input="What is new?"), turns(PADDING[deltas]))
+    return Execution(await abegin(caller, input="What is new?"), turns(PADDING[deltas]))
 
 
 async def undisturbed(caller: Caller, deltas: str) -> Result:
     """The result of a run that a single process executed; computed once."""
     if deltas not in UNDISTURBED:
-        life = await a_life(caller, deltas)
-        assert await life.first(1000)
-        assert life.tools.made == list(OUTPUTS)
-        UNDISTURBED[deltas] = await in_db_thread(lambda: result_of(life))
+        execution = await new_execution(caller, deltas)
+        assert await execution.first(1000)
+        assert execution.tools.made == list(OUTPUTS)
+        UNDISTURBED[deltas] = await in_db_thread(lambda: result_of(execution))
     return UNDISTURBED[deltas]
 
 
-def assert_no_output_was_wasted(life: Life, *, again: int = 0) -> None:
+def assert_no_output_was_wasted(execution: Execution, *, again: int = 0) -> None:
     """Assert that every tool was called once, plus `again` calls whose output could not be stored."""
-    assert set(life.tools.made) == set(OUTPUTS)
-    assert len(life.tools.made) <= len(OUTPUTS) + again
+    assert set(execution.tools.made) == set(OUTPUTS)
+    assert len(execution.tools.made) <= len(OUTPUTS) + again
 
 
 ALL_STEPS = len(asyncio.run(play(*turns(""), hosted=ScriptedTools(search=["a"], read=["b"], more=["c"]))).steps)
@@ -193,23 +193,23 @@ ALL_STEPS = len(asyncio.run(play(*turns(""), hosted=ScriptedTools(search=["a"], 
 async def test_a_run_resumed_after_any_step_ends_the_same(
     database: None, caller: Caller, cut: int, deltas: str
 ) -> None:
-    life = await a_life(caller, deltas)
-    assert not await life.first(cut)
-    assert await life.next()
-    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, deltas)
+    execution = await new_execution(caller, deltas)
+    assert not await execution.first(cut)
+    assert await execution.next()
+    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, deltas)
     assert (found.output, found.usage, found.status) == (expected.output, expected.usage, "completed")
     assert found.reads == expected.reads
-    assert_no_output_was_wasted(life)
+    assert_no_output_was_wasted(execution)
 
 
 @pytest.mark.parametrize("cut", range(ALL_STEPS))
 async def test_a_step_that_was_not_recorded_is_repeated(database: None, caller: Caller, cut: int) -> None:
-    life = await a_life(caller, "stored")
-    assert not await life.first(cut, unrecorded=True)
-    assert await life.next()
-    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, "stored")
+    execution = await new_execution(caller, "stored")
+    assert not await execution.first(cut, unrecorded=True)
+    assert await execution.next()
+    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, "stored")
     assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
-    assert_no_output_was_wasted(life, again=2)  # both calls of a turn may have been in flight
+    assert_no_output_was_wasted(execution, again=2)  # both calls of a turn may have been in flight
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -218,22 +218,22 @@ async def test_a_run_can_be_resumed_many_times(
     database: None, caller: Caller, cuts: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
     deltas = data.draw(st.sampled_from(["stored", "lost"]))
-    life = await a_life(caller, deltas)
+    execution = await new_execution(caller, deltas)
     (steps, unrecorded), *others = cuts
-    ended = await life.first(steps, unrecorded=unrecorded)
+    ended = await execution.first(steps, unrecorded=unrecorded)
     for steps, unrecorded in others:
-        ended = ended or await life.next(steps, unrecorded=unrecorded)
-    assert ended or await life.next()
-    found, expected = await in_db_thread(lambda: result_of(life)), await undisturbed(caller, deltas)
+        ended = ended or await execution.next(steps, unrecorded=unrecorded)
+    assert ended or await execution.next()
+    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, deltas)
     assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
-    assert_no_output_was_wasted(life, again=2 * len(cuts))
+    assert_no_output_was_wasted(execution, again=2 * len(cuts))
 
 
 async def test_text_of_an_interrupted_turn_stays_as_incomplete(database: None, caller: Caller) -> None:
-    life = await a_life(caller, "stored")
-    await life.first(2)
-    await life.next()
-    found = await in_db_thread(lambda: result_of(life))
+    execution = await new_execution(caller, "stored")
+    await execution.first(2)
+    await execution.next()
+    found = await in_db_thread(lambda: result_of(execution))
     assert [(item["type"], item["status"]) for item in found.fragments] == [
         ("reasoning", "completed"),
         ("message", "incomplete"),
@@ -241,22 +241,22 @@ async def test_text_of_an_interrupted_turn_stays_as_incomplete(database: None, c
 
 
 async def test_deltas_that_were_not_stored_leave_no_trace(database: None, caller: Caller) -> None:
-    life = await a_life(caller, "lost")
-    await life.first(3)
-    await life.next()
-    assert (await in_db_thread(lambda: result_of(life))).fragments == []
+    execution = await new_execution(caller, "lost")
+    await execution.first(3)
+    await execution.next()
+    assert (await in_db_thread(lambda: result_of(execution))).fragments == []
 
 
 async def test_an_unrepeatable_call_in_flight_fails_the_run(database: None, caller: Caller) -> None:
-    life = await a_life(caller, "stored")
-    model, unique = ScriptedModel(*life.script), ScriptedTools(repeatable=False, search=[], read=[], more=[])
-    async with aclosing(life.begun.run(model, unique).steps()) as made:
+    execution = await new_execution(caller, "stored")
+    model, unique = ScriptedModel(*execution.script), ScriptedTools(repeatable=False, search=[], read=[], more=[])
+    async with aclosing(execution.begun.run(model, unique).steps()) as made:
         async for step in made:
-            await life.begun.recorder.record(step)
+            await execution.begun.recorder.record(step)
             if isinstance(step, ToolsStarted):
                 break
-    taken = await in_db_thread(lambda: load(life.begun, unique, ScriptedModel()))
-    end = [step async for step in taken.run.steps()][-1]
+    resumed = await in_db_thread(lambda: load(execution.begun, unique, ScriptedModel()))
+    end = [step async for step in resumed.run.steps()][-1]
     assert isinstance(end, RunEnded)
     assert (end.ending.status, unique.calls) == ("failed", [])
 
@@ -273,41 +273,41 @@ def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.Res
 async def test_a_resumed_run_knows_the_state_of_its_calls(
     database: None, caller: Caller, step: type[Step], status: str
 ) -> None:
-    life = await a_life(caller, "lost")
-    await record_until(life, step)
+    execution = await new_execution(caller, "lost")
+    await record_until(execution, step)
 
     def open_calls() -> list[tuple[str, str]]:
         with scope.team(caller.team.pk):
-            calls = ToolCall.objects.filter(response_id=life.begun.who.response_id).order_by("id")
+            calls = ToolCall.objects.filter(response_id=execution.begun.who.response_id).order_by("id")
             return [(call.name, call.status) for call in calls]
 
     assert await in_db_thread(open_calls) == [("search", status), ("read", status)]
 
 
-async def record_until(life: Life, kind: type[Step]) -> None:
+async def record_until(execution: Execution, kind: type[Step]) -> None:
     """Execute the run up to this step in the process that created the response."""
-    async with aclosing(life.begun.run(ScriptedModel(*life.script), life.tools).steps()) as made:
+    async with aclosing(execution.begun.run(ScriptedModel(*execution.script), execution.tools).steps()) as made:
         async for step in made:
-            await life.begun.recorder.record(step)
+            await execution.begun.recorder.record(step)
             if isinstance(step, kind):
                 return
 
 
 async def test_stored_results_are_not_requested_again(database: None, caller: Caller) -> None:
-    life = await a_life(caller, "stored")
-    await record_until(life, ToolsReturned)
-    assert await life.next()
-    assert sorted(life.tools.made) == sorted(OUTPUTS)
+    execution = await new_execution(caller, "stored")
+    await record_until(execution, ToolsReturned)
+    assert await execution.next()
+    assert sorted(execution.tools.made) == sorted(OUTPUTS)
 
 
 async def test_a_repeated_call_counts_its_attempts(database: None, caller: Caller) -> None:
-    life = await a_life(caller, "stored")
-    await record_until(life, ToolsStarted)
-    assert await life.next()
+    execution = await new_execution(caller, "stored")
+    await record_until(execution, ToolsStarted)
+    assert await execution.next()
 
     def attempts() -> dict[str, int]:
         with scope.team(caller.team.pk):
-            calls = ToolCall.objects.filter(response_id=life.begun.who.response_id)
+            calls = ToolCall.objects.filter(response_id=execution.begun.who.response_id)
             return {call.name: call.attempt for call in calls}
 
     assert await in_db_thread(attempts) == {"search": 2, "read": 2, "more": 1}
@@ -325,8 +325,8 @@ async def test_a_resumed_run_reads_outputs_and_images_without_items(database: No
         while turns < 2:
             await begun.recorder.record(step := await anext(made))
             turns += isinstance(step, TurnEnded)
-    taken = await in_db_thread(lambda: load(begun, tools, second))
-    assert [step async for step in taken.run.steps()][-1].ending.status == "completed"  # type: ignore[union-attr]
+    resumed = await in_db_thread(lambda: load(begun, tools, second))
+    assert [step async for step in resumed.run.steps()][-1].ending.status == "completed"  # type: ignore[union-attr]
     kinds = [type(item).__name__ for item in second.requests[0].items]
     assert kinds == ["InputMessage", "McpCall", "InputMessage", "FunctionCall", "FunctionCallOutput"]
 
@@ -338,8 +338,8 @@ async def test_a_resumed_run_knows_that_a_turn_was_discarded(database: None, cal
         await begun.recorder.record(step := await anext(made))
     assert isinstance(step, TurnDiscarded)
     second = ScriptedModel(text("No!"))
-    taken = await in_db_thread(lambda: load(begun, ScriptedTools(), second))
-    end = [step async for step in taken.run.steps()][-1]
+    resumed = await in_db_thread(lambda: load(begun, ScriptedTools(), second))
+    end = [step async for step in resumed.run.steps()][-1]
     assert isinstance(end, RunEnded)
     assert (second.requests[0].sampling.tool_choice, end.ending.status) == ("required", "failed")
     complaint = messages(None, second.requests[0].items)[-1]["content"]
